@@ -4,7 +4,7 @@ Source: Du et al. 2022, "GLM: General Language Model Pretraining with Autoregres
 Infilling", section 2.1, and its published code.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,16 @@ from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
 from .span_lengths import poisson_lengths, poisson_table, span_starts
-from .splicing import Pieces, documents, interleaved, pieces, splice, with_markers, with_specials
+from .splicing import (
+    Pieces,
+    document_bits,
+    documents,
+    interleaved,
+    pieces,
+    splice,
+    with_markers,
+    with_specials,
+)
 from .token_ids import TokenIds
 
 
@@ -61,14 +70,6 @@ def blank_infilling(
     """
     share = ratio(density, "density")
     mean = ratio(mean_span_length, "mean_span_length")
-    numbers = traced(share, mean)
-    blanks = _Blanks(
-        density=numbers[0],
-        mean_span_length=numbers[1],
-        span_lengths=jnp.array(_positive(poisson_table(mean)), jnp.int32),
-        mask=jnp.int32(ids.special("mask")),
-        eos=jnp.int32(ids.eos),
-    )
 
     def lengths(n: int) -> dict[str, int]:
         hidden, spans = (
@@ -79,7 +80,13 @@ def blank_infilling(
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_blank_spans, blanks),
+        corrupt=Partial(
+            _blank_spans,
+            counts=traced(share, mean),
+            span_lengths=jnp.array(_positive(poisson_table(mean)), jnp.int32),
+            mask=jnp.int32(ids.special("mask")),
+            eos=jnp.int32(ids.eos),
+        ),
         loss=token_loss,
         prompt_forms=(PromptForm("infill", blanks="masks"),),
         rows="documents",
@@ -89,11 +96,6 @@ def blank_infilling(
 
 def blank_counts(n, density, mean_span_length, xp=jnp):
     """Returns (hidden tokens, most spans) of a document of n tokens.
-
-    Args:
-      n: int or i32[...].
-      density, mean_span_length: (numerator, denominator) pairs, traced or not.
-      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
 
     >>> [int(x) for x in blank_counts(512, (3, 20), (3, 1), np)]
     [77, 40]
@@ -109,22 +111,16 @@ def _positive(table: list[int]) -> list[int]:
     return [int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table]
 
 
-class _Blanks(NamedTuple):
-    density: Any  # i32[2] as a fraction
-    mean_span_length: Any  # i32[2] as a fraction
-    span_lengths: Any  # i32[...] the distribution of their lengths (`poisson_table`), without 0
-    mask: Any  # i32[]
-    eos: Any  # i32[]
-
-
-def _blank_spans(blanks: _Blanks, key, row, partner, lengths, max_documents):
+def _blank_spans(key, row, partner, lengths, max_documents, *, counts, span_lengths, mask, eos):
     S = max(lengths["targets"] // 2, 1)  # a span has at least two targets
     document = documents(row.segments, max_documents)
-    number = jnp.arange(document.length.size)
-    begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, None, None))(
-        key, number, document.length, blanks, S
+    # One-dimensional bits, four for each span: the first do not depend on the number of spans.
+    bits_DxSx4 = document_bits(key, max_documents, (4 * S,)).reshape(-1, S, 4)
+    hidden_D, most_D = blank_counts(document.length, *counts)
+    begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, 0, 0))(
+        span_lengths, bits_DxSx4, document.length, hidden_D, most_D
     )
-    source, (mask_at, eos_at) = with_specials(row.tokens, blanks.mask, blanks.eos)
+    source, (mask_at, eos_at) = with_specials(row.tokens, mask, eos)
     live = end > begin
     from_row = document.start[:, None] + begin
 
@@ -155,25 +151,23 @@ def _blank_spans(blanks: _Blanks, key, row, partner, lengths, max_documents):
     )
 
 
-def _draw_blanks(key, number, n, blanks: _Blanks, size):
-    """Draws the spans of document `number` of n tokens, and their order.
+def _draw_blanks(span_lengths, bits_Sx4, n, hidden, most):
+    """Draws the spans that hide `hidden` of a document's n tokens, and their order.
 
     Returns:
-      begin, end: i32[size], counted from the document's first token; n for absent spans.
-      order: i32[size] numbers of the spans, absent ones last.
+      begin, end: i32[S], counted from the document's first token; n for absent spans.
+      order: i32[S] numbers of the spans, absent ones last.
     """
-    # One-dimensional bits, four for each span: the first do not depend on the number of spans.
-    bits = jax.random.bits(jax.random.fold_in(key, number), (4 * size,), jnp.uint32)
-    bits = bits.reshape(size, 4)
-    hidden, most = blank_counts(n, blanks.density, blanks.mean_span_length)
-    drawn = jnp.cumsum(poisson_lengths(bits[:, 0], blanks.span_lengths))
+    drawn = jnp.cumsum(poisson_lengths(bits_Sx4[:, 0], span_lengths))
     spans = jnp.minimum(1 + jnp.sum(drawn < hidden, dtype=jnp.int32), most)
-    drawn = jnp.where(jnp.arange(size) < spans - 1, drawn, hidden)  # the last span takes the rest
-    length = jnp.diff(drawn, prepend=0)[_shuffled(bits[:, 1], spans)]
+    drawn = jnp.where(
+        jnp.arange(drawn.size) < spans - 1, drawn, hidden
+    )  # the last span takes the rest
+    length = jnp.diff(drawn, prepend=0)[_shuffled(bits_Sx4[:, 1], spans)]
     # Text before each span: at least one token between two spans, possibly none at either end.
-    text_before = span_starts(bits[:, 3], n - hidden + 2, spans + 1)[1:] - 1
+    text_before = span_starts(bits_Sx4[:, 3], n - hidden + 2, spans + 1)[1:] - 1
     begin = jnp.minimum(text_before, n - hidden) + jnp.cumsum(length) - length
-    return begin, begin + length, _shuffled(bits[:, 2], spans)
+    return begin, begin + length, _shuffled(bits_Sx4[:, 2], spans)
 
 
 def _shuffled(bits, count):

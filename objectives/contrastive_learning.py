@@ -17,7 +17,7 @@ from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, ratio, round_ratio, traced
 from .contract import Objective, Term
 from .cross_entropy import cross_entropy
-from .features import fit, input_sequence
+from .features import input_sequence, pool_columns
 from .losses import at_slots
 from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, untouched
 from .prompt_forms import PromptForm
@@ -302,10 +302,6 @@ def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, l
     tokens, segments = splice(source, by_text, lengths["inputs"])
     first = documents(segments, by_text.length.shape[0]).start
     counts = jnp.repeat(counts_D, texts)
-    weights = fit(counts.astype(jnp.int32), lengths["pools"])
-    slots = fit(jnp.where(counts, first, 0), lengths["pools"])
-    return input_sequence((tokens, segments)) | {
-        "pools_slots": slots,
-        "pools_labels": jnp.zeros_like(slots),
-        "pools_weights": weights,
-    }
+    return input_sequence((tokens, segments)) | pool_columns(
+        jnp.where(counts, first, 0), jnp.zeros_like(first), counts, lengths["pools"]
+    )

@@ -5,7 +5,7 @@ Sources: Raffel et al. 2020 (T5), section 3.3; Tay et al. 2022 (UL2) for the mod
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_told, pe
 from .prompt_forms import PromptForm
 from .span_lengths import noise_counts, span_starts
 from .splicing import (
-    Ends,
+    document_bits,
     documents,
     ends_of,
     interleaved,
@@ -78,17 +78,8 @@ def span_corruption(
     density = ratio(noise_density, "noise_density")
     anywhere = int(placement == "anywhere")
     mean, span_range = _span_lengths(mean_span_length)
-    numbers = traced(density, mean)
-    spans = _Spans(
-        density=numbers[0],
-        mean=numbers[1],
-        drawn=jnp.array(span_range or (0, 0), jnp.int32),
-        anywhere=jnp.int32(anywhere),
-        sentinels=jnp.array([*ids.sentinels], jnp.int32),
-        ends=ends_of(ids, mode),
-    )
-
-    modes = spans.ends.mode.size
+    ends = ends_of(ids, mode)
+    modes = ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
         noise, count = (
@@ -104,7 +95,14 @@ def span_corruption(
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_corrupt_spans, spans),
+        corrupt=Partial(
+            _corrupt_spans,
+            counts=traced(density, mean),
+            drawn=jnp.array(span_range or (0, 0), jnp.int32),  # 0, 0: lengths are not drawn
+            anywhere=jnp.int32(anywhere),
+            sentinels=jnp.array(ids.sentinels, jnp.int32),
+            ends=ends,
+        ),
         loss=token_loss,
         prompt_forms=(PromptForm("infill", before=ids.mode_tokens(mode), after=(ids.eos,)),),
         closes_documents=True,
@@ -203,25 +201,18 @@ def _span_lengths(
     return Fraction(low + high, 2), (low, high)
 
 
-class _Spans(NamedTuple):
-    density: Any  # i32[2] as a fraction
-    mean: Any  # i32[2] the mean span length, as a fraction
-    drawn: Any  # i32[2] the least and the greatest length to draw; 0, 0: none is drawn
-    anywhere: Any  # i32[] 1: a document may begin with noise and end with text
-    sentinels: Any  # i32[S]
-    ends: Ends
-
-
-def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
-    """Corrupts all documents of a row; see `span_corruption`."""
+def _corrupt_spans(
+    key, row, partner, lengths, max_documents, *, counts, drawn, anywhere, sentinels, ends
+):
     S = max(lengths["sentinels"], 1)
     document = documents(row.segments, max_documents)
-    spans, noise_edge, text_before = jax.vmap(_draw_spans, (None, 0, 0, None, None))(
-        key, jnp.arange(document.length.size), document.length, settings, S
+    # One-dimensional bits, noise and text alternating: the first do not depend on their number.
+    bits_DxSx2 = document_bits(key, max_documents, (2 * S,)).reshape(-1, S, 2)
+    noise_D, spans_D = noise_counts(document.length, *counts)
+    spans, noise_edge, text_before = jax.vmap(_draw_spans, (0, 0, 0, 0, None, None))(
+        bits_DxSx2, document.length, noise_D, spans_D, drawn, anywhere
     )
-    source, (sentinel_at, mode_at, eos_at) = with_specials(
-        row.tokens, settings.sentinels, *settings.ends
-    )
+    source, (sentinel_at, mode_at, eos_at) = with_specials(row.tokens, sentinels, *ends)
 
     # Span k has text_before[k] tokens of text and noise_edge[k] tokens of noise before it.
     k = jnp.arange(S, dtype=jnp.int32)[None]
@@ -233,11 +224,11 @@ def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
     sentinel = pieces(sentinel_at + k, span)
     # The sentinel of text behind all noise, which T5's targets have too.
     text_follows = present & (jnp.max(jnp.where(span, end, 0), axis=1) < document.length)
-    last_sentinel = piece(sentinel_at + spans, text_follows * settings.anywhere)
+    last_sentinel = piece(sentinel_at + spans, text_follows * anywhere)
     closing = piece(eos_at, present)
 
     inputs = joined(
-        piece(mode_at, present * settings.ends.mode.size),
+        piece(mode_at, present * ends.mode.size),
         with_markers(document, begin, end, sentinel),
         closing,
     )
@@ -248,16 +239,10 @@ def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
     )
 
 
-def _draw_spans(key, number, n, settings: _Spans, size):
-    """Draws the spans of document `number` of n tokens, with its own key."""
-    anywhere = settings.anywhere
-    # One-dimensional bits, noise and text alternating: the first do not depend on the number of
-    # bits.
-    bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size,), jnp.uint32)
-    noise_bits, text_bits = bits.reshape(size, 2).T
-    noise, spans = noise_counts(n, settings.density, settings.mean)
-
-    low, high = settings.drawn
+def _draw_spans(bits_Sx2, n, noise, spans, drawn, anywhere):
+    """Draws the spans of a document of n tokens: (their number, their edges in noise, in text)."""
+    noise_bits, text_bits = bits_Sx2.T
+    low, high = drawn
     covered = jnp.cumsum(low + below(noise_bits, high - low + 1))  # by spans of drawn lengths
     drawn_spans = jnp.minimum(jnp.sum(covered < noise) + 1, jnp.minimum(noise, n - noise))
     spans = jnp.where(high > 0, drawn_spans, spans)
@@ -267,7 +252,7 @@ def _draw_spans(key, number, n, settings: _Spans, size):
         jnp.stack([noise, n - noise + 2 * anywhere]),
         jnp.stack([spans, spans + anywhere]),
     )
-    k = jnp.arange(size)
+    k = jnp.arange(noise_bits.size)
     drawn_edge = jnp.append(0, jnp.where(k + 1 < spans, covered, noise))
     noise_edge = jnp.where(high > 0, drawn_edge, noise_edge)
     return spans, noise_edge, text_edge[1:] - anywhere

@@ -36,6 +36,15 @@ COLUMNS = {
 # Streams in which every document of a row has separate slots, whatever its length.
 PER_DOCUMENT = ("pools", "rates")
 
+# The column that is above 0 in the slots of a stream that are in use.
+IN_USE = {
+    "inputs": "inputs_segments",
+    "types": "inputs_segments",
+    "targets": "targets_segments",
+    "positions": "targets_segments",
+    "labels": "labels_weights",
+    "pools": "pools_weights",
+}
 
 STREAM_OF = {column: stream for stream, columns in COLUMNS.items() for column in columns}
 
@@ -120,6 +129,12 @@ def labels_in_place(tokens, chosen, shift, size: int) -> dict:
         "labels_slots": weight * (source + shift),
         "labels_weights": weight,
     }
+
+
+def pool_columns(slots, labels, counts, size: int) -> dict:
+    """Returns features of pools i32[n] that count where bool[n] `counts` says, in `size` slots."""
+    columns = slots, jnp.where(counts, labels, 0), counts.astype(jnp.int32)
+    return {name: fit(x, size) for name, x in zip(COLUMNS["pools"], columns)}
 
 
 def fit(x, size: int):

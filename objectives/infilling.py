@@ -5,7 +5,7 @@ Aghajanyan et al. 2022, "CM3: A Causal Masked Multimodal Model of the Internet",
 """
 
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -77,16 +77,16 @@ def fill_in_the_middle(
             "Filling in the middle needs three markers (prefix, suffix, middle), the vocabulary "
             f'has {len(ids.fim)}: add "fim" to the vocabulary\'s specials.'
         )
-    middles = _Middles(
-        rate=jnp.int32(share24(rate)),
-        spm_rate=jnp.int32(share24(spm_rate)),
-        spm=jnp.int32(_SPM[spm]),
-        markers=jnp.array(ids.fim, jnp.int32),
-        eos=jnp.int32(ids.eos),
-    )
     return Objective(
         lengths=lambda n: {"targets": n + 4},
-        corrupt=Partial(_move_middles, middles),
+        corrupt=Partial(
+            _move_middles,
+            rate=jnp.int32(share24(rate)),
+            spm_rate=jnp.int32(share24(spm_rate)),
+            spm=jnp.int32(_SPM[spm]),
+            markers=jnp.array(ids.fim, jnp.int32),
+            eos=jnp.int32(ids.eos),
+        ),
         loss=token_loss,
         prompt_forms=(PromptForm("middle", causal=True),),
         rows="documents",
@@ -94,24 +94,16 @@ def fill_in_the_middle(
     )
 
 
-class _Middles(NamedTuple):
-    rate: Any  # i32[] 24-bit probability that a document is rearranged
-    spm_rate: Any  # i32[] 24-bit probability that a rearranged one begins with its suffix
-    spm: Any  # i32[] the order of these, an index in `_ORDERS`
-    markers: Any  # i32[3] of prefix, suffix and middle
-    eos: Any  # i32[]
-
-
-def _move_middles(middles: _Middles, key, row, partner, lengths, max_documents):
+def _move_middles(key, row, partner, lengths, max_documents, *, rate, spm_rate, spm, markers, eos):
     document = documents(row.segments, max_documents)
     start, n = (x[:, None] for x in document)
     bits = document_bits(key, document.length.size, (4,))
-    form = jnp.where(hits(bits[:, 1], middles.spm_rate), middles.spm, _PSM)
-    form = jnp.where(hits(bits[:, 0], middles.rate), form, _PLAIN)
+    form = jnp.where(hits(bits[:, 1], spm_rate), spm, _PSM)
+    form = jnp.where(hits(bits[:, 0], rate), form, _PLAIN)
     cuts = jnp.sort(below(bits[:, 2:], n + 1), axis=1)
     first, second = cuts[:, :1], cuts[:, 1:]
 
-    source, (marker_at, eos_at) = with_specials(row.tokens, middles.markers, middles.eos)
+    source, (marker_at, eos_at) = with_specials(row.tokens, markers, eos)
     marker = ((form != _PLAIN) & (document.length > 0))[:, None]
     parts = joined(
         pieces(marker_at, marker),
@@ -160,14 +152,14 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
             f"max_spans must be at most the {len(ids.sentinels)} sentinels of the vocabulary, got "
             f"{max_spans}: give the vocabulary more sentinels, or allow fewer spans."
         )
-    moved = _MovedSpans(
-        counts=jnp.array(poisson_table(Fraction(1)), jnp.int32),
-        sentinels=jnp.array(ids.sentinels[:max_spans], jnp.int32),
-        eos=jnp.int32(ids.eos),
-    )
     return Objective(
         lengths=lambda n: {"targets": n + 3 * min(max_spans, _most_spans(n))},
-        corrupt=Partial(_move_spans, moved),
+        corrupt=Partial(
+            _move_spans,
+            counts=jnp.array(poisson_table(Fraction(1)), jnp.int32),
+            sentinels=jnp.array(ids.sentinels[:max_spans], jnp.int32),
+            eos=jnp.int32(ids.eos),
+        ),
         loss=token_loss,
         prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
         rows="documents",
@@ -180,29 +172,23 @@ def _most_spans(n):
     return (n + 1) // 2
 
 
-class _MovedSpans(NamedTuple):
-    counts: Any  # i32[...] the distribution of their number (`poisson_table`)
-    sentinels: Any  # i32[S] S is the most spans
-    eos: Any  # i32[]
-
-
-def _move_spans(settings: _MovedSpans, key, row, partner, lengths, max_documents):
-    S = settings.sentinels.size
+def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels, eos):
+    S = sentinels.size
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size, (1 + 2 * S,))
-    spans = poisson_lengths(bits[:, 0], settings.counts)
+    spans = poisson_lengths(bits[:, 0], counts)
     spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))
     ends = jax.vmap(_distinct_cuts)(bits[:, 1:], document.length, 2 * spans)
     begin, end = ends[:, 0::2], ends[:, 1::2]
 
-    source, (sentinel_at, eos_at) = with_specials(row.tokens, settings.sentinels, settings.eos)
+    source, (sentinel_at, eos_at) = with_specials(row.tokens, sentinels, eos)
     k = jnp.arange(S, dtype=jnp.int32)[None]
     live = k < spans[:, None]
-    sentinels = pieces(sentinel_at + k, live)
+    markers = pieces(sentinel_at + k, live)
     moved = pieces(document.start[:, None] + begin, end - begin)
     written = joined(
-        with_markers(document, begin, end, sentinels),
-        interleaved(sentinels, moved, pieces(eos_at, live)),
+        with_markers(document, begin, end, markers),
+        interleaved(markers, moved, pieces(eos_at, live)),
     )
     # Sentinels are recognised by their index in the source, never by their value.
     slots = jnp.arange(source.size, dtype=jnp.int32)

@@ -5,7 +5,6 @@ for the prefix split, `random_prefix_noise_mask` in its published code.
 """
 
 from fractions import Fraction
-from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +17,7 @@ from .features import sequence_pair, target_sequence
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .splicing import (
+    Documents,
     Ends,
     document_bits,
     documents,
@@ -82,16 +82,12 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
     """
     share = ratio(suffix_share, "suffix_share")
     kept = abs(1 - 2 * share)
-    split = _Split(
-        kept=traced(Fraction(kept))[0],
-        draws_prefix=jnp.bool_(share > Fraction(1, 2)),
-        ends=ends_of(ids, mode),
-    )
-    modes = split.ends.mode.size
+    draws_prefix, ends = share > Fraction(1, 2), ends_of(ids, mode)
+    modes = ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
         drawn = _longest_drawn(n, kept.as_integer_ratio(), np)
-        prefix, suffix = (drawn, n - 1) if share > Fraction(1, 2) else (n - 1, drawn)
+        prefix, suffix = (drawn, n - 1) if draws_prefix else (n - 1, drawn)
         return {
             "inputs": modes + min(int(prefix), n - 1) + 1,
             "targets": max(int(suffix), 1) + 1,
@@ -100,17 +96,13 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_split_rows, split),
+        corrupt=Partial(
+            _split_rows, kept=traced(kept)[0], draws_prefix=jnp.bool_(draws_prefix), ends=ends
+        ),
         loss=token_loss,
         prompt_forms=(PromptForm("complete", before=ids.mode_tokens(mode), after=(ids.eos,)),),
         closes_documents=True,
     )
-
-
-class _Split(NamedTuple):
-    kept: Any  # i32[2] the least share of a document on the side that is not drawn, as a fraction
-    draws_prefix: Any  # bool[] the length of the prefix is drawn, not that of the suffix
-    ends: Ends
 
 
 def _longest_drawn(n, kept, xp):
@@ -118,22 +110,28 @@ def _longest_drawn(n, kept, xp):
     return xp.maximum(xp.minimum(n - round_ratio((n - 1) * kept[0], kept[1]), n - 1), 1)
 
 
-def _split_rows(split: _Split, key, row, partner, lengths, max_documents):
+def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix, ends):
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size)
-    drawn = 1 + below(bits, _longest_drawn(document.length, split.kept, jnp))
-    suffix = jnp.where(split.draws_prefix, jnp.maximum(document.length - drawn, 1), drawn)
+    drawn = 1 + below(bits, _longest_drawn(document.length, kept, jnp))
+    suffix = jnp.where(draws_prefix, jnp.maximum(document.length - drawn, 1), drawn)
     present = document.length > 0
     suffix = jnp.where(present, suffix, 0)
     prefix = document.length - suffix
-    source, (mode_at, eos_at) = with_specials(row.tokens, *split.ends)
+    given = Documents(document.start, prefix)
+    answer = Documents(document.start + prefix, suffix)
+    return divided(row, present, ends, given, answer, lengths)
 
-    inputs = joined(
-        piece(mode_at, present * split.ends.mode.size),
-        piece(document.start, prefix),
-        piece(eos_at, present),
-    )
-    targets = joined(piece(document.start + prefix, suffix), piece(eos_at, present))
+
+def divided(row, present_D, ends: Ends, given: Documents, answer: Documents, lengths) -> dict:
+    """Returns features with one span of each document as its inputs and another as its targets.
+
+    A mode token, if there is one, comes before the inputs, and end-of-sequence closes both.
+    """
+    source, (mode_at, eos_at) = with_specials(row.tokens, *ends)
+    closing = piece(eos_at, present_D)
+    inputs = joined(piece(mode_at, present_D * ends.mode.size), piece(*given), closing)
+    targets = joined(piece(*answer), closing)
     return sequence_pair(
         splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )

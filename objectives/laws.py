@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import layouts
-from .contract import Member, Objective, Row, Term, check_facts, members_of
+from .contract import Objective, Row, Term, check_facts, members_of
 from .corruption import batched
-from .features import COLUMNS, PER_DOCUMENT, check_features, unknown
+from .features import COLUMNS, IN_USE, PER_DOCUMENT, check_features, unknown
 from .layouts import Layout
 from .mixtures import longest
 from .static_lengths import packed_lengths
@@ -32,13 +32,7 @@ LABELS = 2  # labels of example rows are below
 MORE_PADDING, MORE_SLOTS = 37, 9
 
 _NOT_A_STREAM = ("sentinels", "both")
-# What tells which slots of a stream are in use.
-_USED = {
-    "inputs": "inputs_segments",
-    "targets": "targets_segments",
-    "labels": "labels_weights",
-    "pools": "pools_weights",
-}
+_TO_LIFT = "Write the function for one document, and lift it with objectives.each_document."
 
 
 class Broken(ValueError):
@@ -69,10 +63,9 @@ def text_row(
     rows: str = "stream",
     parts: int = 2,
 ) -> tuple[Row, list[list[int]]]:
-    """(Row of NumPy arrays, documents as lists) of random text.
+    """Returns (Row of NumPy arrays, documents as lists) of random text.
 
-    Documents have random parts, or a random label for each token, for objectives that ask for such
-    `rows`.
+    For `rows` of parts or labels documents have random parts, or a random label for each token.
     """
     random = np.random.default_rng([seed, *document_lengths])
     documents = [random.integers(*ids.text, n).tolist() for n in document_lengths]
@@ -99,7 +92,7 @@ def examples(
     seeds: int = 2,
     parts: int = 2,
 ) -> LawExamples:
-    """Rows of `DOCUMENTS`, each with so many seeds and through every member."""
+    """Returns rows of `DOCUMENTS`, each with several seeds and through every member."""
     rows, documents = zip(
         *(
             text_row(ids, lengths, raw_length, seed, member, objective.rows, parts)
@@ -121,7 +114,7 @@ def examples(
 
 
 def quick_jit(f: Callable) -> Callable:
-    """Jit that compiles in half the time, for programs that run a few times: integers are exact."""
+    """Compiles in half the time, for programs that run a few times; integers are exact."""
     return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -218,9 +211,9 @@ def padding_does_not_count(case: LawExamples) -> None:
             raise Broken(f"{counted.sum()} targets count that are padding (targets_segments is 0).")
     for stream in ("inputs", "targets", "labels"):
         if stream in features:
-            used = features[_USED[stream]] > 0
+            used = features[IN_USE[stream]] > 0
             if (np.diff(used.astype(int), axis=1) > 0).any():
-                raise Broken(f"{_USED[stream]} have 0 before others, expected them at the end.")
+                raise Broken(f"{IN_USE[stream]} have 0 before others, expected them at the end.")
 
 
 def padding_gives_padding(case: LawExamples) -> None:
@@ -260,17 +253,17 @@ def more_slots_change_nothing(case: LawExamples) -> None:
 
 def lengths_are_enough(case: LawExamples, longest: int = 64) -> None:
     """A document of n tokens takes no more than `lengths(n)`."""
+    lengths = range(1, longest + 1)
     for member in members_of(case.objective):
         plain = case._replace(objective=member.objective)
-        lengths = [n + 1 for n in range(longest)]
         for name, used in slots_used(plain, lengths).items():
-            planned = np.array([member.objective.lengths(n)[name] for n in lengths])
-            if (used > planned).any():
-                n = int(np.flatnonzero(used > planned)[0]) + 1
-                raise Broken(
-                    f"A document of {n} tokens takes {used[n - 1]} slots of {name}, lengths({n}) "
-                    f"plans {planned[n - 1]}."
-                )
+            for n, slots in zip(lengths, used):
+                planned = member.objective.lengths(n)[name]
+                if slots > planned:
+                    raise Broken(
+                        f"A document of {n} tokens takes {slots} slots of {name}, lengths({n}) "
+                        f"plans {planned}."
+                    )
 
 
 def documents_stay_apart(case: LawExamples) -> None:
@@ -282,9 +275,8 @@ def documents_stay_apart(case: LawExamples) -> None:
                 found = set(every[f"{stream}_segments"][row].tolist()) - {0}
                 if len(documents) > 1 and found == {1}:
                     raise Broken(
-                        f"A row of {len(documents)} documents has {stream} of segment 1 alone: "
-                        "write the function for one document, and lift it with "
-                        "objectives.each_document."
+                        f"A row of {len(documents)} documents has {stream} of segment 1 alone. "
+                        f"{_TO_LIFT}"
                     )
     several = [i for i, documents in enumerate(case.documents) if len(documents) > 1]
     last = np.max(case.rows.segments, axis=1, keepdims=True)
@@ -312,8 +304,7 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
             if (a[mine] != b[mine]).any() or (before[name][row] != after[name][row])[mine].any():
                 raise Broken(
                     f"{name} of a document change with another document of its row: a packed row "
-                    f"of {list(map(len, case.documents[row]))} tokens leaks. Write the function "
-                    "for one document, and lift it with objectives.each_document."
+                    f"of {list(map(len, case.documents[row]))} tokens leaks. {_TO_LIFT}"
                 )
 
 
@@ -364,7 +355,7 @@ def segments_are_of_documents(case: LawExamples) -> None:
 
 
 class AnyStates:
-    """Stands for every hidden state that a loss may ask a model for."""
+    """Every hidden state that a loss may take of a model."""
 
     def __init__(self, states, heads: Iterable[str]):
         self._states = states
@@ -387,7 +378,7 @@ class _AnyOutputs(NamedTuple):
 
     def head(self, name: str, hidden):
         if name not in self.heads:
-            raise Broken(f"The loss asks for the head {name!r}, `heads` has {list(self.heads)}.")
+            raise Broken(f"The loss takes the head {name!r}, `heads` has {list(self.heads)}.")
         if name == "logit_scale":
             return jnp.float32(1.0)
         shape = STATE, self.heads[name] or self.size
@@ -440,8 +431,7 @@ def _compiled_loss(loss: Any, heads, size: int):
 
 
 def check_shapes(terms: Mapping[str, Term], rows: int) -> None:
-    """Raises Broken for terms, or their shapes, that have not one sum and one weight for each
-    row."""
+    """Raises Broken for terms that have not one sum and one weight for each row."""
     for name, term in terms.items():
         for part in ("sums", "weights"):
             shape = jnp.shape(getattr(term, part))
@@ -528,15 +518,12 @@ USUAL: dict[str, Callable[[LawExamples], None]] = {
 
 
 def check_objective(objective: Objective, ids: TokenIds) -> None:
-    """Raises ValueError, saying what is wrong, for an objective that would train wrongly in
-    silence.
-
-    Rows of a few dozen tokens go through `REQUIRED`; it takes some seconds.
-    """
+    """Raises ValueError for an objective that would train wrongly in silence; takes some seconds."""
     for member in members_of(objective):
+        owner = "The objective" if member.name == "all" else f"The member {member.name!r}"
         for name, law in REQUIRED.items():
-            if said := broken(law, member.objective, ids):
-                raise ValueError(f"{_label(member)} breaks a law ({name}): {said}")
+            if reason := broken(law, member.objective, ids):
+                raise ValueError(f"{owner} breaks a law ({name}): {reason}")
 
 
 def broken(law: Callable[[LawExamples], None], objective: Objective, ids: TokenIds) -> str | None:
@@ -552,13 +539,13 @@ def broken(law: Callable[[LawExamples], None], objective: Objective, ids: TokenI
 
 def raised(error: Exception) -> str:
     """Returns a sentence on an exception of a user's function, with the line of it that raised."""
-    ours = str(Path(__file__).parent)
-    theirs = [
+    here = str(Path(__file__).parent)
+    lines = [
         f"{frame.filename}, line {frame.lineno}: "
         for frame in traceback.extract_tb(error.__traceback__)[1:]  # the first one caught it
-        if not frame.filename.startswith(ours) and "site-packages" not in frame.filename
+        if not frame.filename.startswith(here) and "site-packages" not in frame.filename
     ]
-    return f"{''.join(theirs[-1:])}{type(error).__name__}: {error}"
+    return f"{''.join(lines[-1:])}{type(error).__name__}: {error}"
 
 
 def is_own(objective: Objective) -> bool:
@@ -568,28 +555,28 @@ def is_own(objective: Objective) -> bool:
 
 
 def _modules(function) -> set[str]:
-    """The packages that a function, and those that it was made of or closes over, are of."""
-    found, seen = set(), set()
+    """Returns the packages of a function and of those that it was made of or closes over."""
+    packages, visited = set(), set()
     parts = [function]
     while parts:
         part = parts.pop()
-        if id(part) in seen:  # a function may close over itself
+        if id(part) in visited:  # a function may close over itself
             continue
-        seen.add(id(part))
+        visited.add(id(part))
         if isinstance(part, functools.partial):  # and jax.tree_util.Partial
             parts += [part.func, *part.args, *part.keywords.values()]
         elif isinstance(part, list | tuple):  # an objective too
             parts += part
         elif callable(part):
-            found.add((getattr(part, "__module__", None) or "").partition(".")[0])
+            packages.add((getattr(part, "__module__", None) or "").partition(".")[0])
             parts += [c.cell_contents for c in getattr(part, "__closure__", None) or ()]
-    return found
+    return packages
 
 
 def slots_used(
     case: LawExamples, lengths: Sequence[int], seed: int = 2, parts: int = 2
 ) -> dict[str, np.ndarray]:
-    """{stream: slots used, "sentinels": ids used} of rows of one document, of these lengths."""
+    """Returns {stream: slots, "sentinels": ids} that rows of one document of these lengths use."""
     raw_length, kind = max(lengths), case.objective.rows
     rows = [
         text_row(case.ids, (n,), raw_length, i * (kind == "parts"), 0, kind, parts)[0]
@@ -599,14 +586,12 @@ def slots_used(
     keys = jax.random.split(jax.random.key(seed), len(lengths))
     planned = case.objective.lengths(raw_length)
     features = corrupted(case._replace(keys=keys, rows=rows, lengths=planned, max_documents=1))
-    used = {s: (features[c] > 0).sum(1) for s, c in _USED.items() if c in features}
+    used = {
+        s: (features[c] > 0).sum(1) for s, c in IN_USE.items() if s in planned and c in features
+    }
     if "sentinels" in planned:
         number = np.zeros(case.ids.size, int)
         number[list(case.ids.sentinels)] = np.arange(len(case.ids.sentinels)) + 1
-        written = [features[s] for s in ("inputs", "targets") if s in features]
-        used["sentinels"] = number[np.concatenate(written, axis=1)].max(1)
+        written = np.concatenate([features[s] for s in ("inputs", "targets") if s in features], 1)
+        used["sentinels"] = number[written].max(1)
     return used
-
-
-def _label(member: Member) -> str:
-    return "The objective" if member.name == "all" else f"The member {member.name!r}"

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from .contract import Labels, ModelOutputs, Term
-from .cross_entropy import Sums, projected_cross_entropy, weighted_sums
+from .cross_entropy import Sums, cross_entropy, projected_cross_entropy, weighted_sums
 
 
 def predictions(batch) -> tuple:
@@ -61,27 +61,28 @@ def head_cross_entropy(
     return projected_cross_entropy(projection, labels, weights, z_loss)
 
 
-def accuracy(logits, classes, weights, head: str) -> Term:
-    """Returns the metric: the share of classes i32[B, N] that are the likeliest by `head`'s logits
-    [B, N, C].
+def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> dict[str, Term]:
+    """Returns the cross-entropy of classes under a head, and the share that are the likeliest.
 
-    >>> logits, classes = jnp.array([[[0.2, 0.8], [0.7, 0.3]]]), jnp.array([[1, 1]])
-    >>> term = accuracy(logits, classes, jnp.ones((1, 2)), "pair")
-    >>> term.sums, term.weights, term.scale
-    (Array([1.], dtype=float32), Array([2.], dtype=float32), None)
+    Args:
+      classes: i32[B, N].
+      slots: i32[B, N], those whose hidden states the head takes.
+      weights: f32[B, N]; 0 does not count.
+
+    Terms: the head's name, and the metric "…_accuracy".
     """
-    right = (jnp.argmax(logits, -1) == classes) * weights
-    return class_term(right, classes, weights, head, scale=None)
+    logits = outputs.head(head, at_slots(outputs.hidden["top"], slots))
+    losses, _ = cross_entropy(logits, classes)
+    hits = jnp.argmax(logits, -1) == classes
+    weights = weights.astype(jnp.float32)
+    counted, labels = jnp.sum(weights, -1), Labels(classes, weights, head)
+    return {
+        head: Term(jnp.sum(losses * weights, -1), counted, labels=labels),
+        f"{head}_accuracy": Term(jnp.sum(hits * weights, -1), counted, None, labels),
+    }
 
 
-def class_term(losses, classes, weights, head: str, **settings) -> Term:
-    """Returns the term of losses, or hits, f32[B, N] of classes i32[B, N] that `head` predicts.
-
-    `settings`: further fields of `Term`.
-
-    >>> term = class_term(jnp.ones((1, 2)), jnp.array([[4, 0]]), jnp.array([[1.0, 0.0]]), "pair")
-    >>> term.sums, term.weights
-    (Array([1.], dtype=float32), Array([1.], dtype=float32))
-    """
-    labels = Labels(classes, weights, head)
-    return Term(jnp.sum(losses * weights, -1), jnp.sum(weights, -1), labels=labels, **settings)
+def pool_class_terms(outputs: ModelOutputs, batch, head: str) -> dict[str, Term]:
+    """Returns `class_terms` of the classes of pools."""
+    columns = (batch[name] for name in ("pools_labels", "pools_slots", "pools_weights"))
+    return class_terms(outputs, head, *columns)

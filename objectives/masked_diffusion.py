@@ -5,7 +5,7 @@ Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1
 """
 
 import dataclasses
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -48,14 +48,14 @@ def masked_diffusion(
 
     Raises ValueError for a rate out of range, or a vocabulary without mask.
     """
-    settings = _Masking(
-        lowest=np.int32(share24(lowest_rate)),
-        mask=np.int32(ids.special("mask")),
-        text=np.array(ids.text, np.int32),
-    )
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},  # any token may be masked
-        corrupt=Partial(_mask_at_drawn_rates, settings),
+        corrupt=Partial(
+            _mask_at_drawn_rates,
+            lowest=np.int32(share24(lowest_rate)),
+            mask=np.int32(ids.special("mask")),
+            text=np.array(ids.text, np.int32),
+        ),
         loss=_diffusion_loss,
         prompt_forms=(PromptForm("unmask"),),
     )
@@ -74,25 +74,19 @@ def _diffusion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     return {name: dataclasses.replace(term, weights=live) for name, term in terms.items()}
 
 
-class _Masking(NamedTuple):
-    lowest: Any  # i32[] the lowest rate, a 24-bit probability
-    mask: Any  # i32[]
-    text: Any  # i32[2] [first, last): the ids that may be masked
-
-
-def _mask_at_drawn_rates(settings: _Masking, key, row, partner, lengths, max_documents):
+def _mask_at_drawn_rates(key, row, partner, lengths, max_documents, *, lowest, mask, text):
     document = documents(row.segments, max_documents)
     present = document.length > 0
     tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
 
     rate_key, token_key = jax.random.split(key)
     draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
-    rates = jnp.where(present, settings.lowest + _product24(draw, 2**24 - settings.lowest), 0)
+    rates = jnp.where(present, lowest + _product24(draw, 2**24 - lowest), 0)
     bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
-    is_text = (tokens >= settings.text[0]) & (tokens < settings.text[1]) & (segments > 0)
+    is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
     masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
     return (
-        input_sequence((jnp.where(masked, settings.mask, tokens), segments))
+        input_sequence((jnp.where(masked, mask, tokens), segments))
         | labels_in_place(tokens, masked, 0, lengths["labels"])
         | {"rates": fit(rates, lengths["rates"])}
     )

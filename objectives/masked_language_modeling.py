@@ -21,7 +21,7 @@ from .features import input_sequence, labels_in_place
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .selection import Selection, choose, quota, selection_of
-from .splicing import documents, joined, piece, splice, with_specials
+from .splicing import documents, framed
 from .token_ids import TokenIds
 
 
@@ -206,26 +206,13 @@ def _mask_in_place(
     if copies is not None:
         key = _static_key(key, row, copies)
     choice_key, replacement_key = jax.random.split(key)
-    tokens, segments = _framed(frame, row, max_documents, lengths["inputs"])
+    present = documents(row.segments, max_documents).length > 0
+    tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection)
     corrupted = _replace(replacement_key, tokens, chosen, unit, replacement)
     return input_sequence((corrupted, segments)) | labels_in_place(
         tokens, chosen, shift, lengths["labels"]
     )
-
-
-def _framed(frame, row: Row, max_documents: int, size: int):
-    """Returns (tokens, segments) i32[size] of a row with the frame around each document."""
-    before, after = frame
-    document = documents(row.segments, max_documents)
-    present = document.length > 0
-    source, (before_at, after_at) = with_specials(row.tokens, before, after)
-    whole = joined(
-        piece(before_at, present * before.size),
-        piece(*document),
-        piece(after_at, present * after.size),
-    )
-    return splice(source, whole, size)
 
 
 def _replace(key, tokens, chosen, unit, replacement: Replacement):

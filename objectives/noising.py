@@ -163,8 +163,8 @@ def _corrupt_text(to_inputs, to_targets, ends: Ends, key, row, partner, lengths,
     text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
     inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
     return sequence_pair(
-        framed(inputs, present, ends.mode, ends.eos[None], lengths["inputs"]),
-        framed(targets, present, ends.mode[:0], ends.eos[None], lengths["targets"]),
+        framed(inputs, present, (ends.mode, ends.eos[None]), lengths["inputs"]),
+        framed(targets, present, (ends.mode[:0], ends.eos[None]), lengths["targets"]),
     )
 
 
@@ -197,11 +197,6 @@ def most_hidden(n, density, xp=jnp):
 
     >>> int(most_hidden(512, (3, 20), np))
     125
-
-    Args:
-      n: int or i32[...].
-      density: (numerator, denominator), traced or not.
-      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
     """
     mean = -(-n * density[0] // density[1])
     variance = -(-mean * (density[1] - density[0]) // density[1])
@@ -394,27 +389,20 @@ def poisson_spans(
         hidden, spans = infilling_counts(n, *fractions, np)
         return int(n - hidden + spans)
 
-    numbers = traced(density, mean)
-    settings = _Infilling(
-        density=numbers[0],
-        mean_span_length=numbers[1],
+    traced_density, traced_mean = traced(density, mean)
+    infill = Partial(
+        _infill,
+        density=traced_density,
+        mean_span_length=traced_mean,
         span_lengths=jnp.array(poisson_table(mean), jnp.int32),
         mask=jnp.int32(ids.special("mask")),
     )
-    return Noise(longest, Partial(_infill, settings))
+    return Noise(longest, infill)
 
 
-class _Infilling(NamedTuple):
-    density: Any  # i32[2] as a fraction
-    mean_span_length: Any  # i32[2] as a fraction
-    span_lengths: Any  # i32[...] the distribution of their lengths (`poisson_table`)
-    mask: Any  # i32[]
-
-
-def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
+def _infill(key, text: Text, count: int, *, density, mean_span_length, span_lengths, mask) -> Text:
     document = documents(text.segments, count)
-    counts = settings.density, settings.mean_span_length
-    hidden_D, most_D = infilling_counts(document.length, *counts)
+    hidden_D, most_D = infilling_counts(document.length, density, mean_span_length)
     hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
     position, live = _position(text, document), text.segments > 0
     length_bits, gap_bits = (
@@ -422,7 +410,7 @@ def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
     )
 
     # Span k of a document is drawn at position k.
-    drawn = jnp.where(live, poisson_lengths(length_bits, settings.span_lengths), 0)
+    drawn = jnp.where(live, poisson_lengths(length_bits, span_lengths), 0)
     begin = _before(drawn, text, document)
     span = live & (begin < hidden) & (position < most)
     left = jnp.where(span, hidden - begin, 0)
@@ -449,7 +437,7 @@ def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
     number = jnp.sum(slot[None] >= new_end_D[:, None], axis=0, dtype=jnp.int32)
     # A mask stands for the tokens that it covers: it moves those after it by all but one.
     tokens = text.tokens[slot + running_sum(jnp.where(is_mask, taken - 2, 0))]
-    tokens = jnp.where(is_mask, settings.mask, tokens)
+    tokens = jnp.where(is_mask, mask, tokens)
     live = number < count
     return Text(jnp.where(live, tokens, 0), jnp.where(live, number + 1, 0))
 

@@ -12,17 +12,8 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from .contract import Array, Corrupt, Row
-from .features import COLUMNS, PER_DOCUMENT, check_features, fit
+from .features import COLUMNS, IN_USE, PER_DOCUMENT, check_features, fit
 from .splicing import Documents, documents
-
-# The column that marks a stream's used slots.
-_USED = {
-    "inputs": "inputs_segments",
-    "types": "inputs_segments",
-    "targets": "targets_segments",
-    "positions": "targets_segments",
-    "labels": "labels_weights",
-}
 
 
 def each_document(corrupt: Callable) -> Corrupt:
@@ -82,7 +73,8 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
     segments = max(lengths.get("pools", 0) // max_documents, 1)
     earlier = segments * jnp.arange(max_documents, dtype=jnp.int32)[:, None]
     streams = [s for s, columns in COLUMNS.items() if columns[0] in features]
-    first = {s: _first_slots(features[_USED[s]]) for s in streams if s in _USED}
+    used = {s: features[IN_USE[s]] > 0 for s in streams if s not in PER_DOCUMENT}
+    first = {s: _first_slots(used_DxN) for s, used_DxN in used.items()}
     found = {}
     for stream in streams:
         for column in COLUMNS[stream]:
@@ -92,16 +84,16 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
             elif column in ("labels_slots", "pools_slots"):
                 counts = features[f"{stream}_weights"] > 0
                 x = jnp.where(counts, x + first["inputs"], 0)
-            if stream in _USED:
-                found[column] = _end_to_end(x, features[_USED[stream]] > 0, first[stream])
-            else:
+            if stream in PER_DOCUMENT:
                 found[column] = fit(x.reshape(-1), lengths[stream])
+            else:
+                found[column] = _end_to_end(x, used[stream], first[stream])
     return found
 
 
 def _first_slots(used_DxN):
     """Returns i32[D, 1]: the slots used by earlier documents."""
-    count = jnp.sum(used_DxN > 0, axis=1, dtype=jnp.int32)
+    count = jnp.sum(used_DxN, axis=1, dtype=jnp.int32)
     return (jnp.cumsum(count) - count)[:, None]
 
 

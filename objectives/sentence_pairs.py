@@ -19,10 +19,9 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, running_sum
-from .contract import Objective, Row, Term, build, joined_heads, joint_rows
-from .cross_entropy import cross_entropy
-from .features import COLUMNS, fit, input_sequence
-from .losses import accuracy, at_slots, class_term
+from .contract import Objective, Row, Term, build, joint_facts
+from .features import COLUMNS, input_sequence, pool_columns
+from .losses import pool_class_terms
 from .prompt_forms import PromptForm
 from .splicing import (
     Documents,
@@ -153,13 +152,9 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         lengths=lengths,
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=loss,
-        heads=joined_heads([one, two]),
         prompt_forms=_framed_forms(one.prompt_forms, two.prompt_forms),
-        rows=joint_rows([one.rows, two.rows]),
         closes_documents=one.closes_documents or two.closes_documents,
-        couples_rows=one.couples_rows or two.couples_rows,
-        needs_dropout=one.needs_dropout or two.needs_dropout,
-        num_classes=one.num_classes,
+        **joint_facts({"first": one, "second": two}),
     )
 
 
@@ -185,18 +180,8 @@ def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
 
 
 def pair_loss(outputs, batch) -> dict[str, Term]:
-    """Returns the cross-entropy of the class of each pair, from its first hidden state.
-
-    Terms: "pair", and the metric "pair_accuracy".
-    """
-    states = at_slots(outputs.hidden["top"], batch["pools_slots"])
-    classes, w = batch["pools_labels"], batch["pools_weights"].astype(jnp.float32)
-    logits = outputs.head("pair", states)
-    losses, _ = cross_entropy(logits, classes)
-    return {
-        "pair": class_term(losses, classes, w, "pair"),
-        "pair_accuracy": accuracy(logits, classes, w, "pair"),
-    }
+    """Returns the cross-entropy of the class of each pair, from its first hidden state."""
+    return pool_class_terms(outputs, batch, "pair")
 
 
 # --- from two texts to features -----------------------------------------------------------------
@@ -212,14 +197,15 @@ def _pair_objective(
     ids: TokenIds, draw: Callable, at_sentence_ends: bool, form: PromptForm
 ) -> Objective:
     ends = ids.flags("sentence_ends") if at_sentence_ends else np.zeros(ids.size, bool)
-    pairs = _Pairs(
-        sentence_ends=jnp.array(ends),
-        cls=jnp.int32(ids.special("cls")),
-        sep=jnp.int32(ids.special("sep")),
-    )
     return Objective(
         lengths=lambda n: {"inputs": n + 3, "types": n + 3, "pools": 1},
-        corrupt=Partial(_corrupt_pairs, Partial(draw), pairs),
+        corrupt=Partial(
+            _corrupt_pairs,
+            Partial(draw),
+            ends_V=jnp.array(ends),
+            cls=jnp.int32(ids.special("cls")),
+            sep=jnp.int32(ids.special("sep")),
+        ),
         loss=pair_loss,
         heads={"pair": 2},
         prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
@@ -228,40 +214,30 @@ def _pair_objective(
     )
 
 
-class _Pairs(NamedTuple):
-    sentence_ends: Any  # bool[V] the ids that end a sentence
-    cls: Any  # i32[]
-    sep: Any  # i32[]
-
-
-def _corrupt_pairs(draw, settings: _Pairs, key, row, partner, lengths, max_documents):
+def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, cls, sep):
     """Makes every document of a row `[CLS] A [SEP] B [SEP]`; `draw` chooses A and B."""
     document = documents(row.segments, max_documents)
     bits = document_bits(key, max_documents, (4,))
     # The second half of the source is the partner's text.
-    source, (partner_at, cls_at, sep_at) = with_specials(
-        row.tokens, partner.tokens, settings.cls, settings.sep
-    )
+    source, (partner_at, cls_at, sep_at) = with_specials(row.tokens, partner.tokens, cls, sep)
     theirs = documents(partner.segments, max_documents)
     theirs = Documents(theirs.start + partner_at, theirs.length)
     of_partner = jnp.where(partner.segments > 0, partner.segments + max_documents, 0)
-    ends = sentence_ends(
-        settings.sentence_ends, source[:cls_at], jnp.append(row.segments, of_partner)
-    )
+    ends = sentence_ends(ends_V, source[:cls_at], jnp.append(row.segments, of_partner))
     a, b, label, counts = draw(bits, source, ends, document, theirs)
 
     present = document.length > 0
-    cls, sep = piece(cls_at, present), piece(sep_at, present)
-    tokens, segments = splice(source, joined(cls, a, sep, b, sep), lengths["inputs"])
+    first, closing = piece(cls_at, present), piece(sep_at, present)
+    framed = joined(first, a, closing, b, closing)
+    tokens, segments = splice(source, framed, lengths["inputs"])
     arranged = documents(segments, max_documents)
     position = jnp.arange(tokens.size) - of_document(arranged.start, segments)
     of_b = (segments > 0) & (position >= of_document(a.length[:, 0] + 2, segments))
-    return input_sequence((tokens, segments)) | {
-        "inputs_types": of_b.astype(jnp.int32),
-        "pools_slots": fit(arranged.start * present, lengths["pools"]),
-        "pools_labels": fit(label * counts, lengths["pools"]),
-        "pools_weights": fit(counts.astype(jnp.int32), lengths["pools"]),
-    }
+    return (
+        input_sequence((tokens, segments))
+        | {"inputs_types": of_b.astype(jnp.int32)}
+        | pool_columns(arranged.start * present, label, counts, lengths["pools"])
+    )
 
 
 # --- choices of the two texts ------------------------------------------------------------------

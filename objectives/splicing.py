@@ -26,8 +26,7 @@ class Ends(NamedTuple):
 
 def ends_of(ids: TokenIds, mode: str | None = None) -> Ends:
     """Returns end-of-sequence and a mode token; raises ValueError where the ids lack the latter."""
-    modes = [] if mode is None else [ids.mode(mode)]
-    return Ends(jnp.array(modes, jnp.int32), jnp.int32(ids.eos))
+    return Ends(jnp.array(ids.mode_tokens(mode), jnp.int32), jnp.int32(ids.eos))
 
 
 class Documents(NamedTuple):
@@ -177,8 +176,8 @@ def splice(source, pieces: Pieces, size: int):
 _FEW_PIECES = 32  # with more, XLA computes their starts again for each slot
 
 
-def framed(text, present_D, before, after, size: int):
-    """Writes each document of a row between special tokens.
+def framed(text, present_D, frame, size: int):
+    """Writes each document of a row between the special tokens of a frame.
 
     As a `splice` of three pieces a document, but documents keep their order, so that comparisons
     with their ends find each slot: with 16 documents a row, BART takes .8 of the time on a CPU.
@@ -186,15 +185,16 @@ def framed(text, present_D, before, after, size: int):
     Args:
       text: (tokens, segments) i32[N] each.
       present_D: bool[D], the documents that the row has, which may be empty.
-      before, after: i32[0 or 1] the special tokens.
+      frame: the special tokens before and after it, i32[0 or 1] each.
       size: slots of the output; what does not fit is dropped, so plan lengths first.
 
     Returns tokens i32[size], segments i32[size]: 0 after the last document.
 
     >>> text = jnp.array([7, 8, 9, 0]), jnp.array([1, 1, 2, 0])
-    >>> framed(text, jnp.array([True, True]), jnp.array([5]), jnp.array([6]), 8)[0]
+    >>> framed(text, jnp.array([True, True]), (jnp.array([5]), jnp.array([6])), 8)[0]
     Array([5, 7, 8, 6, 5, 9, 6, 0], dtype=int32)
     """
+    before, after = frame
     specials_D = present_D * (before.size + after.size)
     length_D = documents(text[1], present_D.size).length + specials_D
     end_D = jnp.cumsum(length_D)

@@ -10,25 +10,24 @@ Sources: Raffel et al. 2020 (T5) for text to text; Devlin et al. 2019 (BERT), se
 for the heads on an encoder; the loss on answers alone is Ouyang et al. 2022's (InstructGPT).
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import AtLeastTwo, Count, checked
-from .contract import COUNTED, NO_LABEL, Labels, ModelOutputs, Objective, Term
-from .cross_entropy import cross_entropy
-from .features import fit, input_sequence, labels_in_place, sequence_pair, target_sequence
-from .losses import accuracy, at_slots, class_term, predictions, token_loss
+from .contract import COUNTED, NO_LABEL, Labels, Lengths, Loss, ModelOutputs, Objective, Term
+from .features import input_sequence, labels_in_place, pool_columns, target_sequence
+from .language_modeling import divided
+from .losses import at_slots, class_terms, pool_class_terms, predictions, token_loss
 from .prompt_forms import PromptForm
 from .splicing import (
-    Ends,
     documents,
     ends_of,
+    framed,
     interleaved,
-    joined,
     part_of,
-    piece,
     pieces,
     splice,
     with_specials,
@@ -59,8 +58,8 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
     Raises ValueError for a mode that the vocabulary lacks.
     """
-    settings = _Answering(longest=jnp.int32(longest_answer), ends=ends_of(ids, mode))
-    modes = settings.ends.mode.size
+    ends = ends_of(ids, mode)
+    modes = ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
         # Either part of a document may be empty.
@@ -72,7 +71,7 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_divide, settings),
+        corrupt=Partial(_divide, jnp.int32(longest_answer), ends),
         loss=token_loss,
         prompt_forms=(PromptForm("respond", before=ids.mode_tokens(mode), after=(ids.eos,)),),
         rows="parts",
@@ -81,23 +80,11 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
     )
 
 
-class _Answering(NamedTuple):
-    longest: Any  # i32[] tokens of an answer
-    ends: Ends
-
-
-def _divide(settings: _Answering, key, row, partner, lengths, max_documents):
+def _divide(longest_answer, ends, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
-    present = document.length > 0
     given, answer = (part_of(row, document, part) for part in (0, 1))
-    source, (mode_at, eos_at) = with_specials(row.tokens, *settings.ends)
-    closing = piece(eos_at, present)
-    inputs = joined(piece(mode_at, present * settings.ends.mode.size), piece(*given), closing)
-    kept = jnp.minimum(answer.length, settings.longest)
-    targets = joined(piece(answer.start, kept), closing)
-    return sequence_pair(
-        splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
-    )
+    answer = answer._replace(length=jnp.minimum(answer.length, longest_answer))
+    return divided(row, document.length > 0, ends, given, answer, lengths)
 
 
 @checked
@@ -122,35 +109,26 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
 
     Raises ValueError for a missing separator.
     """
-    settings = _TakingTurns(
-        sep=jnp.int32(ids.special("sep")),
-        eos=jnp.int32(ids.eos),
-        turns=jnp.arange(max_turns, dtype=jnp.int32),
-    )
+    sep = ids.special("sep")
+    turns = jnp.arange(max_turns, dtype=jnp.int32)
     return Objective(
         lengths=lambda n: {"targets": n + min(n, max_turns)},
-        corrupt=Partial(_take_turns, settings),
+        corrupt=Partial(_take_turns, jnp.int32(sep), jnp.int32(ids.eos), turns),
         loss=token_loss,
-        prompt_forms=(PromptForm("respond", after=(ids.special("sep"),), causal=True),),
+        prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
         rows="parts",
         closes_documents=True,
     )
 
 
-class _TakingTurns(NamedTuple):
-    sep: Any  # i32[]
-    eos: Any  # i32[]
-    turns: Any  # i32[max_turns] 0, 1, …
-
-
-def _take_turns(settings: _TakingTurns, key, row, partner, lengths, max_documents):
+def _take_turns(sep, eos, turns, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
-    source, (sep_at, eos_at) = with_specials(row.tokens, settings.sep, settings.eos)
-    each = [part_of(row, document, number) for number in range(settings.turns.size)]
-    turns = pieces(*(jnp.stack(x, 1) for x in zip(*each)))
-    answers = (settings.turns % 2 == 1)[None]
-    marker = pieces(jnp.where(answers, eos_at, sep_at), turns.length > 0)
-    written = interleaved(turns, marker)
+    source, (sep_at, eos_at) = with_specials(row.tokens, sep, eos)
+    each = [part_of(row, document, number) for number in range(turns.size)]
+    parts = pieces(*(jnp.stack(x, 1) for x in zip(*each)))
+    is_answer = (turns % 2 == 1)[None]
+    markers = pieces(jnp.where(is_answer, eos_at, sep_at), parts.length > 0)
+    written = interleaved(parts, markers)
     origin, segments = splice(jnp.arange(source.size), written, lengths["targets"])
     # Tokens of answers count, and so does the end of an answer.
     counts = jnp.concatenate([row.parts % 2 == 1, jnp.array([False, True])])
@@ -181,25 +159,11 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
     Raises ValueError for missing special tokens.
     """
     classes = COUNTED if num_classes is None else int(num_classes)
+    return _labelled(ids, "classes", _frame, _framed_lengths, _class_loss, classes)
 
-    def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-        logits, labels, weights = _pooled(outputs, batch)
-        losses, _ = cross_entropy(logits, labels)
-        return {
-            "classes": class_term(losses, labels, weights, "classes"),
-            "classes_accuracy": accuracy(logits, labels, weights, "classes"),
-        }
 
-    return Objective(
-        lengths=_framed_lengths,
-        corrupt=Partial(_frame, _framing(ids)),
-        loss=loss,
-        heads={"classes": classes},
-        prompt_forms=(_form(ids, "classify", "classes")._replace(pooling="first"),),
-        rows="labels",
-        closes_documents=True,
-        num_classes=classes,
-    )
+def _class_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    return pool_class_terms(outputs, batch, "classes")
 
 
 def sequence_regression(ids: TokenIds) -> Objective:
@@ -217,27 +181,17 @@ def sequence_regression(ids: TokenIds) -> Objective:
     Raises ValueError for missing special tokens.
     """
 
-    def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-        logits, labels, weights = _pooled(outputs, batch)
-        numbers = labels.astype(jnp.float32) / THOUSANDTHS
-        errors = logits[..., 0] - numbers
-        term = Term(
-            jnp.sum(errors**2 * weights, -1),
-            jnp.sum(weights, -1),
-            scale=0.5,
-            labels=Labels(numbers, weights, "classes"),
-        )
-        return {"squared_error": term}
+    return _labelled(ids, "classes", _frame, _framed_lengths, _squared_error, None)
 
-    return Objective(
-        lengths=_framed_lengths,
-        corrupt=Partial(_frame, _framing(ids)),
-        loss=loss,
-        heads={"classes": 1},
-        prompt_forms=(_form(ids, "classify", "classes")._replace(pooling="first"),),
-        rows="labels",
-        closes_documents=True,
-    )
+
+def _squared_error(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    states = at_slots(outputs.hidden["top"], batch["pools_slots"])
+    numbers = batch["pools_labels"].astype(jnp.float32) / THOUSANDTHS
+    weights = batch["pools_weights"].astype(jnp.float32)
+    errors = outputs.head("classes", states)[..., 0] - numbers
+    labels = Labels(numbers, weights, "classes")
+    sums = jnp.sum(errors**2 * weights, -1), jnp.sum(weights, -1)
+    return {"squared_error": Term(*sums, scale=0.5, labels=labels)}
 
 
 @checked
@@ -262,86 +216,74 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
     Raises ValueError for missing special tokens.
     """
     classes = COUNTED if num_classes is None else int(num_classes)
-
-    def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-        labels, slots, weights = predictions(batch)
-        states = at_slots(outputs.hidden["top"], slots)
-        logits = outputs.head("token_classes", states)
-        losses, _ = cross_entropy(logits, labels)
-        weights = weights.astype(jnp.float32)
-        return {
-            "token_classes": class_term(losses, labels, weights, "token_classes"),
-            "token_classes_accuracy": accuracy(logits, labels, weights, "token_classes"),
-        }
-
-    return Objective(
-        lengths=lambda n: {"inputs": n + 2, "labels": n},
-        corrupt=Partial(_frame_tokens, _framing(ids)),
-        loss=loss,
-        heads={"token_classes": classes},
-        prompt_forms=(_form(ids, "tag", "token_classes"),),
-        rows="labels",
-        closes_documents=True,
-        num_classes=classes,
+    return _labelled(
+        ids,
+        "token_classes",
+        _frame_tokens,
+        lambda n: {"inputs": n + 2, "labels": n},
+        _token_class_loss,
+        classes,
+        mode="tag",
+        pooling=None,
     )
 
 
-# --- parts --------------------------------------------------------------------------------------
+def _token_class_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    return class_terms(outputs, "token_classes", *predictions(batch))
+
+
+# --- [CLS] text [SEP] with labels -----------------------------------------------------------------
+
+
+def _labelled(
+    ids: TokenIds,
+    head: str,
+    corrupt: Callable,
+    lengths: Lengths,
+    loss: Loss,
+    num_classes: int | None,
+    mode: str = "classify",
+    pooling: str | None = "first",
+) -> Objective:
+    """Returns the objective that predicts labels of framed text; without classes, numbers."""
+    before, after = (ids.special("cls"),), (ids.special("sep"),)
+    frame = np.array(before, np.int32), np.array(after, np.int32)
+    return Objective(
+        lengths=lengths,
+        corrupt=Partial(corrupt, frame),
+        loss=loss,
+        heads={head: 1 if num_classes is None else num_classes},
+        prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
+        rows="labels",
+        closes_documents=True,
+        num_classes=num_classes,
+    )
 
 
 def _framed_lengths(n: int) -> dict[str, int]:
     return {"inputs": n + 2, "pools": 1}
 
 
-def _form(ids: TokenIds, mode: str, head: str) -> PromptForm:
-    return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
-
-
-class _Framing(NamedTuple):
-    cls: Any  # i32[]
-    sep: Any  # i32[]
-
-
-def _framing(ids: TokenIds) -> _Framing:
-    return _Framing(cls=jnp.int32(ids.special("cls")), sep=jnp.int32(ids.special("sep")))
-
-
-def _framed(settings: _Framing, row, max_documents: int, size: int):
-    """Returns [CLS] text [SEP] of each document: tokens, their indices in the source, segments."""
+def _frame(frame, key, row, partner, lengths, max_documents):
+    """Returns features of framed text with the label of each document's first token."""
     document = documents(row.segments, max_documents)
-    source, (cls_at, sep_at) = with_specials(row.tokens, settings.cls, settings.sep)
     present = document.length > 0
-    framed = joined(piece(cls_at, present), piece(*document), piece(sep_at, present))
-    origin, segments = splice(jnp.arange(source.size), framed, size)
-    return jnp.where(segments > 0, source[origin], 0), origin, segments
-
-
-def _frame(settings: _Framing, key, row, partner, lengths, max_documents):
-    """Returns features of [CLS] text [SEP] with the label of each document's first token."""
-    tokens, _, segments = _framed(settings, row, max_documents, lengths["inputs"])
-    document = documents(row.segments, max_documents)
+    text = row.tokens, row.segments
+    tokens, segments = framed(text, present, frame, lengths["inputs"])
     label = row.labels[jnp.minimum(document.start, row.labels.size - 1)]
-    counts = (document.length > 0) & (label != NO_LABEL)
+    counts = present & (label != NO_LABEL)
     cls = documents(segments, max_documents).start
-    return input_sequence((tokens, segments)) | {
-        "pools_slots": fit(jnp.where(counts, cls, 0), lengths["pools"]),
-        "pools_labels": fit(jnp.where(counts, label, 0), lengths["pools"]),
-        "pools_weights": fit(counts.astype(jnp.int32), lengths["pools"]),
-    }
+    return input_sequence((tokens, segments)) | pool_columns(
+        jnp.where(counts, cls, 0), label, counts, lengths["pools"]
+    )
 
 
-def _frame_tokens(settings: _Framing, key, row, partner, lengths, max_documents):
-    """Returns features of [CLS] text [SEP] with the labels of its tokens, in place."""
-    tokens, origin, segments = _framed(settings, row, max_documents, lengths["inputs"])
-    of_text = (segments > 0) & (origin < row.tokens.size)
-    label = row.labels[jnp.minimum(origin, row.tokens.size - 1)]
-    chosen = of_text & (label != NO_LABEL)
+def _frame_tokens(frame, key, row, partner, lengths, max_documents):
+    """Returns features of framed text with the labels of its tokens, in place."""
+    present = documents(row.segments, max_documents).length > 0
+    tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
+    unlabelled = np.array([NO_LABEL], np.int32), np.array([NO_LABEL], np.int32)
+    label, _ = framed((row.labels, row.segments), present, unlabelled, lengths["inputs"])
+    chosen = (segments > 0) & (label != NO_LABEL)
     labels = labels_in_place(jnp.where(chosen, label, 0), chosen, 0, lengths["labels"])
     return input_sequence((tokens, segments)) | labels
-
-
-def _pooled(outputs: ModelOutputs, batch):
-    """Returns logits of the head "classes" [B, P, C], labels i32[B, P], weights f32[B, P]."""
-    states = at_slots(outputs.hidden["top"], batch["pools_slots"])
-    logits = outputs.head("classes", states)
-    return logits, batch["pools_labels"], batch["pools_weights"].astype(jnp.float32)
