@@ -68,21 +68,10 @@ class ClassProjection(Protocol):
     The logits are `finish(states @ kernel)`, with the product in float32.
     """
 
-    @property
-    def states(self) -> Array:
-        """f[..., E]"""
-
-    @property
-    def kernel(self) -> Array:
-        """f[E, V], in the dtype of the states"""
-
-    @property
-    def finish(self) -> Callable:
-        """f32[..., V] -> f32[..., V]: a bias, a scale, a softcap"""
-
-    @property
-    def row_shards(self) -> int:
-        """Shards in which a mesh has the rows, the first axis of the states; 1 on one device"""
+    states: Array  # f[..., E]
+    kernel: Array  # f[E, V], in the dtype of the states
+    finish: Callable  # f32[..., V] -> f32[..., V]: a bias, a scale, a softcap
+    row_shards: int  # in which a mesh has the rows, the first axis of the states; 1 on one device
 
 
 class ModelOutputs(Protocol):
@@ -143,15 +132,10 @@ class Lengths(Protocol):
     """The slots that one document takes, from its number of tokens."""
 
     def __call__(self, n: int, /) -> dict[str, int]:
-        """Returns the slots of each stream.
+        """Returns {stream: slots, "sentinels": ids used} of a document of n >= 1 tokens.
 
-        Args:
-          n: tokens of the document, 1 or more.
-
-        Returns:
-          {stream: slots, "sentinels": ids used}; the streams are in `objectives.features`. Python
-          ints that never decrease in n. "both", where given, bounds inputs and targets together
-          more tightly than the sum of the two.
+        The streams are in `objectives.features`. Python ints that never decrease in n. "both", where
+        given, bounds inputs and targets together more tightly than the sum of the two.
         """
 
 
@@ -168,14 +152,12 @@ class Corrupt(Protocol):
 
         Args:
           key: the row's own random key.
-          row: the row.
           partner: another row of the batch, for objectives that need text of another document.
           lengths: slots of each stream, as planned for the whole row.
           max_documents: the most documents that the row may hold; a Python int, and so static.
 
-        Returns:
-          {column: i32[...]} of exactly these lengths; `objectives.features` names the columns.
-          Documents stay apart: the features of one are its own segment.
+        Returns {column: i32[...]} of exactly these lengths; `objectives.features` names the columns.
+        Documents stay apart: the features of one are its own segment.
         """
 
 
@@ -183,14 +165,11 @@ class Loss(Protocol):
     """The terms of the loss of a batch."""
 
     def __call__(self, outputs: ModelOutputs, batch: dict[str, Array], /) -> dict[str, Term]:
-        """Returns the terms of a batch.
+        """Returns {name: term}.
 
         Args:
           outputs: of the model, for the batch.
           batch: the arranged features (`objectives.layouts`), each with a leading axis of rows.
-
-        Returns:
-          {name: term}.
         """
 
 
@@ -250,7 +229,7 @@ def members_of(objective: Objective) -> tuple[Member, ...]:
 
 
 def joint_rows(kinds: Iterable[str]) -> str:
-    """Returns the kind of rows that suits objectives of all these kinds: the most demanding one.
+    """Returns the most demanding of these kinds of rows, which suits objectives of all of them.
 
     >>> joint_rows(["stream", "document"])
     'document'
@@ -263,26 +242,43 @@ def joint_rows(kinds: Iterable[str]) -> str:
         raise ValueError(f"rows must be one of {list(ROWS)}, got {sorted(unknown)}.")
     if {"parts", "labels"} <= kinds:
         raise ValueError(
-            f"One objective asks for {ROWS['parts']}, another for {ROWS['labels']}: no corpus "
-            "gives both, so train them in two runs."
+            f"No corpus has both {ROWS['parts']} and {ROWS['labels']}: train them in two runs."
         )
     return max(kinds, key=list(ROWS).index)
 
 
-def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
-    """Returns the heads of several objectives together.
+def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
+    """Returns the facts of an objective that is made of several, by their names.
 
-    Raises ValueError where two of them require different numbers of classes of one head.
+    Raises ValueError where they require rows of different kinds, or different numbers of classes of
+    one head.
     """
+
+    def known(fact: str) -> list:
+        return [x for o in objectives.values() if (x := getattr(o, fact)) is not None]
+
     heads: dict[str, int | None] = {}
-    for objective in objectives:
+    for objective in objectives.values():
         for name, classes in objective.heads.items():
             if heads.setdefault(name, classes) != classes:
                 raise ValueError(
                     f"Two objectives share the head {name!r}, and one has {heads[name]} classes, "
                     f"the other {classes}: give them the same number."
                 )
-    return heads
+    rows = {name: objective.rows for name, objective in objectives.items()}
+    try:
+        joint = joint_rows(rows.values())
+    except ValueError as error:
+        raise ValueError(f"The objectives require the rows {rows}. {error}") from None
+    return dict(
+        heads=heads,
+        rows=joint,
+        sentinels=max(known("sentinels"), default=None),
+        couples_rows=any(known("couples_rows")),
+        needs_dropout=any(known("needs_dropout")),
+        num_classes=min(known("num_classes"), default=None),
+        num_parts=min(known("num_parts"), default=None),
+    )
 
 
 def column_of(objective: Objective) -> str | None:
@@ -327,12 +323,7 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
 
 
 def check_classes(labels: Array, num_classes: int) -> None:
-    """Raises ValueError for labels that are neither a class nor NO_LABEL.
-
-    Args:
-      labels: a NumPy array of any shape.
-      num_classes: classes are 0 … num_classes - 1.
-    """
+    """Raises ValueError for labels, in NumPy, that are neither a class nor NO_LABEL."""
     wrong = labels[(labels != NO_LABEL) & ((labels < 0) | (labels >= num_classes))]
     if wrong.size:
         raise ValueError(

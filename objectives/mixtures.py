@@ -18,16 +18,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from ..constraints import Count, Natural, NonNegative, checked
-from .contract import (
-    Builder,
-    Corrupt,
-    Member,
-    Objective,
-    Term,
-    build,
-    joined_heads,
-    joint_rows,
-)
+from .contract import Builder, Corrupt, Member, Objective, Term, build, joint_facts
 from .denoising import Placement, span_corruption
 from .features import complete
 from .language_modeling import prefix_lm
@@ -44,13 +35,11 @@ def mixture(
 
     Args:
       ids: for every builder.
-      members: name -> (builder, rate). Builders take the ids and return an objective; rates are
-        relative shares of the rows of a batch. A rate may be a function of the
-        step: an optax schedule, or `turns`.
+      members: name -> (builder, rate). Rates are relative shares of the rows of a batch: numbers,
+        or functions of the step, such as an optax schedule or `turns`.
 
-    Lengths are the largest of any member. Members that differ
-    only in numbers (UL2's six span denoisers) share one kernel; each distinct loss function is
-    called once.
+    Lengths are the largest of any member. Members that differ only in numbers (UL2's six span
+    denoisers) share one kernel; each distinct loss function is called once.
 
     >>> both = mixture(ids, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
     >>> [(m.name, m.rate) for m in both.members]
@@ -60,54 +49,40 @@ def mixture(
     mixture (list its members instead), members that require different rows, or members that make
     different numbers of texts of a document.
     """
-    built = []
-    for name, (builder, rate) in _checked_members(members).items():
-        try:
-            objective = build(builder, ids)
-        except ValueError as error:
-            raise ValueError(f"Member {name!r}: {error}") from None
-        if objective.members:
-            raise ValueError(
-                f"Member {name!r} is itself a mixture: list its members in this mixture instead."
-            )
-        built.append(Member(name, objective, rate if callable(rate) else float(rate)))
-    objectives = [m.objective for m in built]
-    _check_pools(built)
-
-    def lengths(n: int) -> dict[str, int]:
-        return longest(o.lengths(n) for o in objectives)
-
+    built = [_member(name, pair, ids) for name, pair in members.items()]
+    objectives = {member.name: member.objective for member in built}
+    _check_pools(objectives)
+    corrupts, losses = zip(*((o.corrupt, o.loss) for o in objectives.values()))
+    forms = (form for o in objectives.values() for form in o.prompt_forms)
     return Objective(
-        lengths=lengths,
-        corrupt=_shared_kernels([o.corrupt for o in objectives]),
-        loss=_joint_loss([o.loss for o in objectives]),
-        heads=joined_heads(objectives),
-        prompt_forms=tuple(dict.fromkeys(prompt for o in objectives for prompt in o.prompt_forms)),
-        rows=_rows_of(built),
-        closes_documents=all(o.closes_documents for o in objectives),
-        sentinels=max((o.sentinels for o in objectives if o.sentinels is not None), default=None),
+        lengths=lambda n: longest(o.lengths(n) for o in objectives.values()),
+        corrupt=_shared_kernels(corrupts),
+        loss=_joint_loss(losses),
+        prompt_forms=tuple(dict.fromkeys(forms)),
+        closes_documents=all(o.closes_documents for o in objectives.values()),
         members=tuple(built),
-        couples_rows=any(o.couples_rows for o in objectives),
-        needs_dropout=any(o.needs_dropout for o in objectives),
-        num_classes=min(
-            (o.num_classes for o in objectives if o.num_classes is not None), default=None
-        ),
-        num_parts=min((o.num_parts for o in objectives if o.num_parts), default=None),
+        **joint_facts(objectives),
     )
 
 
-def _checked_members(members) -> Mapping[str, tuple[Builder, Any]]:
-    """Returns the members, if they are names with a builder and a rate; else raises ValueError."""
-    for name, member in members.items():
-        if not isinstance(member, tuple | list) or len(member) != 2:
-            raise ValueError(f"Member {name!r} must be a pair (builder, rate), got {member!r}.")
-        rate = member[1]
-        if not callable(rate) and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
-            raise ValueError(
-                f"The rate of {name!r} must be a number above 0, or a function of the step, got "
-                f"{rate!r}: a member without rows is left out of the mixture."
-            )
-    return members
+def _member(name: str, pair, ids: TokenIds) -> Member:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ValueError(f"Member {name!r} must be a pair (builder, rate), got {pair!r}.")
+    builder, rate = pair
+    if not callable(rate) and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
+        raise ValueError(
+            f"The rate of {name!r} must be a number above 0, or a function of the step, got "
+            f"{rate!r}: a member without rows is left out of the mixture."
+        )
+    try:
+        objective = build(builder, ids)
+    except ValueError as error:
+        raise ValueError(f"Member {name!r}: {error}") from None
+    if objective.members:
+        raise ValueError(
+            f"Member {name!r} is itself a mixture: list its members in this mixture instead."
+        )
+    return Member(name, objective, rate if callable(rate) else float(rate))
 
 
 @checked
@@ -146,18 +121,9 @@ def longest(lengths) -> dict[str, int]:
     return result
 
 
-def _rows_of(members: list[Member]) -> str:
-    try:
-        return joint_rows(m.objective.rows for m in members)
-    except ValueError as error:
-        asked = {m.name: m.objective.rows for m in members}
-        raise ValueError(f"The members of the mixture ask for the rows {asked}. {error}") from None
-
-
-def _check_pools(members: list[Member]) -> None:
-    """Raises ValueError where losses would find another number of pools a document than their
-    own."""
-    pools = {m.name: m.objective.lengths(2).get("pools", 0) for m in members}
+def _check_pools(objectives: Mapping[str, Objective]) -> None:
+    """Raises ValueError where losses would pair up pools of other documents."""
+    pools = {name: o.lengths(2).get("pools", 0) for name, o in objectives.items()}
     if len({n for n in pools.values() if n > 1}) > 1:
         raise ValueError(
             f"The members of the mixture have different numbers of pools for a document, {pools}: "
@@ -165,7 +131,7 @@ def _check_pools(members: list[Member]) -> None:
         )
 
 
-def _shared_kernels(functions: list[Corrupt]) -> Partial:
+def _shared_kernels(functions: Sequence[Corrupt]) -> Partial:
     """Returns one kernel that runs that of the row's member; equal functions share one copy."""
     kernels = [f if _is_numeric(f) else Partial(f) for f in functions]
     kinds = [
@@ -201,7 +167,7 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
     return branches[0]() if len(branches) == 1 else lax.switch(stack, branches)
 
 
-def _joint_loss(losses: list[Callable]) -> Callable:
+def _joint_loss(losses: Sequence[Callable]) -> Callable:
     """Returns the loss of rows of several members: terms of one name are one term.
 
     A loss is given the whole batch, in which nothing of other members' rows counts: contrastive
