@@ -1,4 +1,8 @@
-"""Pre-training objectives as pure JAX functions on token ids."""
+"""Pre-training objectives as pure JAX functions on token ids.
+
+A builder raises ValueError for a setting that its annotation excludes, and for token ids that lack
+what it `needs`; its docstring says what else it refuses.
+"""
 
 from . import layouts
 from .annealing import annealed

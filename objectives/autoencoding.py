@@ -1,7 +1,8 @@
 """BART's denoising autoencoders: the inputs are a noised document, the targets the original.
 
-Source: Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language
-Generation, Translation, and Comprehension", section 2.2.
+Source: Lewis et al. 2020 (BART, arXiv:1910.13461), section 2.2. Features of each: inputs,
+inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T]. End-of-sequence closes
+inputs and targets.
 """
 
 from ..constraints import OpenShare, checked
@@ -24,21 +25,12 @@ def bart(
 
     The noises are those of `sentence_permutation` and then `text_infilling`, with their settings.
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
-    The length of inputs is a bound; targets are the document and end-of-sequence.
-
     >>> bart(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
-
-    Raises ValueError for a density or length out of range, or a vocabulary without a mask token or
-    without sentence ends.
     """
     sentences = permuted_sentences(ids.flags("sentence_ends"))
-    return from_noise(
-        ids,
-        in_turn(sentences, poisson_spans(ids, noise_density, mean_span_length)),
-        rows="documents",
-    )
+    spans = poisson_spans(ids, noise_density, mean_span_length)
+    return from_noise(ids, in_turn(sentences, spans), rows="documents")
 
 
 @checked
@@ -49,13 +41,12 @@ def token_masking(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
         targets   a b c d e f /
 
     Args:
+      ids: needs `mask`.
       noise_density: probability that a token is masked, up to a bound on their number
         (`iid_denoising`). The paper states none; 0.15 is BERT's.
 
     >>> token_masking(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
-
-    Raises ValueError for a density out of range, or a vocabulary without a mask token.
     """
     return from_noise(ids, iid_hidden(ids, noise_density, "mask"), rows="documents")
 
@@ -72,8 +63,6 @@ def token_deletion(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
 
     >>> token_deletion(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
-
-    Raises ValueError for a density out of range.
     """
     return from_noise(ids, iid_hidden(ids, noise_density, "drop"), rows="documents")
 
@@ -90,10 +79,11 @@ def text_infilling(
         targets   a b c d e f /
 
     Args:
-      noise_density: share of tokens hidden: exactly round(density * n) of n. The last
-        span is truncated to reach that.
-      mean_span_length: of the Poisson law, in tokens. All places for
-        spans are equally likely, with at least one token between two spans.
+      ids: needs `mask`.
+      noise_density: share of tokens hidden: exactly round(density * n) of n, to which the last span
+        is truncated.
+      mean_span_length: of the Poisson law, in tokens. All gaps are equally likely to have a span,
+        with at least one token between two spans.
 
     The length of inputs is a bound: in one document of e**18, which draws more short spans than
     that, the last span covers all tokens that are left.
@@ -101,8 +91,7 @@ def text_infilling(
     >>> text_infilling(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
 
-    Raises ValueError for a density or length out of range, spans with too few tokens to separate
-    them, or a vocabulary without a mask token.
+    Raises ValueError for spans with too few tokens to separate them.
     """
     return from_noise(ids, poisson_spans(ids, noise_density, mean_span_length), rows="documents")
 
@@ -113,14 +102,11 @@ def sentence_permutation(ids: TokenIds) -> Objective:
         inputs    c d . a b . /
         targets   a b . c d . /
 
-    A sentence ends with an id in the vocabulary's `sentence_ends`, of several in a row with the
-    last; the rest of the document is a sentence too. All orders are equally likely, the original
-    included.
+    Sentences end with one of the ids' `sentence_ends`, which it needs, of several in a row with the
+    last; the rest of the document is one too. All orders are equally likely, the original included.
 
     >>> sentence_permutation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
-
-    Raises ValueError for a vocabulary without sentence ends.
     """
     return from_noise(ids, permuted_sentences(ids.flags("sentence_ends")), rows="documents")
 
@@ -131,7 +117,7 @@ def document_rotation(ids: TokenIds) -> Objective:
         inputs    d e f a b c /
         targets   a b c d e f /
 
-    Every token is equally likely to come first. End-of-sequence stays at the end.
+    Every token is equally likely to come first.
 
     >>> document_rotation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}

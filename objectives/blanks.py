@@ -50,9 +50,9 @@ def blank_infilling(
         block positions   1 2 1 2 3        the position in the span
 
     The target that closes a span also begins the next: a decoder's input is each target's
-    predecessor. Span lengths are Poisson without 0, and are drawn until
-    round(density n) tokens are hidden, at least one; the last span is truncated to that number. No
-    two spans touch. Their positions and their order are each uniform.
+    predecessor. Span lengths are Poisson without 0, drawn until round(density n) tokens are hidden,
+    at least one; the last span is truncated to that number. No two spans touch. Their positions and
+    their order are each uniform.
 
     Args:
       ids: needs `mask`.
@@ -65,8 +65,6 @@ def blank_infilling(
 
     >>> blank_infilling(ids).lengths(512)
     {'inputs': 475, 'targets': 117, 'positions': 117}
-
-    Raises ValueError for settings out of range, or ids without a mask.
     """
     share = ratio(density, "density")
     mean = ratio(mean_span_length, "mean_span_length")

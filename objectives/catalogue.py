@@ -20,14 +20,12 @@ class Entry(NamedTuple):
     # spans, all ways equally likely) or "poisson" (with the mean that the builder is given).
     span_law: str | None = None
     run: str | None = None  # the small run, where it is not that of the architecture
-    own_attention: str | None = (
-        None  # what a token attends to, where it is not that of the architecture
-    )
+    attends: str | None = None  # `attention`, where it is not that of the architecture
 
     @property
     def attention(self) -> str:
         """What a token attends to; of an encoder-decoder, in one stack and in the other."""
-        return self.own_attention or _ATTENTION[self.architecture]
+        return self.attends or _ATTENTION[self.architecture]
 
 
 ARCHITECTURES = {
@@ -86,7 +84,7 @@ CATALOGUE = {
         "adapting a causal model",
         "U-PaLM, arXiv:2210.11399",
         146,
-        own_attention="prefix",
+        attends="prefix",
         span_law="composition",
     ),
     "spans_and_prefix": Entry(
@@ -97,7 +95,7 @@ CATALOGUE = {
         "as ul2, with a single stack",
         "GLM, arXiv:2103.10360",
         102,
-        own_attention="prefix",
+        attends="prefix",
     ),
     # the whole text from a noisy one
     "bart": Entry("encoder_decoder", "summarisation and other rewriting", _BART, 513),
@@ -119,21 +117,21 @@ CATALOGUE = {
     "spanbert": Entry("encoder", "extractive question answering", "SpanBERT, arXiv:1907.10529", 77),
     "albert_ngrams": Entry("encoder", "as masked_lm, by short phrases", _ALBERT, 77),
     "masked_next_token": Entry(
-        "decoder", "masked LM for a causal model", _GPT_BERT, 77, own_attention="bidirectional"
+        "decoder", "masked LM for a causal model", _GPT_BERT, 77, attends="bidirectional"
     ),
     "gpt_bert": Entry(
         "decoder",
         "one small model for both",
         _GPT_BERT,
         104,
-        own_attention="bidirectional or causal",
+        attends="bidirectional or causal",
     ),
     "antlm": Entry(
         "decoder",
         "learning from little text",
         "AntLM, arXiv:2412.03275",
         294,
-        own_attention="bidirectional or causal",
+        attends="bidirectional or causal",
     ),
     "replaced_token_detection": Entry(
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512

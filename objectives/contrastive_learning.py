@@ -6,6 +6,7 @@ Sources: Gao et al. 2021 (SimCSE, arXiv:2104.08821) for dropout views and hard n
 (SimCLR, arXiv:2002.05709) for NT-Xent.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Literal
 
@@ -74,11 +75,8 @@ def contrastive(
 
     >>> contrastive(ids).lengths(63)
     {'inputs': 128, 'pools': 2}
-
-    Raises ValueError for unknown views, pooling or loss, a share or temperature out of range, or
-    missing special tokens.
     """
-    noise = _noise(ids, views, share)
+    noise = _NOISES[views](ids, share)
     cls = jnp.array([ids.special("cls")], jnp.int32)
     return Objective(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
@@ -119,8 +117,6 @@ def contrastive_pairs(
 
     >>> contrastive_pairs(ids).lengths(126)
     {'inputs': 128, 'pools': 2}
-
-    Raises ValueError as `contrastive` does.
     """
     texts = 3 if hard_negatives else 2
     cls = jnp.array([ids.special("cls")], jnp.int32)
@@ -167,8 +163,7 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
 
 
 def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
-    """Returns SimCLR's NT-Xent of N pairs (left_i, right_i): f32[N] in nats, the mean of both
-    anchors.
+    """Returns SimCLR's NT-Xent of N pairs (left_i, right_i), the mean of both anchors: f32[N], nats.
 
     Args as in `info_nce`. Each of the two must select the other among all live embeddings but
     itself: 2N - 1, and the hard negatives beyond.
@@ -202,7 +197,14 @@ def _form(ids: TokenIds, pooling: str) -> PromptForm:
     return PromptForm("embed", before=(ids.special("cls"),), head="embedding", pooling=pooling)
 
 
-def _contrastive_loss(texts: int, temperature, pooling: str, name: str) -> Callable:
+_LOSSES: dict[Loss, Callable] = {
+    "info_nce": functools.partial(info_nce, symmetric=False),
+    "symmetric_info_nce": info_nce,
+    "nt_xent": nt_xent,
+}
+
+
+def _contrastive_loss(texts: int, temperature, pooling: Pooling, name: Loss) -> Callable:
     def loss(outputs, batch) -> dict[str, Term]:
         top, slots_BxP = outputs.hidden["top"], batch["pools_slots"]
         pooled = _mean_of_segments(top, batch) if pooling == "mean" else at_slots(top, slots_BxP)
@@ -212,12 +214,9 @@ def _contrastive_loss(texts: int, temperature, pooling: str, name: str) -> Calla
         live = batch["pools_weights"].reshape(B * P // texts, texts).swapaxes(0, 1) > 0
         scale = outputs.head("logit_scale", top) if temperature is None else 1 / temperature
         right = by_text[1:].reshape(-1, by_text.shape[-1])
-        lives = live[0] & live[1], live[1:].reshape(-1)
-        if name == "nt_xent":
-            losses = nt_xent(by_text[0], right, scale, *lives)
-        else:
-            losses = info_nce(by_text[0], right, scale, *lives, name == "symmetric_info_nce")
-        w_BxD = (live[0] & live[1]).astype(jnp.float32).reshape(B, -1)
+        pair_is_live = live[0] & live[1]
+        losses = _LOSSES[name](by_text[0], right, scale, pair_is_live, live[1:].reshape(-1))
+        w_BxD = pair_is_live.astype(jnp.float32).reshape(B, -1)
         sums = jnp.where(w_BxD > 0, losses.reshape(B, -1), 0.0)
         return {"contrastive": Term(jnp.sum(sums, -1), jnp.sum(w_BxD, -1))}
 
@@ -236,16 +235,13 @@ def _mean_of_segments(top_BxTxd, batch):
 # --- views of one text --------------------------------------------------------------------------
 
 
-def _noise(ids: TokenIds, views: str, share: float) -> Noise:
-    if views == "dropout":
-        return untouched()
-    if views == "deletion":
-        return iid_hidden(ids, share, "drop")
-    if views == "shuffling":
-        return permuted_tokens()
-    if views == "masking":
-        return poisson_spans(ids, share, 3.0)
-    return crop(share)
+_NOISES: dict[View, Callable[[TokenIds, float], Noise]] = {
+    "dropout": lambda ids, share: untouched(),
+    "deletion": lambda ids, share: iid_hidden(ids, share, "drop"),
+    "shuffling": lambda ids, share: permuted_tokens(),
+    "cropping": lambda ids, share: crop(share),
+    "masking": lambda ids, share: poisson_spans(ids, share, 3.0),
+}
 
 
 @checked
@@ -257,10 +253,8 @@ def crop(share: OpenShare) -> Noise:
 
 def _crop(away_share, key, text: Text, count: int) -> Text:
     document = documents(text.segments, count)
-    away = jnp.minimum(
-        round_ratio(document.length * away_share[0], away_share[1]), document.length - 1
-    )
-    away = jnp.maximum(away, 0)
+    away = round_ratio(document.length * away_share[0], away_share[1])
+    away = jnp.maximum(jnp.minimum(away, document.length - 1), 0)
     first = document.start + below(document_bits(key, count), away + 1)
     left = piece(first, document.length - away)
     return Text(*splice(text.tokens, left, text.tokens.size))
@@ -270,9 +264,9 @@ def _two_views(apply, cls, key, row, partner, lengths, max_documents):
     present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"] // 2)
     text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
-    seen = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
-    source, (second_at, cls_at) = with_specials(seen[0].tokens, seen[1].tokens, cls)
-    each = [documents(view.segments, max_documents) for view in seen]
+    views = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
+    source, (second_at, cls_at) = with_specials(views[0].tokens, views[1].tokens, cls)
+    each = [documents(view.segments, max_documents) for view in views]
     body = [piece(view.start + at, view.length) for view, at in zip(each, (0, second_at))]
     return _texts_of_rows(source, cls_at, body, [present] * 2, present, lengths)
 
@@ -283,16 +277,14 @@ def _two_views(apply, cls, key, row, partner, lengths, max_documents):
 def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     source, (cls_at,) = with_specials(row.tokens, cls)
-    body = [part_of(row, document, k) for k in range(texts.size)]
-    filled = [part.length > 0 for part in body]
+    parts = [part_of(row, document, k) for k in range(texts.size)]
+    filled = [part.length > 0 for part in parts]
     counts = jnp.all(jnp.stack(filled), 0)
-    texts = [piece(*part) for part in body]
-    return _texts_of_rows(source, cls_at, texts, filled, counts, lengths)
+    return _texts_of_rows(source, cls_at, [piece(*x) for x in parts], filled, counts, lengths)
 
 
 def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, lengths):
-    """Returns features of rows in which text k of document d is segment k + 1 + d * (number of
-    texts).
+    """Returns features in which text k of document d is segment 1 + k + d * (number of texts).
 
     `opened`: bool[D] for each text: it begins with [CLS].
     """

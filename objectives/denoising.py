@@ -57,9 +57,9 @@ def span_corruption(
     Args:
       ids: needs `sentinels`, as many as `lengths` gives, and the `mode` token if one is set.
       noise_density: share of noise tokens.
-      mean_span_length: in tokens. Of a pair (low, high) of whole numbers the length of
-        each span is drawn uniformly, and the last covers what noise is left; `lengths` are then
-        those of the most spans.
+      mean_span_length: in tokens. From a pair (low, high) of whole numbers the length of each span
+        is drawn uniformly, and the last covers what noise is left; `lengths` are then those of the
+        most spans.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
       placement: of spans. "end" is T5's: a document starts with text and ends with noise, so that
         a single span is always the end. "anywhere": text may also come last, and a sentinel more
@@ -71,9 +71,6 @@ def span_corruption(
 
     >>> span_corruption(ids).lengths(568)
     {'inputs': 512, 'targets': 114, 'sentinels': 28}
-
-    Raises ValueError for a density or length out of range, an unknown placement, or a mode that
-    the vocabulary does not have.
     """
     density = ratio(noise_density, "noise_density")
     anywhere = int(placement == "anywhere")
@@ -133,9 +130,8 @@ def iid_denoising(
 
     Args:
       ids: needs sentinels, as many as `lengths` gives, or the mask token.
-      noise_density: probability that a text token is hidden, in (0, 1). The number of hidden tokens
-        is bounded by its mean plus six standard deviations, so that lengths can be planned: in less
-        than one document of a million further tokens stay text.
+      noise_density: probability that a text token is hidden, up to `noising.most_hidden`, so that
+        lengths can be planned: in less than one document of a million further tokens stay text.
       replace: the replacement of hidden tokens in the inputs: one sentinel for each run of them,
         one for each token, the mask token, nothing, or random text. "mask_or_random" is T5's
         BERT-style noise: one mask in ten is random text instead.
@@ -145,40 +141,38 @@ def iid_denoising(
     Sentinel k comes before piece k in the targets, also when a document starts with noise. With
     "spans" one more says that text comes last, as in T5.
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
-    End-of-sequence closes inputs and targets of every document.
+    Features: as of `span_corruption`.
 
     >>> iid_denoising(ids).lengths(512)
     {'inputs': 513, 'targets': 252, 'sentinels': 126}
     >>> iid_denoising(ids, replace="mask", predict="everything").lengths(512)
     {'inputs': 513, 'targets': 513}
 
-    Raises ValueError for a density out of range, an unknown setting, targets of noise alone where
-    inputs do not show it ("random", "mask_or_random"), or tokens that the vocabulary lacks.
+    Raises ValueError for targets of noise alone where inputs do not show it ("random",
+    "mask_or_random").
     """
-    given = iid_hidden(ids, noise_density, replace)
+    inputs = iid_hidden(ids, noise_density, replace)
     if predict == "noise" and REPLACEMENTS[replace].random_share:
         raise ValueError(
             f"With replace={replace!r} nothing in the inputs tells which tokens to predict: set "
             'predict to "everything", or replace to "mask".'
         )
-    asked = iid_told(ids, noise_density, replace) if predict == "noise" else None
+    if predict == "everything":
+        return from_noise(ids, inputs, mode=mode)
     # Only sentinels assign parts of the answer to blanks.
-    by_noise = "infill" if replace in ("spans", "tokens") else None
-    prompt_mode = "restore" if predict == "everything" else by_noise
-    return from_noise(ids, given, asked, mode, prompt_mode=prompt_mode)
+    prompt_mode = "infill" if replace in ("spans", "tokens") else None
+    targets = iid_told(ids, noise_density, replace)
+    return from_noise(ids, inputs, targets, mode, prompt_mode=prompt_mode)
 
 
 def deshuffling(ids: TokenIds) -> Objective:
-    """T5's deshuffling: the inputs are a document's tokens in random order, the targets the
-    document.
+    """T5's deshuffling: a document is predicted from its tokens in random order.
 
         inputs    d a f c b e /
         targets   a b c d e f /
 
-    All orders are equally likely, but for tokens that draw the same 16 random bits, which keep
-    their order: successive inputs do in 0.4% of the cases in a document of 512 tokens, in 6% in one
-    of 8,192. End-of-sequence stays at the end.
+    All orders are equally likely, but for tokens that draw the same 16 random bits
+    (`random_order`). End-of-sequence stays at the end.
 
     >>> deshuffling(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -186,10 +180,8 @@ def deshuffling(ids: TokenIds) -> Objective:
     return from_noise(ids, permuted_tokens())
 
 
-def _span_lengths(
-    mean_span_length: float | Sequence[int],
-) -> tuple[Fraction, tuple[int, int] | None]:
-    """Returns (the mean, the range that lengths are drawn from or None)."""
+def _span_lengths(mean_span_length: float | Sequence[int]):
+    """Returns (the mean as a fraction, the range that lengths are drawn from or None)."""
     if not isinstance(mean_span_length, Sequence):
         return ratio(mean_span_length, "mean_span_length"), None
     if len(mean_span_length) != 2 or mean_span_length[0] > mean_span_length[1]:

@@ -49,8 +49,8 @@ def fill_in_the_middle(
     """Fill-in-the-middle: the middle of a document is predicted last, given the text on both sides.
 
     A document of n tokens is cut at two positions, each uniform among all n + 1 and independent, so
-    that every part may be empty. With text `a b c d e f` cut after b and after c,
-    the markers P, S and M, and end-of-sequence /:
+    that every part may be empty. With text `a b c d e f` cut after b and after c, the markers P, S
+    and M, and end-of-sequence /:
 
         plain    a b c d e f /
         PSM      P a b S d e f M c /
@@ -63,14 +63,11 @@ def fill_in_the_middle(
       spm_rate: share of the rearranged ones that begin with their suffix.
       spm: the order of those: "spmv2", with nothing between prefix and middle, or "spm".
 
-    Features: targets, targets_segments, targets_weights i32[T]. Every target counts. The
-    documents of a row are rearranged separately, after packing: no middle or marker is cut off.
-    End-of-sequence closes every document, so that a middle has an end, and counts in `lengths`.
+    Features: targets, targets_segments, targets_weights i32[T]. Every target counts. Documents are
+    rearranged after packing: no middle or marker is cut off.
 
     >>> fill_in_the_middle(ids).lengths(508)
     {'targets': 512}
-
-    Raises ValueError for a rate out of range, an unknown form, or ids without markers.
     """
     if len(ids.fim) != 3:
         raise ValueError(
@@ -137,15 +134,13 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
 
     Args:
       ids: needs `max_spans` sentinels.
-      max_spans: every row has the capacity for this number of spans. The paper's 16 would be
-        reached by one document in a million; 4 suffice for all but one in 270.
+      max_spans: every row has the capacity for this number. The paper's 16 would be reached by one
+        document in a million; 4 suffice for all but one in 270.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
     >>> causal_masking(ids).lengths(488)
     {'targets': 512}
-
-    Raises ValueError for no spans, or more than the vocabulary has sentinels.
     """
     if max_spans > len(ids.sentinels):
         raise ValueError(
@@ -168,7 +163,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
 
 
 def _most_spans(n):
-    """Returns the number of one-token spans that fit without touching each other."""
+    """Returns how many one-token spans fit without touching each other."""
     return (n + 1) // 2
 
 
@@ -199,8 +194,6 @@ def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels,
 
 
 def _distinct_cuts(bits, n, count):
-    """Returns `count` of the positions 0 … n of a document, ascending, uniformly drawn; then n.
-
-    They are the inner cuts between count + 1 parts of n + 2 tokens (`span_starts`).
-    """
+    """Returns `count` of the positions 0 … n of a document, ascending, uniformly drawn; then n."""
+    # They are the inner cuts between count + 1 parts of n + 2 tokens.
     return jnp.minimum(span_starts(bits, n + 2, count + 1)[1:] - 1, n)

@@ -67,18 +67,16 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
         targets   e f /
 
     Args:
-      suffix_share: average share of tokens predicted. Up to a half the suffix is uniform
-        in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5; UL2's S-denoiser is 0.25.
-        Above a half the prefix is, with the share of the prefix.
-      mode: name of a mode token put before each document's inputs.
+      suffix_share: average share of tokens predicted. Up to a half the suffix is uniform in
+        1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5; UL2's S-denoiser is 0.25. Above
+        a half the prefix is, with the share of the prefix.
+      mode: name of a mode token put before each document's inputs; needs it.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets. A document of one token is all target.
 
     >>> prefix_lm(ids, 0.25).lengths(512)
     {'inputs': 512, 'targets': 257, 'both': 514}
-
-    Raises ValueError for a share out of range, or a mode that the vocabulary lacks.
     """
     share = ratio(suffix_share, "suffix_share")
     kept = abs(1 - 2 * share)

@@ -45,8 +45,6 @@ def masked_diffusion(
 
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
-
-    Raises ValueError for a rate out of range, or a vocabulary without mask.
     """
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},  # any token may be masked
@@ -93,8 +91,7 @@ def _mask_at_drawn_rates(key, row, partner, lengths, max_documents, *, lowest, m
 
 
 def _product24(a, b):
-    """Returns the integer part of a b / 2**24, exactly, for 24-bit integers; a b itself overflows
-    an int32.
+    """Returns the integer part of a b / 2**24, exactly; a b itself overflows an int32.
 
     >>> int(_product24(2**23, 2**24 - 1)) == 2**23 - 1
     True

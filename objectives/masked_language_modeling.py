@@ -47,15 +47,14 @@ def masked_lm(
         labels            b     e
 
     Args:
-      ids: needs `mask`, and `cls` and `sep` for the frame; only text tokens are ever chosen, or
-        replace others.
+      ids: needs `mask`, `cls` and `sep` for the frame, and `word_starts` for whole words; only text
+        tokens are ever chosen, or replace others.
       rate: share of tokens chosen: max(1, round(rate n)) in each document of n.
       mask_share, random_share: of the chosen tokens, the share that becomes the mask, and the
         share that becomes a random text token; the rest stays unchanged.
       selection: "exact", or "bernoulli": each token, word or span independently with
         probability `rate`, so that a short document may have no label at all.
-      whole_words: choose words, not tokens; needs `ids.word_starts`. Words that do not fit the
-        number are skipped.
+      whole_words: choose words, not tokens. Words that do not fit the number are skipped.
       span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities; see
         `geometric_lengths` and `inverse_lengths`. The last one is trimmed to the number, as in
         SpanBERT's published code, within a word too.
@@ -72,8 +71,7 @@ def masked_lm(
     >>> masked_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 76}
 
-    Raises ValueError for settings out of range, or a vocabulary without mask, without [CLS] or
-    [SEP] for the frame, or without word starts for whole words.
+    Raises ValueError for shares of more than 1 together.
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
     replacement = _replacement(ids, mask_share, random_share, replace_together)
@@ -93,14 +91,10 @@ def masked_next_token(
     The same head serves this and causal language modelling, so that one decoder learns both
     (`gin_configs/objectives/gpt_bert.gin`).
 
-    Args: those of `masked_lm`.
-
-    Features: those of `masked_lm`.
+    Args, features and errors are those of `masked_lm`.
 
     >>> masked_next_token(ids).lengths(512)
     {'inputs': 513, 'labels': 77}
-
-    Raises ValueError as `masked_lm` does.
     """
     replacement = _replacement(ids, mask_share, random_share)
     form = PromptForm("mask", before=(ids.bos,), shift=-1)
@@ -122,15 +116,13 @@ def replaced_token_detection(
         predicted as well.
       framed: as in `masked_lm`.
 
-    Features: those of `masked_lm`.
+    Features and errors are those of `masked_lm`.
 
     Terms: "tokens" of the generator; "replaced", over all tokens, with scale 50; and, as a metric,
     the share of tokens that were replaced.
 
     >>> replaced_token_detection(ids).heads
     {'generator': None, 'replaced': 2}
-
-    Raises ValueError as `masked_lm` does.
     """
     form = _framed_form(ids, framed)._replace(head="generator")
     objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0), form)
@@ -230,8 +222,7 @@ def _replace(key, tokens, chosen, unit, replacement: Replacement):
 
 
 def _static_key(key, row: Row, copies):
-    """Returns one of `copies` keys derived from the row's tokens, wherever the row is in the
-    data."""
+    """Returns one of `copies` keys that follow from the row's tokens alone."""
     slot = jnp.arange(row.tokens.size, dtype=jnp.uint32)
     mixed = row.tokens.astype(jnp.uint32) * np.uint32(0x9E3779B1) + slot * np.uint32(0x85EBCA77)
     for shift, odd in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):  # a hash in the manner of MurmurHash

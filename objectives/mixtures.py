@@ -45,9 +45,8 @@ def mixture(
     >>> [(m.name, m.rate) for m in both.members]
     [('span', 3.0), ('prefix', 1.0)]
 
-    Raises ValueError for no members, a rate that is not above zero, a member that is itself a
-    mixture (list its members instead), members that require different rows, or members that make
-    different numbers of texts of a document.
+    Raises ValueError for a rate that is not above zero, a member that is itself a mixture, members
+    that require different rows, or members that make different numbers of texts of a document.
     """
     built = [_member(name, pair, ids) for name, pair in members.items()]
     objectives = {member.name: member.objective for member in built}
@@ -87,8 +86,7 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
 
 @checked
 def turns(every: Count, turn: Natural, of: Count = 2) -> Callable[[int], float]:
-    """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps, else
-    0.
+    """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps.
 
     AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modelling:
 
@@ -264,8 +262,7 @@ def ul2(
     >>> [m.name for m in ul2(ids).members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
 
-    Raises ValueError for an unknown preset or placement, a wrong number of rates, or missing mode
-    tokens.
+    Raises ValueError for a wrong number of rates.
     """
     denoisers = _UL2_PRESETS[preset]
     if rates is not None and len(rates) != len(denoisers):

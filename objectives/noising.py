@@ -205,11 +205,7 @@ def most_hidden(n, density, xp=jnp):
 
 @checked
 def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
-    """Hides each token of text with the same probability, up to `most_hidden` of a document.
-
-    Raises ValueError for a density out of range, an unknown replacement, or a vocabulary without
-    a mask token where the replacement is one.
-    """
+    """Hides each token of text with the same probability, up to `most_hidden` of a document."""
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     shows = kind.stand_in is not None or kind.random_share > 0
     stand_in = Partial(_from_table, _stand_ins(ids, kind))
@@ -378,8 +374,7 @@ def poisson_spans(
     after the last; which of these gaps have spans is random. The number of spans is bounded by
     `infilling_counts`: the last span of the bound covers the remaining tokens.
 
-    Raises ValueError for a density or a length out of range, spans with too few tokens to
-    separate them, or a vocabulary without the mask token.
+    Raises ValueError for spans with too few tokens to separate them.
     """
     density = ratio(noise_density, "noise_density")
     mean = mean_fits(mean_span_length, density)

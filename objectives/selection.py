@@ -30,8 +30,7 @@ MOST_AFTER_A_SKIP = 16
 
 @checked
 def geometric_lengths(p: PositiveShare = 0.2, longest: Count = 10) -> tuple[float, ...]:
-    """Returns SpanBERT's probabilities of span lengths: geometric, truncated after `longest` (mean
-    3.8).
+    """Returns SpanBERT's probabilities of span lengths: geometric, up to `longest` (mean 3.8).
 
     A span ends with probability `p` after each token.
 
@@ -74,11 +73,7 @@ def selection_of(
     span_lengths: Sequence[float] | None = None,
     max_predictions: int | None = None,
 ) -> Selection:
-    """Returns the settings of a selection; `masked_lm` describes them.
-
-    Raises ValueError for lengths that are not probabilities, or words in a vocabulary without word
-    starts.
-    """
+    """Returns the settings of a selection; `masked_lm` describes them."""
     exact_rate = ratio(rate, "rate")
     return Selection(
         text=np.array(ids.text, np.int32),
@@ -193,8 +188,7 @@ def _drawn_length(draw, law):
 
 
 def _take_tokens(bits, candidate, segments, quota_D):
-    """Returns bool[L]: the first `quota_D` candidates of each document, in the order of their
-    bits."""
+    """Returns bool[L]: the first `quota_D` candidates of each document, by their bits."""
     rank = _random_ranks(bits, candidate, segments, quota_D.size)
     candidates_D = _sum_of_each(candidate, segments, quota_D.size)
     end_D = jnp.cumsum(candidates_D)
@@ -265,11 +259,7 @@ def _more_that_fit(taken, sizes, drawn, quota_D):
 
 
 def _random_ranks(bits, candidate, segments, count: int):
-    """Returns u32[L]: sorted by them, candidates come first, by document, in random order within
-    it.
-
-    One number holds the document and the random bits, since sorting one operand is fastest.
-    """
+    """Returns u32[L], the document and random bits in one number; others than candidates are last."""
     high = 8 if count < 256 else 16
     document = (segments - 1).astype(jnp.uint32) << (32 - high)
     return jnp.where(candidate, document | (bits >> high), jnp.uint32(2**32 - 1))

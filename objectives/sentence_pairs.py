@@ -64,8 +64,6 @@ def next_sentence_prediction(
 
     >>> next_sentence_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
-
-    Raises ValueError for missing special tokens or sentence ends.
     """
     if negatives == "other":
         return _pair_objective(
@@ -90,8 +88,6 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
 
     >>> sentence_order_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
-
-    Raises ValueError for missing special tokens or sentence ends.
     """
     form = _form(ids, "in order", "swapped")
     return _pair_objective(ids, _draw_order, at_sentence_ends, form)

@@ -55,8 +55,6 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
     >>> text_to_text(ids, longest_answer=16).lengths(100)
     {'inputs': 101, 'targets': 17, 'both': 102}
-
-    Raises ValueError for a mode that the vocabulary lacks.
     """
     ends = ends_of(ids, mode)
     modes = ends.mode.size
@@ -106,8 +104,6 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
 
     >>> dialogue(ids, max_turns=8).lengths(504)
     {'targets': 512}
-
-    Raises ValueError for a missing separator.
     """
     sep = ids.special("sep")
     turns = jnp.arange(max_turns, dtype=jnp.int32)
@@ -155,8 +151,6 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
 
     >>> sequence_classification(ids, 3).lengths(126)
     {'inputs': 128, 'pools': 1}
-
-    Raises ValueError for missing special tokens.
     """
     classes = COUNTED if num_classes is None else int(num_classes)
     return _labelled(ids, "classes", _frame, _framed_lengths, _class_loss, classes)
@@ -169,16 +163,11 @@ def _class_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
 def sequence_regression(ids: TokenIds) -> Objective:
     """Predicts a number for a text, from the hidden state of its [CLS]: half the squared error.
 
-    Args:
-      ids: needs `cls` and `sep`.
-
     A document's label is its number in thousandths. The model's head "classes" must have one class.
-    Features as in `sequence_classification`.
+    Needs and features as of `sequence_classification`.
 
     >>> sequence_regression(ids).lengths(126)
     {'inputs': 128, 'pools': 1}
-
-    Raises ValueError for missing special tokens.
     """
 
     return _labelled(ids, "classes", _frame, _framed_lengths, _squared_error, None)
@@ -212,8 +201,6 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
 
     >>> token_classification(ids, 5).lengths(126)
     {'inputs': 128, 'labels': 126}
-
-    Raises ValueError for missing special tokens.
     """
     classes = COUNTED if num_classes is None else int(num_classes)
     return _labelled(
