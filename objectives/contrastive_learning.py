@@ -20,7 +20,7 @@ from .contract import Objective, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
 from .losses import at_slots
-from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, untouched
+from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, text_of, untouched
 from .prompt_forms import PromptForm
 from .splicing import (
     Pieces,
@@ -262,8 +262,7 @@ def _crop(away_share, key, text: Text, count: int) -> Text:
 
 def _two_views(apply, cls, key, row, partner, lengths, max_documents):
     present = documents(row.segments, max_documents).length > 0
-    room = max(row.tokens.size, lengths["inputs"] // 2)
-    text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
+    text = text_of(row, max(row.tokens.size, lengths["inputs"] // 2))
     views = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
     source, (second_at, cls_at) = with_specials(views[0].tokens, views[1].tokens, cls)
     each = [documents(view.segments, max_documents) for view in views]

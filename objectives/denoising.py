@@ -24,7 +24,7 @@ from .span_lengths import noise_counts, span_starts
 from .splicing import (
     document_bits,
     documents,
-    ends_of,
+    frame_of,
     interleaved,
     joined,
     piece,
@@ -75,8 +75,8 @@ def span_corruption(
     density = ratio(noise_density, "noise_density")
     anywhere = int(placement == "anywhere")
     mean, span_range = _span_lengths(mean_span_length)
-    ends = ends_of(ids, mode)
-    modes = ends.mode.size
+    form = PromptForm("infill", before=ids.mode_tokens(mode), after=(ids.eos,))
+    modes = len(form.before)
 
     def lengths(n: int) -> dict[str, int]:
         noise, count = (
@@ -98,10 +98,10 @@ def span_corruption(
             drawn=jnp.array(span_range or (0, 0), jnp.int32),  # 0, 0: lengths are not drawn
             anywhere=jnp.int32(anywhere),
             sentinels=jnp.array(ids.sentinels, jnp.int32),
-            ends=ends,
+            frame=frame_of(form.before, form.after),
         ),
         loss=token_loss,
-        prompt_forms=(PromptForm("infill", before=ids.mode_tokens(mode), after=(ids.eos,)),),
+        prompt_forms=(form,),
         closes_documents=True,
         sentinels=len(ids.sentinels),
     )
@@ -194,7 +194,7 @@ def _span_lengths(mean_span_length: float | Sequence[int]):
 
 
 def _corrupt_spans(
-    key, row, partner, lengths, max_documents, *, counts, drawn, anywhere, sentinels, ends
+    key, row, partner, lengths, max_documents, *, counts, drawn, anywhere, sentinels, frame
 ):
     S = max(lengths["sentinels"], 1)
     document = documents(row.segments, max_documents)
@@ -204,7 +204,7 @@ def _corrupt_spans(
     spans, noise_edge, text_before = jax.vmap(_draw_spans, (0, 0, 0, 0, None, None))(
         bits_DxSx2, document.length, noise_D, spans_D, drawn, anywhere
     )
-    source, (sentinel_at, mode_at, eos_at) = with_specials(row.tokens, sentinels, *ends)
+    source, (sentinel_at, mode_at, eos_at) = with_specials(row.tokens, sentinels, *frame)
 
     # Span k has text_before[k] tokens of text and noise_edge[k] tokens of noise before it.
     k = jnp.arange(S, dtype=jnp.int32)[None]
@@ -220,7 +220,7 @@ def _corrupt_spans(
     closing = piece(eos_at, present)
 
     inputs = joined(
-        piece(mode_at, present * ends.mode.size),
+        piece(mode_at, present * frame[0].size),
         with_markers(document, begin, end, sentinel),
         closing,
     )

@@ -18,10 +18,9 @@ from .losses import token_loss
 from .prompt_forms import PromptForm
 from .splicing import (
     Documents,
-    Ends,
     document_bits,
     documents,
-    ends_of,
+    frame_of,
     joined,
     piece,
     splice,
@@ -80,8 +79,9 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
     """
     share = ratio(suffix_share, "suffix_share")
     kept = abs(1 - 2 * share)
-    draws_prefix, ends = share > Fraction(1, 2), ends_of(ids, mode)
-    modes = ends.mode.size
+    draws_prefix = share > Fraction(1, 2)
+    form = PromptForm("complete", before=ids.mode_tokens(mode), after=(ids.eos,))
+    modes = len(form.before)
 
     def lengths(n: int) -> dict[str, int]:
         drawn = _longest_drawn(n, kept.as_integer_ratio(), np)
@@ -95,10 +95,13 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
     return Objective(
         lengths=lengths,
         corrupt=Partial(
-            _split_rows, kept=traced(kept)[0], draws_prefix=jnp.bool_(draws_prefix), ends=ends
+            _split_rows,
+            kept=traced(kept)[0],
+            draws_prefix=jnp.bool_(draws_prefix),
+            frame=frame_of(form.before, form.after),
         ),
         loss=token_loss,
-        prompt_forms=(PromptForm("complete", before=ids.mode_tokens(mode), after=(ids.eos,)),),
+        prompt_forms=(form,),
         closes_documents=True,
     )
 
@@ -108,7 +111,7 @@ def _longest_drawn(n, kept, xp):
     return xp.maximum(xp.minimum(n - round_ratio((n - 1) * kept[0], kept[1]), n - 1), 1)
 
 
-def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix, ends):
+def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix, frame):
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size)
     drawn = 1 + below(bits, _longest_drawn(document.length, kept, jnp))
@@ -118,17 +121,17 @@ def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix
     prefix = document.length - suffix
     given = Documents(document.start, prefix)
     answer = Documents(document.start + prefix, suffix)
-    return divided(row, present, ends, given, answer, lengths)
+    return divided(row, present, frame, given, answer, lengths)
 
 
-def divided(row, present_D, ends: Ends, given: Documents, answer: Documents, lengths) -> dict:
+def divided(row, present_D, frame, given: Documents, answer: Documents, lengths) -> dict:
     """Returns features with one span of each document as its inputs and another as its targets.
 
-    A mode token, if there is one, comes before the inputs, and end-of-sequence closes both.
+    The frame is around the inputs, and what closes it closes the targets too.
     """
-    source, (mode_at, eos_at) = with_specials(row.tokens, *ends)
-    closing = piece(eos_at, present_D)
-    inputs = joined(piece(mode_at, present_D * ends.mode.size), piece(*given), closing)
+    source, (before_at, after_at) = with_specials(row.tokens, *frame)
+    opening, closing = piece(before_at, present_D * frame[0].size), piece(after_at, present_D)
+    inputs = joined(opening, piece(*given), closing)
     targets = joined(piece(*answer), closing)
     return sequence_pair(
         splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])

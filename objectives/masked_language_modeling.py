@@ -21,7 +21,7 @@ from .features import input_sequence, labels_in_place
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .selection import Selection, choose, quota, selection_of
-from .splicing import documents, framed
+from .splicing import documents, frame_of, framed
 from .token_ids import TokenIds
 
 
@@ -177,7 +177,7 @@ def _in_place(
     selection: Selection, replacement: Replacement, form: PromptForm, copies=None
 ) -> Objective:
     """Returns the objective that masks tokens in place, between the ids of the form."""
-    frame = tuple(np.array(some, np.int32) for some in (form.before, form.after))  # 0 or 1 ids each
+    frame = frame_of(form.before, form.after)
 
     def lengths(n: int) -> dict[str, int]:
         slots = len(form.before) + n + len(form.after)

@@ -270,14 +270,10 @@ def ul2(
             f"rates needs {len(denoisers)} numbers, one for each of "
             f"{[name for name, _, _ in denoisers]}, got {len(rates)}."
         )
+    spans = functools.partial(span_corruption, placement=placement)
     members = {}
     for i, (name, settings, usual) in enumerate(denoisers):
-        rate = usual if rates is None else rates[i]
-        if rate == 0:
-            continue
-        if "suffix_share" in settings:
-            build = functools.partial(prefix_lm, **settings)
-        else:
-            build = functools.partial(span_corruption, placement=placement, **settings)
-        members[name] = (build, rate)
+        build = prefix_lm if "suffix_share" in settings else spans
+        if rate := usual if rates is None else rates[i]:
+            members[name] = (functools.partial(build, **settings), rate)
     return mixture(ids, members)

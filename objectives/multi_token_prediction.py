@@ -5,7 +5,7 @@ sequential modules. The model chooses: `models.decoder`'s `ahead`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,11 @@ def multi_token_prediction(
 
     The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15.
     """
-    scale = _scale_of_each(ahead_scale, tokens - 1)
+    scale: Any = 1.0  # of each of the terms
+    if callable(ahead_scale):
+        scale = _Share(ahead_scale, tokens - 1)
+    elif ahead_scale is not None:
+        scale = ahead_scale / (tokens - 1)
 
     def loss(outputs, batch) -> dict[str, Term]:
         terms = token_loss(outputs, batch)
@@ -58,13 +62,6 @@ def multi_token_prediction(
 
     ahead = {f"ahead_{k}": None for k in range(2, tokens + 1)}
     return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, **ahead})
-
-
-def _scale_of_each(of_mean: float | Callable | None, number: int):
-    """Returns the scale of each of `number` terms, from that of their mean."""
-    if of_mean is None:
-        return 1.0
-    return _Share(of_mean, number) if callable(of_mean) else of_mean / number
 
 
 class _Share(NamedTuple):
@@ -80,7 +77,7 @@ class _Share(NamedTuple):
 def ahead_tokens(batch, k):
     """Returns (tokens i32[B, T], weights f32[B, T]): for each slot the token k after the next one.
 
-    Those beyond the document or the row have weight 0.
+    A token beyond the document or the row has weight 0.
     """
     tokens, slots, weights = predictions(batch)
     documents = batch["decoder_segment_ids"]

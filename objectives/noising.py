@@ -20,16 +20,15 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
-from .contract import Array, Objective
-from .features import sequence_pair
+from .contract import Array, Objective, Row
+from .features import fit, sequence_pair
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
 from .span_lengths import MeanOfPoisson, infilling_counts, mean_fits, poisson_lengths, poisson_table
 from .splicing import (
-    Ends,
     documents,
-    ends_of,
+    frame_of,
     framed,
     joined,
     of_document,
@@ -45,6 +44,11 @@ class Text(NamedTuple):
 
     tokens: Array  # i32[N]
     segments: Array  # i32[N] segment ids; 0 is padding, at the end
+
+
+def text_of(row: Row, size: int) -> Text:
+    """Returns the documents of a row, with padding to `size` slots."""
+    return Text(fit(row.tokens, size), fit(row.segments, size))
 
 
 class Noise(NamedTuple):
@@ -134,37 +138,35 @@ def from_noise(
     {'inputs': 11, 'targets': 11}
     """
     targets = targets or untouched()
-    ends = ends_of(ids, mode)
+    before, after = ids.mode_tokens(mode), (ids.eos,)
 
     def lengths(n: int) -> dict[str, int]:
         slots = {
-            "inputs": ends.mode.size + inputs.longest(n) + 1,
+            "inputs": len(before) + inputs.longest(n) + 1,
             "targets": targets.longest(n) + 1,
         }
         return slots | ({"sentinels": inputs.sentinels(n)} if inputs.sentinels else {})
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, ends),
+        corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, frame_of(before, after)),
         loss=token_loss,
         rows=rows,
-        prompt_forms=()
-        if prompt_mode is None
-        else (PromptForm(prompt_mode, before=ids.mode_tokens(mode), after=(ids.eos,)),),
+        prompt_forms=(PromptForm(prompt_mode, before, after),) if prompt_mode else (),
         closes_documents=True,
         sentinels=len(ids.sentinels) if inputs.sentinels else None,
     )
 
 
-def _corrupt_text(to_inputs, to_targets, ends: Ends, key, row, partner, lengths, max_documents):
+def _corrupt_text(to_inputs, to_targets, frame, key, row, partner, lengths, max_documents):
     """Applies both noises, with one key, to all documents of a row."""
     present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"] - 1, lengths["targets"] - 1)  # without the eos
-    text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
+    text = text_of(row, room)
     inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
     return sequence_pair(
-        framed(inputs, present, (ends.mode, ends.eos[None]), lengths["inputs"]),
-        framed(targets, present, (ends.mode[:0], ends.eos[None]), lengths["targets"]),
+        framed(inputs, present, frame, lengths["inputs"]),
+        framed(targets, present, (frame[0][:0], frame[1]), lengths["targets"]),
     )
 
 
@@ -208,10 +210,10 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
     """Hides each token of text with the same probability, up to `most_hidden` of a document."""
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     shows = kind.stand_in is not None or kind.random_share > 0
-    stand_in = Partial(_from_table, _stand_ins(ids, kind))
+    stand_in = Partial(_from_table, hiding.stand_ins)
     if kind.random_share:
         share = jnp.int32(share24(kind.random_share))
-        stand_in = Partial(_random_or, share, jnp.array(ids.text, jnp.int32), stand_in)
+        stand_in = Partial(_random_or, share, hiding.text, stand_in)
 
     def pieces(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
@@ -240,7 +242,7 @@ def iid_told(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise
             return min(2 * hidden, n) + 1
         return hidden * (1 + marked)
 
-    return Noise(longest, Partial(_tell_hidden, hiding, np.bool_(marked), _stand_ins(ids, kind)))
+    return Noise(longest, Partial(_tell_hidden, hiding, np.bool_(marked)))
 
 
 class _Hiding(NamedTuple):
@@ -250,25 +252,23 @@ class _Hiding(NamedTuple):
     chance: Any  # i32[] the same, as a 24-bit probability
     text: Any  # i32[2] [first, last): the ids that may be hidden
     whole_runs: Any  # bool[] a run of hidden tokens is one piece
+    stand_ins: Any  # i32[…] piece k is replaced by entry k, or by the last entry
 
 
 def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
     """Returns (replacement, density, settings of the kernel)."""
-    density = ratio(noise_density, "noise_density")
+    kind, density = REPLACEMENTS[replace], ratio(noise_density, "noise_density")
+    stand_ins = ids.sentinels if kind.stand_in == "sentinel" else (0,)
+    if kind.stand_in == "mask":
+        stand_ins = (ids.special("mask"),)
     hiding = _Hiding(
         density=traced(density)[0],
         chance=jnp.int32(share24(float(density))),
         text=jnp.array(ids.text, jnp.int32),
-        whole_runs=np.bool_(REPLACEMENTS[replace].whole_runs),
+        whole_runs=np.bool_(kind.whole_runs),
+        stand_ins=jnp.array(stand_ins, jnp.int32),
     )
-    return REPLACEMENTS[replace], density.as_integer_ratio(), hiding
-
-
-def _stand_ins(ids: TokenIds, kind: _Replacement):
-    """Returns i32[…]: piece k is replaced by entry k, or by the last entry."""
-    if kind.stand_in == "sentinel":
-        return jnp.array([*ids.sentinels], jnp.int32)
-    return jnp.array([ids.special("mask") if kind.stand_in == "mask" else 0], jnp.int32)
+    return kind, density.as_integer_ratio(), hiding
 
 
 def _replace_hidden(hiding: _Hiding, shows, stand_in, key, text: Text, count: int) -> Text:
@@ -277,11 +277,11 @@ def _replace_hidden(hiding: _Hiding, shows, stand_in, key, text: Text, count: in
     return _compact(tokens, text.segments, ~hidden | (opens & shows), text.tokens.size)
 
 
-def _tell_hidden(hiding: _Hiding, marked, table, key, text: Text, count: int) -> Text:
+def _tell_hidden(hiding: _Hiding, marked, key, text: Text, count: int) -> Text:
     hidden, opens, number = _iid_pieces(hiding, key, text, count)
     last = text.segments != jnp.append(text.segments[1:], 0)  # of its document
     text_follows = last & ~hidden & hiding.whole_runs
-    tokens = _alternate(_from_table(table, key, number), text.tokens)
+    tokens = _alternate(_from_table(hiding.stand_ins, key, number), text.tokens)
     keep = _alternate((opens | text_follows) & marked, hidden)
     return _compact(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
 

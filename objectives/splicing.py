@@ -7,26 +7,15 @@ randomness.
 """
 
 import functools
-from typing import Any, NamedTuple
+import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .arithmetic import running_sum
 from .contract import Row
-from .token_ids import TokenIds
-
-
-class Ends(NamedTuple):
-    """The special tokens before and after a document's inputs, for a kernel."""
-
-    mode: Any  # i32[0 or 1] a mode token, or none
-    eos: Any  # i32[] end-of-sequence
-
-
-def ends_of(ids: TokenIds, mode: str | None = None) -> Ends:
-    """Returns end-of-sequence and a mode token; raises ValueError where the ids lack the latter."""
-    return Ends(jnp.array(ids.mode_tokens(mode), jnp.int32), jnp.int32(ids.eos))
 
 
 class Documents(NamedTuple):
@@ -75,8 +64,7 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
 
 
 def document_bits(key, count: int, shape: tuple = ()):
-    """Returns u32[count, *shape]: random bits for each document, which depend on its number
-    alone."""
+    """Returns u32[count, *shape]: random bits of each document, which depend on its number alone."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
@@ -176,6 +164,11 @@ def splice(source, pieces: Pieces, size: int):
 _FEW_PIECES = 32  # with more, XLA computes their starts again for each slot
 
 
+def frame_of(before: tuple[int, ...], after: tuple[int, ...]) -> tuple:
+    """Returns the special tokens before and after a text, 0 or 1 each, as arrays for a kernel."""
+    return np.array(before, np.int32), np.array(after, np.int32)
+
+
 def framed(text, present_D, frame, size: int):
     """Writes each document of a row between the special tokens of a frame.
 
@@ -185,10 +178,8 @@ def framed(text, present_D, frame, size: int):
     Args:
       text: (tokens, segments) i32[N] each.
       present_D: bool[D], the documents that the row has, which may be empty.
-      frame: the special tokens before and after it, i32[0 or 1] each.
-      size: slots of the output; what does not fit is dropped, so plan lengths first.
-
-    Returns tokens i32[size], segments i32[size]: 0 after the last document.
+      frame: from `frame_of`.
+      size: as of `splice`, which says what is returned.
 
     >>> text = jnp.array([7, 8, 9, 0]), jnp.array([1, 1, 2, 0])
     >>> framed(text, jnp.array([True, True]), (jnp.array([5]), jnp.array([6])), 8)[0]
@@ -211,18 +202,14 @@ def framed(text, present_D, frame, size: int):
 
 
 def with_specials(tokens_L, *specials):
-    """Returns the row's tokens followed by special tokens, and the index where each of those
-    begins.
+    """Returns the row's tokens followed by special tokens, and the index where each of those begins.
 
     >>> with_specials(jnp.array([7, 8]), jnp.array([99, 98]), 1)
     (Array([ 7,  8, 99, 98,  1], dtype=int32), (2, 4))
     """
-    pieces = [tokens_L] + [jnp.atleast_1d(jnp.asarray(s, jnp.int32)) for s in specials]
-    begins, at = [], 0
-    for piece in pieces:
-        begins.append(at)
-        at += piece.size
-    return jnp.concatenate(pieces), tuple(begins[1:])
+    parts = [tokens_L] + [jnp.atleast_1d(jnp.asarray(x, jnp.int32)) for x in specials]
+    begins = itertools.accumulate(part.size for part in parts[:-1])
+    return jnp.concatenate(parts), tuple(begins)
 
 
 def _column_sums(x_PN):

@@ -24,7 +24,7 @@ from .losses import at_slots, class_terms, pool_class_terms, predictions, token_
 from .prompt_forms import PromptForm
 from .splicing import (
     documents,
-    ends_of,
+    frame_of,
     framed,
     interleaved,
     part_of,
@@ -56,8 +56,8 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
     >>> text_to_text(ids, longest_answer=16).lengths(100)
     {'inputs': 101, 'targets': 17, 'both': 102}
     """
-    ends = ends_of(ids, mode)
-    modes = ends.mode.size
+    form = PromptForm("respond", before=ids.mode_tokens(mode), after=(ids.eos,))
+    modes = len(form.before)
 
     def lengths(n: int) -> dict[str, int]:
         # Either part of a document may be empty.
@@ -69,20 +69,20 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_divide, jnp.int32(longest_answer), ends),
+        corrupt=Partial(_divide, jnp.int32(longest_answer), frame_of(form.before, form.after)),
         loss=token_loss,
-        prompt_forms=(PromptForm("respond", before=ids.mode_tokens(mode), after=(ids.eos,)),),
+        prompt_forms=(form,),
         rows="parts",
         closes_documents=True,
         num_parts=2,
     )
 
 
-def _divide(longest_answer, ends, key, row, partner, lengths, max_documents):
+def _divide(longest_answer, frame, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     given, answer = (part_of(row, document, part) for part in (0, 1))
     answer = answer._replace(length=jnp.minimum(answer.length, longest_answer))
-    return divided(row, document.length > 0, ends, given, answer, lengths)
+    return divided(row, document.length > 0, frame, given, answer, lengths)
 
 
 @checked
@@ -234,10 +234,9 @@ def _labelled(
 ) -> Objective:
     """Returns the objective that predicts labels of framed text; without classes, numbers."""
     before, after = (ids.special("cls"),), (ids.special("sep"),)
-    frame = np.array(before, np.int32), np.array(after, np.int32)
     return Objective(
         lengths=lengths,
-        corrupt=Partial(corrupt, frame),
+        corrupt=Partial(corrupt, frame_of(before, after)),
         loss=loss,
         heads={head: 1 if num_classes is None else num_classes},
         prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
