@@ -12,8 +12,6 @@ that are called with settings are decorated by `checked`, dataclasses of setting
 is called. A number is a Python or NumPy number and no bool; one with a range is finite. What an
 annotation says beyond numbers, texts, bools, functions, lists and mappings is not checked, nor is
 what relates two settings.
-
-This module imports no other of ours, and every package may import it.
 """
 
 import dataclasses

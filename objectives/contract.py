@@ -63,10 +63,7 @@ ROWS = {
 
 
 class ClassProjection(Protocol):
-    """A head over classes in parts, from which a loss forms logits a few at a time.
-
-    The logits are `finish(states @ kernel)`, with the product in float32.
-    """
+    """A head in parts: logits are `finish(states @ kernel)`, with the product in float32."""
 
     states: Array  # f[..., E]
     kernel: Array  # f[E, V], in the dtype of the states
@@ -93,9 +90,8 @@ class ModelOutputs(Protocol):
 class Labels:
     """The labels that a term scores, from which its baseline follows.
 
-    The baseline of a loss predicts classes by their frequencies among the training targets, and
-    numbers by their mean; that of a metric, which counts hits, always names the most frequent
-    class.
+    That of a loss predicts classes by their frequencies among the training targets, and numbers by
+    their mean; that of a metric, which counts hits, always names the most frequent class.
     """
 
     values: Array  # i32[B, N] classes, or f32[B, N] numbers
@@ -108,8 +104,7 @@ class Labels:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """One term of a loss, or a metric, kept as sums so that accumulation and sharding change
-    nothing.
+    """One term of a loss, or a metric, as sums, so that accumulation and sharding change nothing.
 
     The total is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`.
 
@@ -297,12 +292,9 @@ def check_facts(objective: Objective) -> None:
 
 
 def with_counted_classes(objective: Objective, count: int) -> Objective:
-    """Returns the objective with `count` in place of `COUNTED`, and its members likewise.
+    """Returns the objective, and its members, with `count` in place of `COUNTED`.
 
-    Args:
-      count: the classes that the corpus names; 0: it names none.
-
-    Raises ValueError where there are too few classes for an objective that has them counted.
+    Raises ValueError where the corpus names too few classes for an objective that has them counted.
     """
     if COUNTED not in objective.heads.values():
         return objective

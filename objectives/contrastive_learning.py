@@ -58,20 +58,18 @@ def contrastive(
 
     Args:
       ids: needs `cls`; and `mask` for masking.
-      views: "dropout", the text twice, so that views differ by dropout alone (SimCSE; a model
-        without dropout, whose views would be equal, is refused); "deletion" of random tokens,
-        "shuffling" of all, "cropping" to a random passage, or "masking" of spans of three on
-        average, each drawn anew for each view.
+      views: "dropout", the text twice, so that views differ by dropout alone (SimCSE; the model
+        must have some); "deletion" of random tokens, "shuffling" of all, "cropping" to a random
+        passage, or "masking" of spans of three on average, each drawn anew for each view.
       share: of the tokens deleted, cropped away or masked.
       temperature: similarities are divided by it; None: the model's "logit_scale" is learned.
       pooling: a view's embedding is its "first" hidden state, of [CLS], or the "mean" of all.
-      loss: "info_nce", the first view must select the second among the second views of all texts
-        (SimCSE); "symmetric_info_nce", the second must select the first among the first ones as
-        well, and the loss is the mean of both (CLIP); "nt_xent", each must select the other among
-        all other views, of N texts 2N - 1 (SimCLR).
+      loss: "info_nce", the first view must select the second among all second ones (SimCSE);
+        "symmetric_info_nce", the mean of that and its reverse (CLIP); "nt_xent", each must select
+        the other among all other views, of N texts 2N - 1 (SimCLR).
 
-    Features: inputs, inputs_segments i32[I], two segments a text; pools_slots, pools_labels,
-    pools_weights i32[P], two pools a text.
+    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P]; two
+    segments and two pools a text.
 
     >>> contrastive(ids).lengths(63)
     {'inputs': 128, 'pools': 2}
@@ -107,10 +105,10 @@ def contrastive_pairs(
 
     Args:
       ids: needs `cls`.
-      hard_negatives: a document has a third part, unlike the first (SimCSE's supervised form): one
-        more text that must lie far from the first of every document.
-      temperature, pooling, loss: as in `contrastive`. CLIP is symmetric, with a learned
-        temperature; SimCSE's supervised form has hard negatives, 0.05, and "info_nce".
+      hard_negatives: a document has a third part, one more text that must lie far from the first of
+        every document.
+      temperature, pooling, loss: as in `contrastive`. The defaults are CLIP's; SimCSE's supervised
+        form has hard negatives, 0.05, and "info_nce".
 
     A document without one of the parts does not count. Features as in `contrastive`, with a
     segment and a pool for each text.

@@ -1,5 +1,4 @@
-"""Corrupts batches of rows by an objective, each with its partner, after checking what can be
-checked."""
+"""Corrupts batches of rows by an objective, each with its partner, after checks."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +25,8 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
     than any member has slots for; when it is called with arrays that are not traced, also for rows
     whose values are not those of `Row`, or whose documents need more slots (`packed_lengths`).
 
-    Inside of `jit` values cannot be checked: there a number of no member gives another member's
-    features, and documents beyond `max_documents`, or the slots, are left out. Call it once
-    outside of `jit` on rows like those to come.
+    Inside of `jit` a number of no member gives another member's features, and documents beyond
+    `max_documents`, or the slots, are left out: call it once outside on rows like those to come.
     """
     _check_arguments(objective.corrupt)
     if objective.sentinels is not None:

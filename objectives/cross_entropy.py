@@ -22,8 +22,7 @@ _CPU_SLOTS, _SLOTS = 256, 2048
 
 
 def cross_entropy(logits, labels):
-    """Returns cross-entropy in nats and log-partition, f32[...], from logits [..., V] and labels
-    [...].
+    """Returns cross-entropy in nats and log-partition, f32[...], of labels [...] and logits [..., V].
 
     Written with a comparison instead of a gather, so that logits may be sharded over V.
     """
@@ -199,6 +198,6 @@ def _product(states, kernel):
 
 
 def _is_label(labels, logits):
-    """Returns bool, of the shape of logits [..., V]: whether that place is the label's."""
-    places = jnp.arange(logits.shape[-1], dtype=labels.dtype)
-    return places.reshape((1,) * labels.ndim + (-1,)) == labels[..., None]
+    """Returns bool [..., V]: whether a logit is the label's."""
+    classes = jnp.arange(logits.shape[-1], dtype=labels.dtype)
+    return classes.reshape((1,) * labels.ndim + (-1,)) == labels[..., None]

@@ -13,8 +13,7 @@
 
 An objective's `lengths` gives the slots of each stream. Segment ids number the documents of a row
 from 1, 0 is padding. Labels are compact, with weights 1 and then 0; pool k is that of segment k +
-1, and its weight is 0 or 1. Loss weights are a column of their own: no token id decides whether a
-target counts.
+1, with a weight of 0 or 1. No token id decides whether a target counts.
 """
 
 import difflib
@@ -118,11 +117,8 @@ def labels_in_place(tokens, chosen, shift, size: int) -> dict:
     Array([8, 9, 0], dtype=int32)
     """
     slot = jnp.where(chosen, running_sum(chosen) - 1, size)
-    source = (
-        jnp.zeros(size, jnp.int32)
-        .at[slot]
-        .set(jnp.arange(tokens.size, dtype=jnp.int32), mode="drop")
-    )
+    own = jnp.arange(tokens.size, dtype=jnp.int32)
+    source = jnp.zeros(size, jnp.int32).at[slot].set(own, mode="drop")
     weight = (jnp.arange(size) < jnp.sum(chosen)).astype(jnp.int32)
     return {
         "labels": weight * tokens[source],

@@ -12,14 +12,9 @@ def predictions(batch) -> tuple:
     i32[B, K] each; slot k of the stack predicts token k if slots is None. All three are None where
     nothing is predicted.
     """
-    for stack in ("decoder", "encoder"):
-        if f"{stack}_target_tokens" in batch:
-            return (
-                batch[f"{stack}_target_tokens"],
-                batch.get(f"{stack}_target_slots"),
-                batch[f"{stack}_loss_weights"],
-            )
-    return None, None, None
+    stack = "decoder" if "decoder_target_tokens" in batch else "encoder"
+    columns = "target_tokens", "target_slots", "loss_weights"
+    return tuple(batch.get(f"{stack}_{column}") for column in columns)
 
 
 def at_slots(hidden, slots):
@@ -49,8 +44,7 @@ def token_loss(
 def head_cross_entropy(
     outputs: ModelOutputs, head: str, states, labels, weights, z_loss: float = 0.0
 ) -> Sums:
-    """Returns the sums, f32[B], of the cross-entropy of labels i32[B, K] under a head of states [B,
-    K, d].
+    """Returns the sums of the cross-entropy of labels i32[B, K] under a head of states [B, K, d].
 
     Without the logits of all slots in memory, where the model gives the head as a `Projection`.
     """

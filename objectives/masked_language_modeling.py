@@ -50,21 +50,19 @@ def masked_lm(
       ids: needs `mask`, `cls` and `sep` for the frame, and `word_starts` for whole words; only text
         tokens are ever chosen, or replace others.
       rate: share of tokens chosen: max(1, round(rate n)) in each document of n.
-      mask_share, random_share: of the chosen tokens, the share that becomes the mask, and the
-        share that becomes a random text token; the rest stays unchanged.
+      mask_share, random_share: the shares of the chosen tokens that become the mask and random
+        text; the rest stays unchanged.
       selection: "exact", or "bernoulli": each token, word or span independently with
         probability `rate`, so that a short document may have no label at all.
       whole_words: choose words, not tokens. Words that do not fit the number are skipped.
-      span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities; see
-        `geometric_lengths` and `inverse_lengths`. The last one is trimmed to the number, as in
-        SpanBERT's published code, within a word too.
-      replace_together: draw once for a whole word or span whether it is masked, replaced or
-        unchanged.
+      span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities, such as
+        `geometric_lengths()`. The last one is trimmed to the number, as in SpanBERT's published
+        code, within a word too.
+      replace_together: draw once for a whole word or span what it becomes.
       max_predictions: the most labels of a document.
       static_copies: None draws anew in every epoch (RoBERTa). A number draws from that many fixed
         masks of each row (BERT's published data has 10).
-      framed: put `ids.cls` before each document and `ids.sep` after it, as BERT and RoBERTa do.
-        A classifier that is trained afterwards reads the hidden state of the former.
+      framed: put `cls` before each document, whose hidden state classifiers read, and `sep` after.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
@@ -107,8 +105,8 @@ def replaced_token_detection(
 ) -> Objective:
     """ELECTRA: a generator fills in masked tokens, a discriminator predicts which were replaced.
 
-    The model samples from its generator; `outputs.hidden["replaced"]` i32[B, T] is 1 where the
-    sample is not the original token, and the head "replaced" f32[B, T, 1] predicts it.
+    The model samples from its generator: `outputs.hidden["replaced"]` i32[B, T] is 1 where that is
+    not the original token, and the head "replaced" f32[B, T, 1] predicts it.
 
     Args:
       rate: share of tokens chosen: 0.15, and 0.25 for ELECTRA-large.

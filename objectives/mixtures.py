@@ -168,9 +168,8 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
 def _joint_loss(losses: Sequence[Callable]) -> Callable:
     """Returns the loss of rows of several members: terms of one name are one term.
 
-    A loss is given the whole batch, in which nothing of other members' rows counts: contrastive
-    losses take no negatives from them. Its terms have no labels: baselines are those of a member's
-    own loss.
+    Each takes the whole batch, in which nothing of other members' rows counts, so that contrastive
+    losses take no negatives from them. Terms have no labels: baselines are of a member's own loss.
     """
     distinct = list(dict.fromkeys(losses))
     if len(distinct) == 1:
@@ -211,8 +210,7 @@ def _added(name: str, one: Term, other: Term) -> Term:
 
 # name, builder's settings, rate
 _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
-    # Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", table 1: seven denoisers with
-    # about equal participation.
+    # Tay et al. 2022 (UL2, arXiv:2205.05131), table 1: about equal participation.
     "paper": (
         ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 1),
         ("r_8_15", {"mean_span_length": 8, "noise_density": 0.15, "mode": "R"}, 1),
@@ -222,9 +220,9 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_64_50", {"mean_span_length": 64, "noise_density": 0.5, "mode": "X"}, 1),
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
     ),
-    # Tay et al. 2022, "Transcending Scaling Laws with 0.1% Extra Compute" (U-PaLM), section 3: half
-    # prefix language modelling, a quarter each of regular and of extreme denoising; extreme there
-    # means long spans (32) or a high rate (one half), here half of the quarter each.
+    # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modelling, a
+    # quarter each of regular and of extreme denoising; extreme there means long spans (32) or a high
+    # rate (one half), here half of the quarter each.
     "ul2r": (
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 4),
         ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 2),
@@ -252,12 +250,11 @@ def ul2(
     Args:
       ids: needs the mode tokens R, S and X, and sentinels: 128 of them for rows of 512 inputs
         (three-token spans at density one half), more than T5's hundred.
-      preset: "paper" (seven denoisers at equal rates), "ul2r" (continued pre-training of a causal
-        model, half of it prefix language modelling), or "tutorial" (three, with drawn spans).
+      preset: "paper" (seven denoisers at equal rates), "ul2r" (to continue a causal model, half of
+        it prefix language modelling), or "tutorial" (three, with drawn spans).
       rates: other rates, one for each denoiser in the preset's order; 0 leaves it out.
       placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
-        row of up to 636 tokens, which are too few for a second span: a second prefix language
-        modelling, of a fixed share. "anywhere" lets its one span stand elsewhere too.
+        row of up to 636 tokens, too few for a second span: a second prefix language modelling.
 
     >>> [m.name for m in ul2(ids).members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']

@@ -75,10 +75,10 @@ def _as_it_is(key, text: Text, count: int) -> Text:
 def in_turn(*noises: Noise) -> Noise:
     """Returns the noise that applies these one after another, each with its own key.
 
-    A row has the capacity of the input and of the result: in between, no document may be longer.
-    Their sentinels are counted from the first one on in each.
+    Each counts its sentinels from the first one on.
 
-    Raises ValueError for noises that lengthen a document before another shortens it.
+    Raises ValueError for noises that lengthen a document before another shortens it: a row has the
+    capacity of the input and of the result.
     """
 
     def lengths(n: int) -> list[int]:
@@ -126,8 +126,7 @@ def from_noise(
     """Returns the objective with inputs under one noise and targets under another.
 
     Args:
-      inputs: the noise of the inputs.
-      targets: the noise of the targets; None: the original documents.
+      targets: None: the original documents.
       mode: name of a mode token put before each document's inputs.
       rows: the rows that it requires (`contract.ROWS`).
       prompt_mode: `PromptForm.mode` of models that it trained; None: no prompt form.
@@ -340,8 +339,7 @@ def _permute_sentences(ends_V, key, text: Text, count: int) -> Text:
 
 
 def _permuted(key, text: Text, starts, count: int) -> Text:
-    """Returns the text with its units in random order within documents; `starts` bool[N]: of
-    units."""
+    """Returns the text with the units that begin at `starts` bool[N] in random order."""
     unit = jnp.maximum(running_sum(starts) - 1, 0)
     bits = jax.random.bits(key, unit.shape, jnp.uint32)[unit]
     return Text(text.tokens[_order(bits, text, count)], text.segments)
@@ -369,10 +367,10 @@ def poisson_spans(
 ) -> Noise:
     """Returns the noise that replaces spans of Poisson lengths by one mask token each.
 
-    An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered; the
-    last span is truncated to reach that. There is at most one span before each other token, and one
-    after the last; which of these gaps have spans is random. The number of spans is bounded by
-    `infilling_counts`: the last span of the bound covers the remaining tokens.
+    An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered, to
+    which the last span is truncated. There is at most one span before each other token, and one
+    after the last, in random gaps. Of as many spans as `infilling_counts` allows, the last covers
+    the remaining tokens.
 
     Raises ValueError for spans with too few tokens to separate them.
     """

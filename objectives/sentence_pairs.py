@@ -2,8 +2,7 @@
 
     [CLS] a b c [SEP] d e [SEP]      types 0 0 0 0 0 1 1 1
 
-Labels are those of Hugging Face's BERT and ALBERT heads: 0 where B follows A, as in the
-text, 1 where it does not. (Other sources often swap the two.)
+Labels are those of Hugging Face's heads: 0 where B follows A, 1 where it does not.
 
 Sources: Devlin et al. 2019 (BERT) for next sentence prediction, Lan et al. 2020 (ALBERT) for
 sentence order prediction.
@@ -48,33 +47,29 @@ def next_sentence_prediction(
     Args:
       ids: needs `cls` and `sep`; and `sentence_ends`, unless cuts may be anywhere.
       negatives: the source of text that does not follow: "other", the partner row's document, as
-        in BERT (the topic alone then reveals much, which made the task too easy: Liu et al. 2019,
-        RoBERTa; but a small encoder learns to compare topics late, after what stands at the seam
-        of two passages), or "same", a later passage of the same document.
+        in BERT (the topic alone then reveals much: Liu et al. 2019, RoBERTa), or "same", a later
+        passage of the same document.
       at_sentence_ends: cut after a token that ends a sentence. Documents with too few of those are
         cut anywhere.
 
-    Other text starts at a place from which as much follows as is left of the document, if there is
-    one. B has the same length in both cases, so that lengths reveal nothing; the rest of the
-    document is left out. A pair does not count where there is no text for B, or where the text that
-    does not follow equals the one that does.
+    Other text starts where as much follows as is left of the document, if it can. B has the same
+    length in both cases, so that lengths reveal nothing. A pair does not count where there is no
+    text for B, or where the text that does not follow equals the one that does.
 
     Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
-    pools_weights i32[P]: the slot of each document's [CLS], its label, whether it counts.
+    pools_weights i32[P], of each document's [CLS].
 
     >>> next_sentence_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
     """
-    if negatives == "other":
-        return _pair_objective(
-            ids, _draw_next_from_other, at_sentence_ends, next_sentence_form(ids)
-        )
-    form = _form(ids, "follows", "comes later")
-    return _pair_objective(ids, _draw_next_from_same, at_sentence_ends, form)
+    draw, form = _draw_next_from_other, next_sentence_form(ids)
+    if negatives == "same":
+        draw, form = _draw_next_from_same, _form(ids, "follows", "comes later")
+    return _pair_objective(ids, draw, at_sentence_ends, form)
 
 
 def next_sentence_form(ids: TokenIds) -> PromptForm:
-    """Returns the prompt form of two texts whose second may follow the first, as in BERT."""
+    """Returns the prompt form of two texts, of which the second may follow the first."""
     return _form(ids, "follows", "does not follow")
 
 
@@ -83,8 +78,7 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
 
     Args and features as in `next_sentence_prediction`. Both parts are whole sentences: the text
     before the first sentence end and after the last is left out, since a cut sentence would reveal
-    which part it belongs to. Documents with fewer than two whole sentences are cut anywhere, and no
-    text is left out.
+    its part. Documents with fewer than two whole sentences are cut anywhere, with nothing left out.
 
     >>> sentence_order_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
@@ -97,11 +91,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     """Applies a second objective to the inputs that a first one arranged.
 
     BERT is next sentence prediction, then masked language modelling: special tokens are no text,
-    and are not masked. The loss is the sum of both.
-
-    Args:
-      first, second: builders, functions from ids to an objective. Only the first may rearrange:
-        masked_lm goes second with framed=False.
+    and are not masked. The loss is the sum of both. `first` and `second` are builders, of which
+    only the first may rearrange: masked_lm goes second with framed=False.
 
     >>> unframed = functools.partial(masked_lm, framed=False)
     >>> then(ids, next_sentence_prediction, unframed).lengths(125)
@@ -126,23 +117,20 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
             "expected one: the second would leave out the others."
         )
     if both := sorted((makes.keys() & needs.keys() & COLUMNS.keys()) - {"inputs"}):
-        raise ValueError(
-            f"Both objectives of `then` write {both}, so that the second would overwrite those of "
-            "the first: expected different features."
-        )
+        raise ValueError(f"Both objectives of `then` write {both}, expected different features.")
 
     def lengths(n: int) -> dict[str, int]:
         arranged = one.lengths(n)
         return arranged | two.lengths(arranged["inputs"])
 
     def loss(outputs, batch) -> dict[str, Term]:
-        ours, theirs = one.loss(outputs, batch), two.loss(outputs, batch)
-        if both := sorted(ours.keys() & theirs.keys()):
+        terms, more = one.loss(outputs, batch), two.loss(outputs, batch)
+        if both := sorted(terms.keys() & more.keys()):
             raise ValueError(
-                f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one "
-                "would be lost: expected terms of different names."
+                f"Both objectives of `then` have a term {both[0]!r} in their loss, expected terms "
+                "of different names."
             )
-        return ours | theirs
+        return terms | more
 
     return Objective(
         lengths=lengths,
@@ -154,9 +142,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     )
 
 
-def _framed_forms(
-    first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]
-) -> tuple[PromptForm, ...]:
+def _framed_forms(first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]):
     """Returns the second objective's forms, with the first one's special tokens, then the first's.
 
     An embedding is of no one slot: the loss of the second reads others than that of the first.
@@ -310,8 +296,8 @@ def _cuts(bits_DxC, ends, document: Documents):
     """Returns C ascending positions at which to cut each document: i32[D] each.
 
     Drawn from the positions after sentence ends, all different, each set equally likely; from all
-    positions where there are fewer than C of those. A document too short to be cut in C + 1
-    parts has cuts at its end.
+    positions where there are fewer than C of those. A document of fewer than C + 1 tokens has cuts
+    at its end.
     """
     C = bits_DxC.shape[1]
     places = _places(ends, document, C)
@@ -334,26 +320,21 @@ def _start_of(bits_D, ends, document: Documents, length):
 
 
 class _Places(NamedTuple):
-    """The slots at which documents may be cut, numbered from 0 over the row and its partner.
-
-    They are those after sentence ends, or after any token.
-    """
+    """The slots at which documents may be cut, numbered from 0 over the row and its partner."""
 
     ends: Any  # i32[N] the sentence ends up to each slot and with it
-    at_ends: Any  # bool[D]
+    at_ends: Any  # bool[D] whether a document is cut after sentence ends alone
 
 
 def _places(ends, document: Documents, at_least: int) -> _Places:
-    """Returns the slots after sentence ends; all, in documents with fewer than `at_least` of
-    those."""
+    """Returns the slots after sentence ends; all, in documents with fewer than `at_least`."""
     places = _Places(running_sum(ends), jnp.ones_like(document.length, bool))
     _, total = _numbers(places, document, document.length - 1)
     return places._replace(at_ends=total >= at_least)
 
 
 def _numbers(places: _Places, document: Documents, last_D):
-    """Returns the number of each document's first place, and of those up to position `last`:
-    i32[D]."""
+    """Returns i32[D] each: the number of a document's first place, and how many go to `last`."""
     start, last = document.start, document.start + jnp.maximum(last_D, 0)
     first, beyond = (
         jnp.where(places.at_ends, jnp.where(x > 0, places.ends[x - 1], 0), x) for x in (start, last)

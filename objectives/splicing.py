@@ -2,8 +2,7 @@
 
 Every rearrangement of text (a span cut out, a prefix split off, a middle moved to the end) is a
 list of pieces. Comparisons with their starts, or one short scatter and a running sum, assign each
-slot of the output to its piece; the rest is gathers. Nothing here loops over tokens or draws
-randomness.
+slot of the output to its piece; the rest is gathers. Nothing here loops over tokens.
 """
 
 import functools
@@ -43,8 +42,8 @@ def is_of_each(segments_L, count: int):
 def of_document(values_D, segments):
     """Returns i32[N]: the value of each slot's document; 0 for padding.
 
-    By comparisons, since XLA would put the operand of a gather inside of its loop on a CPU, and
-    compute the values of the document again for each token: a third of the time of i.i.d. noise.
+    By comparisons: a gather would have XLA compute the document's values again for each token on a
+    CPU, a third of the time of i.i.d. noise.
     """
     return _column_sums(jnp.where(is_of_each(segments, values_D.size), values_D[:, None], 0))
 
@@ -82,7 +81,7 @@ def sentence_ends(ends_V, tokens, segments):
 class Pieces(NamedTuple):
     """The pieces of rearranged documents, R for each of D documents, in order.
 
-    A piece is consecutive tokens of the source: of the row's text, or a single special token.
+    A piece is consecutive tokens of the source: text, or a special token.
     """
 
     source: jnp.ndarray  # i32[D, R] index in the source of the piece's first token
@@ -133,11 +132,9 @@ def splice(source, pieces: Pieces, size: int):
     Args:
       source: i32[N] a row's tokens, then special tokens (`with_specials`). With 0 … N-1 the result
         has the source index of each slot.
-      pieces: of each document.
       size: slots of the output; what does not fit is dropped, so plan lengths first.
 
-    Returns:
-      tokens i32[size], segments i32[size]: 0 after the last document.
+    Returns tokens i32[size], segments i32[size]: 0 after the last document.
     """
     D, R = pieces.length.shape
     length = pieces.length.reshape(-1)

@@ -96,10 +96,9 @@ def plan(
 ) -> tuple[RowGroup, ...]:
     """Assigns every member of a mixture to the smallest of the given shapes that suits it.
 
-    That is the first shape whose raw length for this member is at least nine tenths of that of the
-    largest shape; shapes without members are left out. A plain objective is a mixture of one. With
-    UL2 at 512, three shapes with decoders of 128, 256 and 512 waste a tenth of the slots, one shape
-    a third.
+    That is the first whose raw length for this member is at least nine tenths of the largest
+    shape's; shapes without members are left out. With UL2 at 512, three shapes with decoders of
+    128, 256 and 512 waste a tenth of the slots, one shape a third.
 
     Args:
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
@@ -113,14 +112,18 @@ def plan(
     shapes = [dict(shape) for shape in shapes]
     placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
     for number, member in enumerate(members_of(objective)):
-        longest_row = _with_name(member, lambda m: raw_length(m.objective, layout, **shapes[-1]))
+        label = "" if member.name == "all" else f"Member {member.name!r}: "
+        try:
+            longest_row = raw_length(member.objective, layout, **shapes[-1])
+        except ValueError as error:
+            raise ValueError(f"{label}{error}") from None
         for shape, placement in zip(shapes, placed):
             n = _raw_length_or_zero(member.objective, layout, shape)
             if n >= 0.9 * longest_row:
                 placement.append((number, member, n))
                 break
         needs = member.objective.lengths(n)
-        check_sentinels(f"{_label(member)}rows of {n} tokens", needs, len(ids.sentinels))
+        check_sentinels(f"{label}rows of {n} tokens", needs, len(ids.sentinels))
     groups = [
         _row_group(shape, placement, layout, max_documents)
         for shape, placement in zip(shapes, placed)
@@ -158,14 +161,3 @@ def _check_shapes(shapes):
             raise ValueError(
                 f"Row groups must name the same stacks, smallest first, got {small} before {large}."
             )
-
-
-def _with_name(member: Member, f):
-    try:
-        return f(member)
-    except ValueError as error:
-        raise ValueError(f"{_label(member)}{error}") from None
-
-
-def _label(member: Member) -> str:
-    return "" if member.name == "all" else f"Member {member.name!r}: "

@@ -98,7 +98,7 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
 
     Args:
       ids: needs `sep`.
-      max_turns: the most turns of a dialogue, two or more; later ones are left out.
+      max_turns: the most turns of a dialogue; later ones are left out.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
@@ -143,9 +143,8 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: of the head "classes"; None: as many as the corpus of a run names.
-
-    Documents without a class do not count.
+      num_classes: of the head "classes"; None: as many as the corpus of a run names. Documents
+        without a class do not count.
 
     Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P].
 
@@ -191,11 +190,8 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
         labels     k l m
         inputs     [CLS] a b c [SEP]
 
-    Args:
-      ids: needs `cls` and `sep`.
-      num_classes: of the head "token_classes"; None: as many as the corpus of a run names.
-
-    Tokens without a class, such as later pieces of a word, do not count.
+    Args as in `sequence_classification`, for the head "token_classes". Tokens without a class, such
+    as later pieces of a word, do not count.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 

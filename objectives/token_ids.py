@@ -31,8 +31,7 @@ class TokenIds(NamedTuple):
     sentence_ends: bytes = b""
 
     def mode(self, name: str) -> int:
-        """Returns the id of the mode token `name`; raises ValueError when the vocabulary has
-        none."""
+        """Returns the id of the mode token `name`; raises ValueError where there is none."""
         known = dict(self.modes)
         if name not in known:
             raise ValueError(
@@ -47,8 +46,7 @@ class TokenIds(NamedTuple):
         return () if name is None else (self.mode(name),)
 
     def special(self, name: str) -> int:
-        """Returns the id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has
-        none."""
+        """Returns the id of "mask", "cls" or "sep"; raises ValueError where there is none."""
         found = getattr(self, name)
         if found is None:
             raise ValueError(
@@ -58,8 +56,7 @@ class TokenIds(NamedTuple):
         return found
 
     def flags(self, name: str) -> np.ndarray:
-        """Returns bool[size] of "word_starts" or "sentence_ends"; raises ValueError when
-        unknown."""
+        """Returns bool[size] of "word_starts" or "sentence_ends"; raises ValueError without them."""
         packed = getattr(self, name)
         if not packed:
             raise ValueError(
@@ -117,9 +114,8 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
         raise ValueError(
             f"Text ids must be a non-empty range inside 0…{ids.size}, got [{first}, {last})."
         )
-    named = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
-    named["bos"] = ids.bos
-    marks = set(named) - {"mask"}
+    marks = {"pad", "eos", "cls", "sep", "bos"}
+    named = {name: getattr(ids, name) for name in ("pad", "eos", "mask", "cls", "sep", "bos")}
     named |= {f"sentinel {i}": x for i, x in enumerate(ids.sentinels)}
     named |= {f"mode {name}": x for name, x in ids.modes}
     named |= {f"fim {i}": x for i, x in enumerate(ids.fim)}
