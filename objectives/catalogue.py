@@ -186,16 +186,14 @@ def find(name: str) -> str:
     plain = name.lower().replace("-", "_")
     if (found := ALIASES.get(plain, plain)) in CATALOGUE:
         return found
+    expected = f"expected one of {', '.join(CATALOGUE)}; or a short name: {', '.join(ALIASES)}."
     if near := difflib.get_close_matches(plain, [*CATALOGUE, *ALIASES], 3):
-        raise ValueError(f"There is no objective {name!r}; did you mean {' or '.join(near)}?")
-    raise ValueError(
-        f"There is no objective {name!r}, expected one of {', '.join(CATALOGUE)}; or a short name: "
-        f"{', '.join(ALIASES)}."
-    )
+        expected = f"did you mean {' or '.join(near)}?"
+    raise ValueError(f"There is no objective {name!r}; {expected}")
 
 
 def run_of(name: str) -> str:
-    """The run for a laptop that trains this objective.
+    """Returns the run for a laptop that trains this objective.
 
     >>> run_of("bart"), run_of("sentence_order_prediction")
     ('quickstart', 'sentence_pairs_after_bert')

@@ -1,9 +1,12 @@
 """`TokenIds`: the ids of text and of special tokens, as objectives read and write them."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
+
+from ..constraints import checked
 
 
 class TokenIds(NamedTuple):
@@ -72,16 +75,13 @@ def bitmap(flags) -> bytes:
     return np.packbits(np.asarray(flags, bool)).tobytes()
 
 
-def specimen_ids(size: int) -> TokenIds:
-    """Returns a vocabulary with everything that an objective may ask for, to check or to plan with.
+@checked
+def specimen_ids(size: Annotated[int, Ge(50)]) -> TokenIds:
+    """Returns a vocabulary with everything that an objective may need, to check or to plan with.
 
     Its first 60% of ids are text, of which every second begins a word, and every eighth ends a
     sentence.
-
-    Raises ValueError for fewer than 50 ids, which leave too few for text or sentinels.
     """
-    if size < 50:
-        raise ValueError(f"Got a vocabulary of {size} ids, expected 50 or more.")
     every, text = np.arange(size), size * 6 // 10
     return check_token_ids(
         TokenIds(
