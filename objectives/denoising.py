@@ -141,7 +141,7 @@ def iid_denoising(
     Sentinel k comes before piece k in the targets, also when a document starts with noise. With
     "spans" one more says that text comes last, as in T5.
 
-    Features: as of `span_corruption`.
+    Features as in `span_corruption`.
 
     >>> iid_denoising(ids).lengths(512)
     {'inputs': 513, 'targets': 252, 'sentinels': 126}

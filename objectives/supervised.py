@@ -163,12 +163,11 @@ def sequence_regression(ids: TokenIds) -> Objective:
     """Predicts a number for a text, from the hidden state of its [CLS]: half the squared error.
 
     A document's label is its number in thousandths. The model's head "classes" must have one class.
-    Needs and features as of `sequence_classification`.
+    Special tokens and features as in `sequence_classification`.
 
     >>> sequence_regression(ids).lengths(126)
     {'inputs': 128, 'pools': 1}
     """
-
     return _labelled(ids, "classes", _frame, _framed_lengths, _squared_error, None)
 
 
