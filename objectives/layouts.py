@@ -159,7 +159,8 @@ def _predictions(stack, f, size, target_slot, input_slot):
 
 
 def _single_stack_layout(stack: str) -> Layout:
-    return Layout(*(functools.partial(f, stack) for f in (_single_stack_lengths, _single_stack)))
+    lengths = functools.partial(_single_stack_lengths, stack)
+    return Layout(lengths, functools.partial(_single_stack, stack))
 
 
 encoder_decoder = Layout(_encoder_decoder_lengths, _encoder_decoder)

@@ -126,7 +126,7 @@ def from_noise(
     """Returns the objective with inputs under one noise and targets under another.
 
     Args:
-      targets: None: the original documents.
+      targets: the noise of the targets; None: the original documents.
       mode: name of a mode token put before each document's inputs.
       rows: the rows that it requires (`contract.ROWS`).
       prompt_mode: `PromptForm.mode` of models that it trained; None: no prompt form.
