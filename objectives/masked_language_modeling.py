@@ -6,7 +6,7 @@ Lan et al. 2020 (ALBERT) for `masked_lm`; Charpentier and Samuel 2024 (GPT-BERT)
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -141,26 +141,19 @@ def _detection_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     }
 
 
-class Replacement(NamedTuple):
-    """Replacement of chosen tokens, as numbers that a kernel can take traced."""
-
-    mask: Any  # i32[] id of the mask
-    text: Any  # i32[2] [first, last): the ids of random replacements
-    shares: Any  # i32[2] 24-bit probabilities: of the mask, and of the mask or another token
-    together: Any  # bool[] one draw for a whole unit
-
-
-def _replacement(ids, mask_share, random_share, together=False) -> Replacement:
+def _replacement(ids, mask_share, random_share, together=False) -> Partial:
+    """Returns the function that replaces chosen tokens; `together`: alike in a whole unit."""
     if mask_share + random_share > 1 + 1e-6:
         raise ValueError(
             "mask_share and random_share must not add up to more than 1, "
             f"got {mask_share} and {random_share}."
         )
     shares = share24(mask_share), share24(random_share)
-    return Replacement(
+    return Partial(
+        _replace,
         mask=np.int32(ids.special("mask")),
         text=np.array(ids.text, np.int32),
-        shares=np.cumsum(shares).astype(np.int32),
+        shares=np.cumsum(shares).astype(np.int32),  # of the mask, and of it or another token
         together=np.bool_(together),
     )
 
@@ -171,9 +164,7 @@ def _framed_form(ids: TokenIds, framed: bool) -> PromptForm:
     return PromptForm("mask", before=(ids.special("cls"),), after=(ids.special("sep"),))
 
 
-def _in_place(
-    selection: Selection, replacement: Replacement, form: PromptForm, copies=None
-) -> Objective:
+def _in_place(selection: Selection, replace: Partial, form: PromptForm, copies=None) -> Objective:
     """Returns the objective that masks tokens in place, between the ids of the form."""
     frame = frame_of(form.before, form.after)
 
@@ -181,17 +172,16 @@ def _in_place(
         slots = len(form.before) + n + len(form.after)
         return {"inputs": slots, "labels": int(quota(n, selection, np))}
 
-    settings = selection, replacement, frame, form.shift, copies
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_mask_in_place, *settings),
+        corrupt=Partial(_mask_in_place, selection, replace, frame, form.shift, copies),
         loss=token_loss,
         prompt_forms=(form,),
     )
 
 
 def _mask_in_place(
-    selection, replacement, frame, shift, copies, key, row, partner, lengths, max_documents
+    selection, replace, frame, shift, copies, key, row, partner, lengths, max_documents
 ):
     if copies is not None:
         key = _static_key(key, row, copies)
@@ -199,23 +189,23 @@ def _mask_in_place(
     present = documents(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection)
-    corrupted = _replace(replacement_key, tokens, chosen, unit, replacement)
+    corrupted = replace(replacement_key, tokens, chosen, unit)
     return input_sequence((corrupted, segments)) | labels_in_place(
         tokens, chosen, shift, lengths["labels"]
     )
 
 
-def _replace(key, tokens, chosen, unit, replacement: Replacement):
+def _replace(key, tokens, chosen, unit, *, mask, text, shares, together):
     """Returns tokens i32[L], the chosen ones masked, replaced by random text, or unchanged."""
     fate_key, text_key = jax.random.split(key)
     slot = jnp.arange(tokens.size, dtype=jnp.int32)
     fate = jax.random.bits(fate_key, tokens.shape, jnp.uint32)
-    fate = fate[jnp.where(replacement.together, unit, slot)]
-    first, last = replacement.text
+    fate = fate[jnp.where(together, unit, slot)]
+    first, last = text
     any_text = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
-    mask_share, other_share = replacement.shares
+    mask_share, other_share = shares
     replaced = jnp.where(hits(fate, other_share), any_text, tokens)
-    replaced = jnp.where(hits(fate, mask_share), replacement.mask, replaced)
+    replaced = jnp.where(hits(fate, mask_share), mask, replaced)
     return jnp.where(chosen, replaced, tokens)
 
 
