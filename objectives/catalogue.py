@@ -186,10 +186,10 @@ def find(name: str) -> str:
     plain = name.lower().replace("-", "_")
     if (found := ALIASES.get(plain, plain)) in CATALOGUE:
         return found
-    expected = f"expected one of {', '.join(CATALOGUE)}; or a short name: {', '.join(ALIASES)}."
+    hint = f", expected one of {', '.join(CATALOGUE)}; or a short name: {', '.join(ALIASES)}."
     if near := difflib.get_close_matches(plain, [*CATALOGUE, *ALIASES], 3):
-        expected = f"did you mean {' or '.join(near)}?"
-    raise ValueError(f"There is no objective {name!r}; {expected}")
+        hint = f"; did you mean {' or '.join(near)}?"
+    raise ValueError(f"There is no objective {name!r}{hint}")
 
 
 def run_of(name: str) -> str:
