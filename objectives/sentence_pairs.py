@@ -117,7 +117,10 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
             "expected one: the second would leave out the others."
         )
     if both := sorted((makes.keys() & needs.keys() & COLUMNS.keys()) - {"inputs"}):
-        raise ValueError(f"Both objectives of `then` write {both}, expected different features.")
+        raise ValueError(
+            f"Both objectives of `then` write {both}, so that the second would overwrite those of "
+            "the first: expected different features."
+        )
 
     def lengths(n: int) -> dict[str, int]:
         arranged = one.lengths(n)
@@ -127,8 +130,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         terms, more = one.loss(outputs, batch), two.loss(outputs, batch)
         if both := sorted(terms.keys() & more.keys()):
             raise ValueError(
-                f"Both objectives of `then` have a term {both[0]!r} in their loss, expected terms "
-                "of different names."
+                f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one "
+                "would be lost: expected terms of different names."
             )
         return terms | more
 
