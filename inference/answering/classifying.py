@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..decoding.batching import by_length, jitted, text_batch
+from ..decoding.batching import encoder_batch, in_batches, jitted, padded_width
+from ..decoding.decoding import decoder_prompts, encoder_decoder_prompts
+from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
 from ..trained import Trained, prompt_form
 from .embeddings import pooled
@@ -84,16 +86,14 @@ def tag(
     """
     words = [text.split() for text in texts]
     pieces = [[trained.encode(f" {word}") for word in some] for some in words]
-    rows = [[token for piece in some for token in piece] for some in pieces]
+    rows = [[list(itertools.chain(*some))] for some in pieces]
     before = len(prompt_form(trained, "tag").before)
-    found = []
-    for i, logits in enumerate(
-        _logits_of(trained, "tag", [[x] for x in rows], batch_size, on_batch)
-    ):
+    tags = []
+    for i, logits in enumerate(_logits_of(trained, "tag", rows, batch_size, on_batch)):
         firsts = before + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])
         classes = np.argmax(logits[firsts], -1)
-        found.append([(word, _name(trained.classes, k)) for word, k in zip(words[i], classes)])
-    return found
+        tags.append([(word, _name(trained.classes, k)) for word, k in zip(words[i], classes)])
+    return tags
 
 
 def _name(classes: Sequence[str], number: int) -> str:
@@ -109,36 +109,43 @@ def _logits_of(
       items: the token ids of one text, or of a pair, each.
     """
     prompt = prompt_form(trained, mode)
-    head = prompt.head
-    if head not in trained.model.heads:
+    if (head := prompt.head) not in trained.model.heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
             f"them: train an encoder with {' or '.join(TRAINED_BY[mode])}, or import a model that "
             "has it."
         )
-    if not all(trained.decode(text).strip() for texts in items for text in texts):
-        raise ValueError("Got an empty text, expected some words.")
+    check_words(*(trained.decode(text) for texts in items for text in texts))
     closed = [[[*text, *prompt.after] for text in texts] for texts in items]
     rows = [[*prompt.before, *itertools.chain(*texts)] for texts in closed]
     run = jitted(_run, trained.model, head, prompt.pooling)
     check_texts(trained, rows)
-    found: list = [None] * len(rows)
-    for chosen in by_length([len(row) for row in rows], batch_size):
-        batch = text_batch(
-            trained.model.layout,
-            [rows[i] for i in chosen],
-            start=trained.ids.bos,
-            max_positions=trained.model.max_positions,
-        )
+
+    def logits(chosen: list[int]) -> np.ndarray:
+        batch = _batch_of(trained, [rows[i] for i in chosen])
         if mode == "pair":  # the second text has token type 1
             second_B = np.array([len(prompt.before) + len(closed[i][0]) for i in chosen])
             of_second = batch["encoder_positions"] >= second_B[:, None]
             batch["encoder_types"] = of_second.astype(jnp.int32)
-        for i, logits in zip(chosen, np.asarray(run(trained.params, batch))):
-            found[i] = logits
-        if on_batch:
-            on_batch(len(set(chosen)))
-    return found
+        return np.asarray(run(trained.params, batch))
+
+    return in_batches(logits, [len(row) for row in rows], batch_size, on_batch)
+
+
+def _batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
+    """Returns the batch in which a model reads whole texts, a decoder from left to right.
+
+    The decoder of an encoder-decoder reads them again, from bos on and without their last token, so
+    that its last state is of all of the text twice, as in BART.
+    """
+    model = trained.model
+    if model.layout == "encoder":
+        return encoder_batch(rows, model.max_positions)
+    width = padded_width(rows, model.max_positions)
+    if model.layout == "decoder":
+        return decoder_prompts(rows, width=width).batch
+    again = [[trained.ids.bos, *row[:-1]] for row in rows]
+    return encoder_decoder_prompts(rows, again, width, width).batch
 
 
 def _run(model, head, pooling, params, batch):

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import flax.linen as nn
 import jax
@@ -38,47 +38,33 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
         yield chosen + [chosen[-1]] * (rows - len(chosen))
 
 
+def in_batches(
+    run: Callable[[list[int]], Iterable],
+    sizes: Sequence[int],
+    batch_size: int,
+    on_batch: Callable[[int], None] | None = None,
+) -> list:
+    """Returns the result of each row, in order: `run` takes the indices of a batch of `by_length`.
+
+    `on_batch` is called after each batch with the number of its rows.
+
+    >>> in_batches(lambda rows: [10 * i for i in rows], [5, 1, 3], 2)
+    [0, 10, 20]
+    """
+    results: list = [None] * len(sizes)
+    for chosen in by_length(sizes, batch_size):
+        for i, result in zip(chosen, run(chosen)):
+            results[i] = result
+        if on_batch:
+            on_batch(len(set(chosen)))
+    return results
+
+
 def _row_shards() -> int:
     """Returns the number of devices that rows are sharded over within
     `training.devices.mesh.placed_on`."""
     mesh, spec = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
-
-
-def text_batch(
-    layout: str,
-    rows: Sequence[Sequence[int]],
-    *,
-    start: int,
-    max_positions: int = 0,
-    segment: int = 1,
-) -> dict:
-    """Returns a batch for a model that reads whole texts: `encoder_batch`, or causal rows of a
-    decoder.
-
-    A decoder reads the texts themselves; that of an encoder-decoder reads them again, from `start`
-    on and without their last token, so that its last state has seen all of the text twice, as in
-    BART.
-
-    text_batch("encoder_decoder", [[5, 6, 7]], start=2)["decoder_input_tokens"][0, :3]   # [2, 5, 6]
-
-    Args and errors are those of `encoder_batch`.
-    """
-    if layout == "encoder":
-        return encoder_batch(rows, max_positions, segment)
-    width = padded_width(rows, max_positions)
-    if layout == "decoder":
-        return _causal(padded_rows("decoder", rows, width)[0])
-    batch, lengths_B = padded_rows("encoder", rows, width)
-    again = _causal(padded_rows("decoder", [[start, *row[:-1]] for row in rows], width)[0])
-    end_BxT = np.broadcast_to(lengths_B[:, None], (len(rows), width))
-    return batch | again | {"cross_key_intervals": np.stack([0 * end_BxT, end_BxT], 1)}
-
-
-def _causal(batch: dict) -> dict:
-    """Returns a decoder's batch in which each slot attends to those up to it."""
-    slot_BxT = batch["decoder_positions"]
-    return batch | {"decoder_key_intervals": np.stack([0 * slot_BxT, slot_BxT + 1], 1)}
 
 
 def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment: int = 1) -> dict:
@@ -161,9 +147,11 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
 
 
 @functools.lru_cache(maxsize=64)
-def jitted(function: Callable, model, *settings):
+def jitted(function: Callable, model, *settings, donated: int | tuple[int, ...] = ()):
     """Returns `function` jitted with its first arguments fixed; the same one at every call.
 
     jitted(function, model, 3)(params, batch)    # function(model, 3, params, batch)
+
+    `donated`: which of the arguments that are left give up their arrays.
     """
-    return jax.jit(functools.partial(function, model, *settings))
+    return jax.jit(functools.partial(function, model, *settings), donate_argnums=donated)

@@ -6,7 +6,6 @@
 Letters: B prompts, K beams, C candidates, S capacity of the KV cache, V ids.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...constraints import Count, checked
+from .batching import jitted
 from .decoding import Prompts, next_batch, required_capacity
 
 _NEVER = -1e9
@@ -76,13 +76,8 @@ def beam_search(
         positions.
     """
     capacity = required_capacity(model, prompts, max_new)
-    search = _compiled(model, beams, tuple(stop_ids), capacity)
+    search = jitted(_search, model, beams, tuple(stop_ids), capacity)
     return search(params, prompts, max_new, length_penalty, allowed_tokens)
-
-
-@functools.lru_cache(maxsize=32)
-def _compiled(model, beams, stop_ids, capacity):
-    return jax.jit(functools.partial(_search, model, beams, stop_ids, capacity))
 
 
 def _search(

@@ -11,7 +11,6 @@ other, and decoding a batch gives what decoding each of its rows alone gives.
 Letters: B rows, P slots of the longest prompt, S capacity of the KV cache, V ids.
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -98,6 +97,7 @@ def encoder_decoder_prompts(
     rows: Sequence[Sequence[int]],
     starts: Sequence[Sequence[int]],
     width: int | None = None,
+    start_width: int | None = None,
 ) -> Prompts:
     """Returns prompts for an encoder-decoder.
 
@@ -107,13 +107,13 @@ def encoder_decoder_prompts(
     Args:
       rows: the encoder's tokens of each prompt, one or more.
       starts: the first tokens of the decoder for each row, mostly bos alone.
-      width: the encoder's slots, as in `decoder_prompts`.
+      width, start_width: the slots of the encoder and of the decoder, as in `decoder_prompts`.
 
     Raises:
       ValueError: a row, or a start, has no tokens.
     """
     encoder, encoder_lengths_B = padded_rows("encoder", rows, width)
-    prompts = decoder_prompts(starts)
+    prompts = decoder_prompts(starts, width=start_width)
     slots = prompts.batch["decoder_positions"].shape[1]
     end_BxP = np.broadcast_to(encoder_lengths_B[:, None], (len(rows), slots))
     cross = {"cross_key_intervals": np.stack([0 * end_BxP, end_BxP], 1)}
@@ -167,17 +167,7 @@ class DecodeState(NamedTuple):
     seen: Any  # bool[B, V]: ids that a row holds, for the repetition penalty; or None
 
 
-def decode(
-    model,
-    params,
-    prompts: Prompts,
-    *,
-    max_new: int,
-    stop_ids: Sequence[int] = (),
-    sampling: Sampling = GREEDY,
-    keys=None,
-    allowed_tokens=None,
-) -> Decoded:
+def decode(model, params, prompts: Prompts, *, max_new: int, **settings: Any) -> Decoded:
     """Generates up to `max_new` tokens after each prompt, or up to a stop id.
 
         decoded = decode(*decoding_form(model, params), decoder_prompts([[5, 6, 7]]), max_new=20)
@@ -188,6 +178,7 @@ def decode(
       prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns.
       max_new: the most tokens to generate for each row.
       stop_ids: ids that end a row.
+      sampling: how a token is chosen; the default is greedy.
       keys: a random key for each row, so that a row's draws do not depend on its neighbours;
         required where sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask; None: all ids.
@@ -199,18 +190,8 @@ def decode(
       ValueError: `max_new` is below 1; prompt and generated tokens exceed the model's positions; a
         temperature without keys.
     """
-    *_, last = decode_stream(
-        model,
-        params,
-        prompts,
-        max_new=max_new,
-        stop_ids=stop_ids,
-        sampling=sampling,
-        keys=keys,
-        allowed_tokens=allowed_tokens,
-        chunk_size=max_new,
-    )
-    return last
+    stream = decode_stream(model, params, prompts, max_new=max_new, chunk_size=max_new, **settings)
+    return list(stream)[-1]
 
 
 def decode_stream(
@@ -229,7 +210,7 @@ def decode_stream(
     capacity = required_capacity(model, prompts, max_new)
     keys = row_keys(sampling, keys, prompts)
     prefill = jitted(_prefill, model, sampling.repetition_penalty != 1, capacity)
-    generate = _compiled(model, sampling, tuple(stop_ids))
+    generate = jitted(_generate, model, sampling, tuple(stop_ids), donated=2)
     state = prefill(params, prompts, keys, allowed_tokens)
     for limit in range(chunk_size, max_new + chunk_size, chunk_size):
         state = generate(params, prompts, state, allowed_tokens, min(limit, max_new))
@@ -270,11 +251,6 @@ def row_keys(sampling: Sampling, keys, prompts: Prompts):
     return jax.random.split(jax.random.key(0), prompts.lengths.shape[0])
 
 
-@functools.lru_cache(maxsize=32)
-def _compiled(model, sampling: Sampling, stop_ids: tuple[int, ...]):
-    return jax.jit(functools.partial(_generate, model, sampling, stop_ids), donate_argnums=2)
-
-
 def _prefill(model, is_penalised, capacity, params, prompts: Prompts, keys, allowed) -> DecodeState:
     """Runs the prompts, and returns the state with the logits of the first new token."""
     outputs, cache = model.prefill(params, prompts.batch, capacity)
@@ -282,7 +258,7 @@ def _prefill(model, is_penalised, capacity, params, prompts: Prompts, keys, allo
     last_BxE = outputs.hidden["top"][rows, prompts.lengths - 1]
     tokens_BxP = prompts.batch["decoder_input_tokens"]
     tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, capacity - tokens_BxP.shape[1])])
-    logits_BxV = _masked(outputs.head("vocabulary", last_BxE), allowed)
+    logits_BxV = next_logits(outputs, last_BxE, allowed)
     seen = None
     if is_penalised:
         live_BxP = jnp.arange(tokens_BxP.shape[1])[None] < prompts.lengths[:, None]
@@ -322,7 +298,7 @@ def _generate(
         log_probs = state.log_probs.at[at_end].set(jnp.where(finished, 0, log_prob), mode="drop")
         batch = next_batch(prompts, chosen[:, None], state.ends[:, None])
         outputs, cache = model.extend(params, state.cache, batch)
-        logits = _masked(outputs.head("vocabulary", outputs.hidden["top"][:, 0]), allowed)
+        logits = next_logits(outputs, outputs.hidden["top"][:, 0], allowed)
         seen = state.seen if state.seen is None else state.seen.at[rows, chosen].set(True)
 
         def unless_finished(new, old):
@@ -342,5 +318,7 @@ def _generate(
     return lax.while_loop(unfinished, step, state)
 
 
-def _masked(logits_BxV, allowed_V):
-    return logits_BxV if allowed_V is None else jnp.where(allowed_V[None], logits_BxV, -1e30)
+def next_logits(outputs, hidden, allowed_V):
+    """Returns the logits, f32[…, V], of the tokens after these hidden states; -1e30 if excluded."""
+    logits = outputs.head("vocabulary", hidden)
+    return logits if allowed_V is None else jnp.where(allowed_V, logits, -1e30)

@@ -7,9 +7,11 @@ Letters: B rows, V ids.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 
@@ -54,6 +56,12 @@ def choose(keys_B, logits_BxV, sampling: Sampling, seen_BxV=None):
         return most_likely(penalized(logits_BxV, seen_BxV, sampling))
     adjusted_BxV = adjusted(logits_BxV, sampling, seen_BxV)
     return jax.vmap(jax.random.categorical)(keys_B, adjusted_BxV).astype(jnp.int32)
+
+
+def numbered_keys(seed: int, numbers: Sequence[int]):
+    """Returns a random key for each number, so that a draw depends on nothing beside it."""
+    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    return fold(jax.random.key(seed), np.array(numbers, np.uint32))
 
 
 def most_likely(logits_BxV):

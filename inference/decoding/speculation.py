@@ -12,7 +12,6 @@ Gloeckle et al. 2024) or from a smaller model.
 Letters: B rows, N drafts, T tokens of a call, S capacity of the KV cache, V ids.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,9 +21,9 @@ from jax import lax
 
 from ...constraints import Count, checked
 from ...models.unrolled import next_token_only, sequential_module, unrolled
-from .batching import check_positions
-from .decoding import Decoded, Prompts, next_batch, required_capacity, row_keys
-from .sampling import GREEDY, Sampling, adjusted, most_likely
+from .batching import check_positions, jitted
+from .decoding import Decoded, Prompts, next_batch, next_logits, required_capacity, row_keys
+from .sampling import GREEDY, Sampling, adjusted, choose, most_likely
 
 
 class Drafts(NamedTuple):
@@ -113,13 +112,8 @@ def speculate(
     # Drafts beyond the last slot are not accepted, so they need no positions.
     check_positions(drafter.max_positions, "decoder", capacity, max_new, "the draft model's")
     keys = row_keys(sampling, keys, prompts)
-    run = _compiled(model, drafter, sampling, tuple(stop_ids), capacity)
+    run = jitted(_speculate, model, drafter, sampling, tuple(stop_ids), capacity)
     return run(params, draft_params, prompts, keys, allowed_tokens, max_new)
-
-
-@functools.lru_cache(maxsize=32)
-def _compiled(model, drafter, sampling, stop_ids, capacity):
-    return jax.jit(functools.partial(_speculate, model, drafter, sampling, stop_ids, capacity))
 
 
 def _speculate(
@@ -138,92 +132,86 @@ def _speculate(
     rows = jnp.arange(prompts.lengths.shape[0])
     number = drafter.number
 
-    def logits_of(outputs, hidden):
-        logits = outputs.head("vocabulary", hidden)
-        return logits if allowed_V is None else jnp.where(allowed_V, logits, -1e30)
-
-    def keys_at(slots_B, purpose):
-        return _folded(jax.vmap(jax.random.fold_in)(keys, slots_B), purpose)
-
     def start() -> SpeculationState:
+        """Reads the prompts: no drafts yet, and the last of their slots is the first accepted."""
         outputs, cache = model.prefill(params, prompts.batch, capacity + number)
         last = prompts.lengths - 1
-        logits = logits_of(outputs, outputs.hidden["top"][rows, last])
-        no_drafts = Drafts(jnp.zeros((rows.size, 0), jnp.int32), jnp.zeros((rows.size, 0, 1)))
-        _, pending = verify(keys_at(prompts.lengths, 0), logits[:, None], no_drafts, sampling)
-        verified = Verified(outputs, prompts.batch, last, pending)
-        drafter_state = drafter.start(draft_params, prompts, capacity + number)
-        drafter_state, drafts = drafter.draft(
-            draft_params, drafter_state, prompts, verified, keys_at(prompts.lengths, 1), sampling
-        )
+        logits = next_logits(outputs, outputs.hidden["top"][rows, last], allowed_V)
         tokens = prompts.batch["decoder_input_tokens"]
         tokens = jnp.pad(tokens, [(0, 0), (0, capacity + number + 1 - tokens.shape[1])])
-        tokens = tokens.at[rows, prompts.lengths].set(pending)
-        log_probs = jnp.zeros(tokens.shape, jnp.float32)
-        first = _log_prob(logits[:, None], pending[:, None])[:, 0]
         zero = jnp.zeros(rows.shape, jnp.int32)
-        return SpeculationState(
+        state = SpeculationState(
             cache=cache,
             tokens=tokens,
-            ends=prompts.lengths + 1,
-            pending=pending,
-            drafts=drafts,
-            drafter=drafter_state,
-            log_probs=log_probs.at[rows, prompts.lengths].set(first),
-            done=jnp.isin(pending, jnp.array(stop_ids, jnp.int32)),
+            ends=prompts.lengths,
+            pending=zero,
+            drafts=Drafts(jnp.zeros((rows.size, 0), jnp.int32), jnp.zeros((rows.size, 0, 1))),
+            drafter=drafter.start(draft_params, prompts, capacity + number),
+            log_probs=jnp.zeros(tokens.shape, jnp.float32),
+            done=jnp.zeros(rows.shape, bool),
             counts=DraftCounts(zero, zero, zero),
         )
-
-    def unfinished(state: SpeculationState):
-        return ~jnp.all(is_finished(state))
+        return advanced(state, outputs, prompts.batch, logits[:, None], last)[0]
 
     def is_finished(state: SpeculationState):
         return state.done | (state.ends - prompts.lengths >= max_new)
 
+    def unfinished(state: SpeculationState):
+        return ~jnp.all(is_finished(state))
+
     def step(state: SpeculationState) -> SpeculationState:
-        given = jnp.concatenate([state.pending[:, None], state.drafts.tokens], 1)
+        read = jnp.concatenate([state.pending[:, None], state.drafts.tokens], 1)
         slots = state.ends[:, None] - 1 + jnp.arange(number + 1)[None]
-        batch = next_batch(prompts, given, slots)
+        batch = next_batch(prompts, read, slots)
         outputs, cache = model.extend(params, state.cache, batch)
-        logits = logits_of(outputs, outputs.hidden["top"])
-        accepted, pending = verify(keys_at(state.ends, 0), logits, state.drafts, sampling)
-
-        # The accepted drafts and the model's own token, cut at a stop id and at the capacity.
-        column = jnp.arange(number + 1)[None]
-        new = jnp.where(column < accepted[:, None], _shifted(state.drafts.tokens), 0)
-        new = jnp.where(column == accepted[:, None], pending[:, None], new)
-        is_stop = jnp.isin(new, jnp.array(stop_ids, jnp.int32)) & (column <= accepted[:, None])
-        stops_before = jnp.cumsum(is_stop, 1) - is_stop
-        left = max_new - (state.ends - prompts.lengths)
-        live = (column <= accepted[:, None]) & (stops_before == 0) & (column < left[:, None])
-        live &= ~is_finished(state)[:, None]
-        count = live.sum(1)
-        written = jnp.where(live, state.ends[:, None] + column, state.tokens.shape[1])
-        tokens = state.tokens.at[rows[:, None], written].set(new, mode="drop")
-        new_log_probs = _log_prob(logits, new)
-        log_probs = state.log_probs.at[rows[:, None], written].set(new_log_probs, mode="drop")
-
-        verified = Verified(outputs, batch, accepted, pending)
-        drafter_state, drafts = drafter.draft(
-            draft_params, state.drafter, prompts, verified, keys_at(state.ends, 1), sampling
-        )
+        logits = next_logits(outputs, outputs.hidden["top"], allowed_V)
+        new, accepted = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
         counted = (~is_finished(state)).astype(jnp.int32)
         counts = DraftCounts(
             state.counts.steps + counted,
             state.counts.drafted + counted * number,
             state.counts.accepted + counted * accepted,
         )
-        return SpeculationState(
-            cache=cache,
-            tokens=tokens,
-            ends=state.ends + count,
+        return new._replace(counts=counts)
+
+    def advanced(state: SpeculationState, outputs, batch, logits, first):
+        """Returns the state with the verified tokens and the next drafts, and the number accepted.
+
+        `first`: the index of the pending token in the batch; its drafts come after it.
+        """
+
+        def keys_for(purpose):
+            return _folded(jax.vmap(jax.random.fold_in)(keys, state.ends), purpose)
+
+        accepted, pending = verify(keys_for(0), logits, state.drafts, sampling)
+
+        # The accepted drafts and the model's own token, cut at a stop id and at the capacity.
+        column = jnp.arange(logits.shape[1])[None]
+        drafts = jnp.pad(state.drafts.tokens, [(0, 0), (0, 1)])
+        new = jnp.where(column < accepted[:, None], drafts, 0)
+        new = jnp.where(column == accepted[:, None], pending[:, None], new)
+        is_stop = jnp.isin(new, jnp.array(stop_ids, jnp.int32)) & (column <= accepted[:, None])
+        stops_before = jnp.cumsum(is_stop, 1) - is_stop
+        left = max_new - (state.ends - prompts.lengths)
+        live = (column <= accepted[:, None]) & (stops_before == 0) & (column < left[:, None])
+        live &= ~is_finished(state)[:, None]
+        written = jnp.where(live, state.ends[:, None] + column, state.tokens.shape[1])
+        written = rows[:, None], written
+
+        verified = Verified(outputs, batch, first + accepted, pending)
+        drafter_state, drafts = drafter.draft(
+            draft_params, state.drafter, prompts, verified, keys_for(1), sampling
+        )
+        new_state = state._replace(
+            tokens=state.tokens.at[written].set(new, mode="drop"),
+            ends=state.ends + live.sum(1),
             pending=pending,
             drafts=drafts,
             drafter=drafter_state,
-            log_probs=log_probs,
+            log_probs=state.log_probs.at[written].set(_log_prob(logits, new), mode="drop"),
             done=state.done | (is_stop & live).any(1),
-            counts=counts,
         )
+        return new_state, accepted
 
     end = lax.while_loop(unfinished, step, start())
     tokens = end.tokens[:, :capacity]
@@ -274,14 +262,6 @@ def _probabilities(logits_BxTxV, sampling):
     return jax.nn.softmax(jax.vmap(lambda x: adjusted(x, sampling), 1, 1)(logits_BxTxV), -1)
 
 
-def _drawn(keys_B, logits_BxV, sampling: Sampling):
-    if not sampling.temperature:
-        return most_likely(logits_BxV)
-    return jax.vmap(jax.random.categorical)(keys_B, adjusted(logits_BxV, sampling)).astype(
-        jnp.int32
-    )
-
-
 def _folded(keys_B, number):
     return jax.vmap(lambda key: jax.random.fold_in(key, number))(keys_B)
 
@@ -291,27 +271,16 @@ def _log_prob(logits_BxTxV, tokens_BxT):
     return chosen - jax.nn.logsumexp(logits_BxTxV, -1)
 
 
-def _shifted(drafts_BxN):
-    """Drafts with one more column, for the model's own token."""
-    return jnp.pad(drafts_BxN, [(0, 0), (0, 1)])
-
-
 # --- sources of drafts -------------------------------------------------------------------------
 
 
-class OwnDrafts(NamedTuple):
-    """The first four arguments of `speculate`, for a model that drafts for itself."""
-
-    model: Any
-    params: dict
-    drafter: Drafter
-    draft_params: dict
-
-
-def own_drafts(model, params) -> OwnDrafts:
-    """Drafts by the heads for tokens ahead, of either kind, that `multi_token_prediction` trained.
+def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
+    """Returns the first four arguments of `speculate`, for a model that drafts for itself.
 
         decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
+
+    Drafts come from the heads for tokens ahead, of either kind, that `multi_token_prediction`
+    trained.
 
     Raises:
       ValueError: the model has no such heads.
@@ -323,8 +292,8 @@ def own_drafts(model, params) -> OwnDrafts:
         )
     model, params = unrolled(model, params)
     if model.config.ahead == "parallel":
-        return OwnDrafts(model, params, parallel_drafter(model), params)
-    return OwnDrafts(*next_token_only(model, params), sequential_drafter(model), params)
+        return model, params, parallel_drafter(model), params
+    return *next_token_only(model, params), sequential_drafter(model), params
 
 
 def parallel_drafter(model) -> Drafter:
@@ -338,7 +307,7 @@ def parallel_drafter(model) -> Drafter:
         rows, outputs = jnp.arange(verified.last.shape[0]), verified.outputs
         hidden_BxNxE = jnp.moveaxis(outputs.hidden["ahead"][:, rows, verified.last], 0, 1)
         logits_BxNxV = outputs.head("vocabulary", hidden_BxNxE)
-        tokens = [_drawn(_folded(keys_B, n), logits_BxNxV[:, n], sampling) for n in range(number)]
+        tokens = [choose(_folded(keys_B, n), logits_BxNxV[:, n], sampling) for n in range(number)]
         return drafter_state, Drafts(jnp.stack(tokens, 1), logits_BxNxV)
 
     return Drafter(number, start, draft)
@@ -354,12 +323,10 @@ def sequential_drafter(model) -> Drafter:
     number, call = model.config.num_ahead, sequential_module(model.config)
 
     def start(params, prompts, capacity):
-        return capacity
+        return capacity, [None] * number
 
     def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
-        capacity, caches = (
-            drafter_state if isinstance(drafter_state, tuple) else (drafter_state, [None] * number)
-        )
+        capacity, caches = drafter_state
         rows, last = jnp.arange(verified.last.shape[0]), verified.last
         states_BxTxE = verified.outputs.hidden["top"]
         tokens_BxT, next_B = verified.batch["decoder_input_tokens"], verified.pending
@@ -377,7 +344,7 @@ def sequential_drafter(model) -> Drafter:
                 capacity,
             )
             logits_BxV = verified.outputs.head("vocabulary", hidden_BxTxE[rows, last])
-            next_B = _drawn(_folded(keys_B, n), logits_BxV, sampling)
+            next_B = choose(_folded(keys_B, n), logits_BxV, sampling)
             drafts.append((next_B, logits_BxV))
             new_caches.append(cache)
         tokens, logits = (jnp.stack(x, 1) for x in zip(*drafts))
@@ -406,7 +373,7 @@ def model_drafter(model, number: Count) -> Drafter:
             batch = next_batch(prompts, token_B[:, None], (slot_B + i)[:, None])
             outputs, cache = model.extend(params, cache, batch)
             logits_BxV = outputs.head("vocabulary", outputs.hidden["top"][:, 0])
-            drawn_B = _drawn(_folded(keys_B, i), logits_BxV, sampling)
+            drawn_B = choose(_folded(keys_B, i), logits_BxV, sampling)
             return (cache, drawn_B), (drawn_B, logits_BxV)
 
         # One call more than there are drafts: the cache needs the last draft if it is accepted.
