@@ -11,7 +11,8 @@ import numpy as np
 
 from ...constraints import checked
 from ...objectives.prompt_forms import Pooling
-from ..decoding.batching import by_length, encoder_batch, jitted
+from ..decoding.batching import encoder_batch, in_batches, jitted
+from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
 from ..trained import Trained, prompt_form
 
@@ -47,20 +48,16 @@ def embed(
             "trained: leave it out."
         )
     run = jitted(_embed, trained.model, prompt.head, prompt.pooling or pooling or "mean")
-    if not all(text.strip() for text in texts):
-        raise ValueError("Got an empty text, expected some words.")
+    check_words(*texts)
     rows = [[*prompt.before, *trained.encode(text), *prompt.after] for text in texts]
     check_texts(trained, rows)
-    found: list = [None] * len(rows)
-    for chosen in by_length([len(row) for row in rows], batch_size):
-        batch = encoder_batch(
-            [rows[i] for i in chosen], trained.model.max_positions, 2 if second else 1
-        )
-        for i, vector in zip(chosen, np.asarray(run(trained.params, batch))):
-            found[i] = vector
-        if on_batch:
-            on_batch(len(set(chosen)))
-    return np.stack(found)
+
+    def vectors(chosen: list[int]) -> np.ndarray:
+        some = [rows[i] for i in chosen]
+        batch = encoder_batch(some, trained.model.max_positions, 2 if second else 1)
+        return np.asarray(run(trained.params, batch))
+
+    return np.stack(in_batches(vectors, [len(row) for row in rows], batch_size, on_batch))
 
 
 def _embed(model, head, pooling, params, batch):
@@ -72,8 +69,7 @@ def _embed(model, head, pooling, params, batch):
 
 
 def pooled(states_BxTxE, batch, pooling):
-    """Returns the hidden state of the "first" or "last" slot of each row, or the "mean" of all: [B,
-    E].
+    """Returns the hidden state [B, E] of the "first" or "last" slot of each row, or their "mean".
 
     They are states of the decoder, where the batch has one.
     """

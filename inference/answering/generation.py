@@ -10,16 +10,15 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
-from ..decoding.batching import by_length, padded_length
+from ..decoding.batching import in_batches
 from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Prompts, decode_stream, decoding_form
-from ..decoding.sampling import Sampling
+from ..decoding.sampling import Sampling, numbered_keys
 from ..decoding.speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
-from ..prompting.prompts import Prompt, batch_prompts, prompt_size
+from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_width
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask
 
@@ -140,40 +139,37 @@ def generate(
 
     Warns of `BeyondTraining` as `check_prompts` does.
     """
-    answers: list = [None] * len(prompts)
     numbers = range(len(prompts)) if numbers is None else numbers
-    layout = trained.model.layout
-    sizes = [prompt_size(layout, prompt) for prompt in prompts]
-    rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
     write = _writer(trained, decoding, draft, on_drafts)
     check_prompts(trained, prompts, decoding.max_new)
     single = on_text if len(prompts) == decoding.samples == 1 else None
-    for chosen in by_length(sizes, max(decoding.batch_size // rows_of_each, 1)):
-        batch = [prompts[i] for i in chosen]
-        found = write(batch, [numbers[i] for i in chosen], single)
-        for i, answer in zip(chosen, found):
-            answers[i] = answer
-        if on_batch:
-            on_batch(len(set(chosen)))
-    return answers
+
+    def answers(chosen: list[int]) -> list[list[Answer]]:
+        return write([prompts[i] for i in chosen], [numbers[i] for i in chosen], single)
+
+    rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
+    batch_size = max(decoding.batch_size // rows_of_each, 1)
+    sizes = [prompt_size(trained.model.layout, prompt) for prompt in prompts]
+    return in_batches(answers, sizes, batch_size, on_batch)
 
 
 def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts) -> Callable:
     """Returns (prompts, numbers, on_text) -> answers to each; unrolls parameters once."""
-    ids, layout = trained.ids, trained.model.layout
+    ids = trained.ids
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
         stop_ids=(ids.eos,),
         allowed_tokens=allowed_token_mask(ids, trained.model.vocab_size),
     )
     if decoding.own_drafts:
-        model, params, drafter, draft_params = own_drafts(trained.model, trained.params)
-        draft = Draft(drafter, draft_params)
+        model, params, *own = own_drafts(trained.model, trained.params)
+        draft = Draft(*own)
     else:
         model, params = decoding_form(trained.model, trained.params)
 
     def batch_for(prompts) -> Prompts:
-        return batch_prompts(layout, prompts, ids, _width(trained, prompts, decoding.max_new))
+        width = prompts_width(trained.model, prompts, decoding.max_new)
+        return batch_prompts(trained.model.layout, prompts, ids, width)
 
     def search(prompts, numbers, on_text):
         found = beam_search(
@@ -199,7 +195,9 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
         samples = decoding.samples
         repeated = [p for p in prompts for _ in range(samples)]
         batch = batch_for(repeated)
-        keys = _keys(decoding.seed, [n * samples + k for n in numbers for k in range(samples)])
+        keys = numbered_keys(
+            decoding.seed, [n * samples + k for n in numbers for k in range(samples)]
+        )
         answers: list[Answer] = []
         own = len(set(numbers)) * samples  # rows; the others fill up the batch
         for decoded in decoded_chunks(batch, keys, own):
@@ -241,23 +239,6 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
         return iter([decoded])
 
     return sample if decoding.beams == 1 else search
-
-
-def _width(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> int:
-    """Returns the slots to pad prompts to: few different numbers, within the model's positions."""
-    layout = trained.model.layout
-    longest = max(
-        len(p.inputs) if layout == "encoder_decoder" else prompt_size(layout, p) for p in prompts
-    )
-    limit = trained.model.max_positions
-    if limit and layout == "decoder":
-        limit = max(limit - max_new, 1)
-    return padded_length(longest, limit)
-
-
-def _keys(seed: int, numbers: Sequence[int]):
-    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    return fold(jax.random.key(seed), np.array(numbers, np.uint32))
 
 
 def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ Letters: B rows, T slots, K masks of a row, V ids.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -17,8 +17,8 @@ from jax import lax
 
 from ...constraints import Count, NonNegative, checked
 from ...objectives import PromptForm
-from ..decoding.batching import by_length, encoder_batch, jitted, padded_rows
-from ..decoding.sampling import most_likely
+from ..decoding.batching import encoder_batch, in_batches, jitted, padded_rows
+from ..decoding.sampling import most_likely, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 
@@ -33,8 +33,6 @@ class Guess(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A text with masks, as token ids."""
-
     tokens: list[int]
     masks: list[int]  # slots of the masks
 
@@ -66,24 +64,23 @@ def fill_masks(
     prompt = prompt_form(trained, "mask")
     read = [masked_text(trained, text, prompt) for text in texts]
     check_texts(trained, [one.tokens for one in read])
-    found: list = [None] * len(read)
     predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
     top = min(top, trained.ids.size)
-    for chosen in by_length([len(one.tokens) for one in read], batch_size):
+
+    def guesses(chosen: list[int]) -> Iterator[list[list[Guess]]]:
         rows = [read[i] for i in chosen]
-        slots_BxK = _mask_slots(rows)
         batch = batch_of(trained, [row.tokens for row in rows])
-        logits = jnp.where(allowed_V, predict(trained.params, batch, slots_BxK), -1e30)
-        p_BxKxN, ids_BxKxN = jax.lax.top_k(jax.nn.softmax(logits, -1), top)
-        for i, row, p, ids in zip(chosen, rows, np.asarray(p_BxKxN), np.asarray(ids_BxKxN)):
-            found[i] = [
+        logits = predict(trained.params, batch, _mask_slots(rows))
+        p_BxKxV = jax.nn.softmax(jnp.where(allowed_V, logits, -1e30), -1)
+        p_BxKxN, ids_BxKxN = jax.device_get(lax.top_k(p_BxKxV, top))
+        for row, p, ids in zip(rows, p_BxKxN, ids_BxKxN):
+            yield [
                 [Guess(trained.decode([int(x)]), int(x), float(y)) for x, y in zip(ids[k], p[k])]
                 for k in range(len(row.masks))
             ]
-        if on_batch:
-            on_batch(len(set(chosen)))
-    return found
+
+    return in_batches(guesses, [len(one.tokens) for one in read], batch_size, on_batch)
 
 
 @checked
@@ -119,20 +116,20 @@ def unmask(
     run = jitted(_unmask, trained.model, prompt.head, prompt.shift, order, bool(temperature))
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
     allowed_V = allowed_V.at[trained.ids.mask].set(False)
-    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    found: list = [None] * len(read)
-    for chosen in by_length([len(one.tokens) for one in read], batch_size):
+
+    def filled(chosen: list[int]) -> Iterator[str]:
         rows = [read[i] for i in chosen]
         batch = batch_of(trained, [row.tokens for row in rows])
-        keys = fold(jax.random.key(seed), np.array([numbers[i] for i in chosen], np.uint32))
         steps_B = np.array([steps or len(row.masks) for row in rows], np.int32)
-        tokens = run(trained.params, batch, trained.ids.mask, allowed_V, keys, steps_B, temperature)
-        for i, row, written in zip(chosen, rows, np.asarray(tokens)):
+        keys = numbered_keys(seed, [numbers[i] for i in chosen])
+        tokens_BxT = run(
+            trained.params, batch, trained.ids.mask, allowed_V, keys, steps_B, temperature
+        )
+        for row, tokens in zip(rows, np.asarray(tokens_BxT)):
             last = len(row.tokens) - len(prompt.after)
-            found[i] = trained.decode(written[len(prompt.before) : last].tolist())
-        if on_batch:
-            on_batch(len(set(chosen)))
-    return found
+            yield trained.decode(tokens[len(prompt.before) : last].tolist())
+
+    return in_batches(filled, [len(one.tokens) for one in read], batch_size, on_batch)
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
@@ -175,7 +172,10 @@ def _unmask(
     stack = "decoder" if model.layout == "decoder" else "encoder"
     tokens_BxT = batch[f"{stack}_input_tokens"]
     total_B = jnp.sum(tokens_BxT == mask, 1)
-    all_BxT = jnp.broadcast_to(jnp.arange(tokens_BxT.shape[1])[None], tokens_BxT.shape)
+    slots_T = jnp.arange(tokens_BxT.shape[1])
+    all_BxT = jnp.broadcast_to(slots_T[None], tokens_BxT.shape)
+    # A slot's draw does not depend on the padding of its row.
+    key_of_slots = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
 
     def step(s, tokens_BxT):
         masked_BxT = tokens_BxT == mask
@@ -185,20 +185,15 @@ def _unmask(
         keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, s)))(keys_B)
         if sampled:
             logits = logits / temperature
-            # A slot's draw does not depend on the padding of its row.
-            slots = jnp.arange(tokens_BxT.shape[1])
-            place_keys = jax.vmap(
-                lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, slots)
-            )(keys[:, 0])
-            chosen_BxT = jax.vmap(jax.vmap(jax.random.categorical))(place_keys, logits)
+            draw = jax.vmap(jax.vmap(jax.random.categorical))
+            chosen_BxT = draw(key_of_slots(keys[:, 0], slots_T), logits)
         else:
             chosen_BxT = most_likely(logits)
         p_BxTxV = jax.nn.softmax(logits, -1)
         sure_BxT = jnp.take_along_axis(p_BxTxV, chosen_BxT[..., None], -1)[..., 0]
         if order == "random":
-            slots = jnp.arange(tokens_BxT.shape[1])
-            draw = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
-            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(draw(keys[:, 1], slots))
+            draw = jax.vmap(jax.vmap(jax.random.uniform))
+            sure_BxT = draw(key_of_slots(keys[:, 1], slots_T))
         # Masks are spread over the steps as evenly as possible.
         count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
         sure_BxT = jnp.where(masked_BxT, sure_BxT, -1.0)

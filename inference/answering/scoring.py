@@ -7,14 +7,14 @@ Letters: B rows, T slots.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ...objectives.cross_entropy import cross_entropy
-from ..decoding.batching import by_length, jitted, padded_length
+from ..decoding.batching import in_batches, jitted, padded_length
 from ..prompting.prompts import (
     BLANK,
     Prompt,
@@ -22,6 +22,7 @@ from ..prompting.prompts import (
     completes,
     infill_prompt,
     prompt_size,
+    prompts_width,
     text_prompt,
 )
 from ..prompting.windows import check_prompts, check_texts
@@ -70,11 +71,14 @@ def score(
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]
     found = answer_log_probs(trained, answered, batch_size, on_batch)
-    scores = []
-    for (prompt, count), (_, text), log_probs in zip(answered, pairs, found):
-        names = [trained.decode([token]) for token in prompt.start[-count:]]
-        scores.append(Scored(names, log_probs.tolist(), len(BLANK.sub("", text).encode())))
-    return scores
+    return [
+        Scored(
+            [trained.decode([token]) for token in prompt.start[-count:]],
+            log_probs.tolist(),
+            len(BLANK.sub("", text).encode()),
+        )
+        for (prompt, count), (_, text), log_probs in zip(answered, pairs, found)
+    ]
 
 
 def answer_log_probs(
@@ -89,26 +93,22 @@ def answer_log_probs(
 
     Raises ValueError for a prompt of more slots than the model has positions.
     """
-    layout, found = trained.model.layout, dict[int, np.ndarray]()
+    model = trained.model
     prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
-    sizes = [prompt_size(layout, prompt) for prompt in prompts]
-    run = jitted(_log_probs, trained.model)
-    most = trained.model.max_positions
-    for chosen in by_length(sizes, batch_size):
+    run = jitted(_log_probs, model)
+
+    def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]
-        longest = max(
-            len(p.inputs) if layout == "encoder_decoder" else prompt_size(layout, p) for p in rows
-        )
-        width = padded_length(longest, most)
-        batch = batch_prompts(layout, rows, trained.ids, width).batch
+        width = prompts_width(model, rows)
+        batch = batch_prompts(model.layout, rows, trained.ids, width).batch
         for i, row, log_probs_T in zip(chosen, rows, np.asarray(run(trained.params, batch))):
             # Slot p predicts the token of slot p + 1; inputs and bos come before the first.
-            end = len(row.start) + (0 if layout == "encoder_decoder" else len(row.inputs))
-            found[i] = log_probs_T[end - answered[i][1] : end].astype(np.float64)
-        if on_batch:
-            on_batch(len(set(chosen)))
-    return [found[i] for i in range(len(prompts))]
+            end = len(row.start) + (0 if model.layout == "encoder_decoder" else len(row.inputs))
+            yield log_probs_T[end - answered[i][1] : end].astype(np.float64)
+
+    sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
+    return in_batches(log_probs, sizes, batch_size, on_batch)
 
 
 def _answered_prompt(
@@ -178,11 +178,10 @@ def hidden_log_probs(
     mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
     run, before = jitted(_log_probs_at, trained.model, form.head), len(form.before)
     check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
-    found = dict[int, np.ndarray]()
-    # Full batches only, so that all texts of a length share a program.
-    for some in by_length([len(tokens) for tokens, _ in texts], batch_size):
-        chosen = some + some[-1:] * (batch_size - len(some))
-        rows = []
+
+    def log_probs(some: list[int]) -> Iterator[np.ndarray]:
+        # Full batches only, so that all texts of a length share a program.
+        chosen, rows = some + some[-1:] * (batch_size - len(some)), []
         most = max(len(texts[i][1]) for i in chosen)
         width = 1 if most == 1 else padded_length(most)
         slots_BxK, labels_BxK = np.zeros((2, len(chosen), width), np.int32)
@@ -194,8 +193,9 @@ def hidden_log_probs(
             rows.append([*form.before, *tokens.tolist(), *form.after])
         log_probs_BxK = run(trained.params, batch_of(trained, rows), slots_BxK, labels_BxK)
         for i, log_probs_K in zip(chosen, np.asarray(log_probs_BxK)):
-            found[i] = log_probs_K[: len(texts[i][1])].astype(np.float64)
-    return [found[i] for i in range(len(texts))]
+            yield log_probs_K[: len(texts[i][1])].astype(np.float64)
+
+    return in_batches(log_probs, [len(tokens) for tokens, _ in texts], batch_size)
 
 
 def _log_probs_at(model, head, params, batch, slots_BxK, labels_BxK):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...objectives import PromptForm, TokenIds
+from ..decoding.batching import padded_length
 from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
 from ..trained import Trained, mode_of, prompt_form
 
@@ -58,6 +59,16 @@ def prompt_size(layout: str, prompt: Prompt) -> int:
     return prompt.size + 1
 
 
+def prompts_width(model, prompts: Sequence[Prompt], max_new: int = 0) -> int:
+    """Returns the slots to pad prompts to: few different numbers, within the model's positions."""
+    both_ways = model.layout == "encoder_decoder"
+    longest = max(len(p.inputs) if both_ways else prompt_size(model.layout, p) for p in prompts)
+    limit = model.max_positions
+    if limit and model.layout == "decoder":
+        limit = max(limit - max_new, 1)
+    return padded_length(longest, limit)
+
+
 def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = None) -> Prompt:
     """Returns the prompt for a text that the model continues, or reads and answers, by its mode.
 
@@ -68,7 +79,7 @@ def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = N
     that is to be continued.
     """
     if mode != "continue":  # a causal model can start from nothing
-        _check_words(text)
+        check_words(text)
     if mode in ("continue", "complete"):
         _check_no_blanks(trained, mode, text)
     return _in_form(_with_denoiser(trained, mode, denoiser), trained.encode(text))
@@ -110,7 +121,7 @@ def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> P
 
     Raises ValueError where blanks are not numbered 0, 1, …, or the vocabulary has too few of them.
     """
-    _check_words(text)
+    check_words(text)
     sentinels = trained.ids.sentinels
     numbers = [int(x) for x in BLANK.findall(text)]
     if numbers != list(range(len(numbers))):
@@ -258,6 +269,6 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
     )
 
 
-def _check_words(text: str) -> None:
-    if not text.strip():
+def check_words(*texts: str) -> None:
+    if not all(text.strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
