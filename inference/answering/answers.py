@@ -3,8 +3,8 @@
     answer(trained, "infill", [{"text": "Thank you <extra_id_0> me."}])
     # [{"filled": "Thank you for inviting me.", "blanks": [" for inviting"], "log_prob": -3.1}]
 
-Each takes items, dicts with a "text" (or "prefix" and "suffix", or "text" and "second"), and gives
-for each a dict that can be written as JSON.
+Items are dicts with a "text" (or "prefix" and "suffix", or "text" and "second"), answers are dicts
+that can be written as JSON.
 """
 
 import dataclasses
@@ -61,7 +61,24 @@ def answer(
         check_mode(trained, mode)
     if not items:
         return []
-    return _ANSWERS[mode](trained, items, options, numbers)
+    inputs = _each(items, numbers, _INPUTS.get(mode, text_of))
+    return _ANSWERS[mode](trained, mode, inputs, options, numbers)
+
+
+def _each(items: Sequence, numbers: Sequence[int] | None, make: Callable) -> list:
+    """Returns `make` of each item; its errors name the number of the item, where it has one."""
+    made = []
+    for i, item in enumerate(items):
+        try:
+            made.append(make(item))
+        except ValueError as error:
+            if numbers is None:
+                raise
+            raise ValueError(f"Item {numbers[i] + 1}: {error}") from error
+    return made
+
+
+# --- what a mode reads of an item: its text, if it is not listed here ---------------------------
 
 
 def _string(item: dict, name: str, otherwise: str | None = None) -> str:
@@ -71,31 +88,18 @@ def _string(item: dict, name: str, otherwise: str | None = None) -> str:
     return value
 
 
-def _each(items: Sequence, numbers: Sequence[int] | None, make: Callable) -> list:
-    """Returns `make` of each item; its errors name the number of the item, where it has one."""
-    found = []
-    for i, item in enumerate(items):
-        try:
-            found.append(make(item))
-        except ValueError as error:
-            if numbers is None:
-                raise
-            raise ValueError(f"Item {numbers[i] + 1}: {error}") from error
-    return found
+def _text_and_target(item: dict) -> tuple[str, str]:
+    return (text_of(item), _string(item, "target")) if "target" in item else ("", text_of(item))
 
 
-def _written(mode: str) -> Callable:
-    """The mode that goes on from each text, or reads it and answers with another one."""
-    causal = mode == "continue"  # no denoiser stands before its texts
+_INPUTS: dict[str, Callable[[dict], tuple[str, str]]] = {
+    "middle": lambda item: (_string(item, "prefix", ""), _string(item, "suffix", "")),
+    "pair": lambda item: (text_of(item), _string(item, "second")),
+    "score": _text_and_target,
+}
 
-    def write(trained, items, options: Options, numbers):
-        denoiser = None if causal else options.denoiser
-        prompts = _each(
-            items, numbers, lambda item: text_prompt(trained, mode, text_of(item), denoiser)
-        )
-        return [_record(found) for found in _generated(trained, prompts, options, numbers)]
 
-    return write
+# --- answers that are generated -----------------------------------------------------------------
 
 
 def _generated(trained, prompts, options: Options, numbers):
@@ -111,73 +115,70 @@ def _generated(trained, prompts, options: Options, numbers):
     )
 
 
-def _record(found: Sequence[Answer]) -> dict:
-    first = found[0]
+def _written(trained, mode, texts, options: Options, numbers):
+    """Continues each text, or reads it and answers with another one."""
+    denoiser = None if mode == "continue" else options.denoiser
+    prompts = _each(texts, numbers, lambda text: text_prompt(trained, mode, text, denoiser))
+    return [_record(answers) for answers in _generated(trained, prompts, options, numbers)]
+
+
+def _record(answers: Sequence[Answer]) -> dict:
+    first, *others = answers
     record = {"answer": first.text, "log_prob": first.log_prob, "ended": first.ended}
-    if len(found) > 1:
-        record["others"] = [{"answer": a.text, "log_prob": a.log_prob} for a in found[1:]]
+    if others:
+        record["others"] = [{"answer": a.text, "log_prob": a.log_prob} for a in others]
     return record
 
 
-def _infill(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, text_of)
+def _infill(trained, mode, texts, options: Options, numbers):
     prompts = _each(texts, numbers, lambda text: infill_prompt(trained, text, options.denoiser))
-    if prompt_form(trained, "infill").blanks != "together":
-        return _infill_one_by_one(trained, texts, prompts, options, numbers)
+    if prompt_form(trained, mode).blanks == "together":
+        answers = _generated(trained, prompts, options, numbers)
+    else:
+        answers = _infilled_one_by_one(trained, texts, prompts, options, numbers)
     records = []
-    for text, found in zip(texts, _generated(trained, prompts, options, numbers)):
-        whole, pieces = filled(text, found[0].text)
-        record = {"filled": whole, "blanks": pieces, "log_prob": found[0].log_prob}
-        if len(found) > 1:
-            record["others"] = [filled(text, a.text)[0] for a in found[1:]]
+    for text, (first, *others) in zip(texts, answers):
+        whole, blanks = filled(text, first.text)
+        record = {"filled": whole, "blanks": blanks, "log_prob": first.log_prob}
+        if others:
+            record["others"] = [filled(text, other.text)[0] for other in others]
         records.append(record)
     return records
 
 
-def _infill_one_by_one(trained, texts, prompts, options: Options, numbers):
-    """Each blank has an answer of its own: after its end the next one is prompted for."""
+def _infilled_one_by_one(trained, texts, prompts, options: Options, numbers) -> list[list[Answer]]:
+    """Prompts for each blank after the end of the one before; an answer names all blanks."""
     counts = [max(len(BLANK.findall(text)), 1) for text in texts]
-    answers: list[list[Answer]] = [[] for _ in texts]
-    log_probs = [0.0] * len(texts)
-    numbers = list(range(len(texts)) if numbers is None else numbers)
-    options = dataclasses.replace(
-        options, decoding=dataclasses.replace(options.decoding, samples=1), on_text=None
-    )
+    answers = [Answer("", [], 0.0, True)] * len(texts)
+    numbers = range(len(texts)) if numbers is None else numbers
+    decoding = dataclasses.replace(options.decoding, samples=1)
+    options = dataclasses.replace(options, decoding=decoding, on_text=None)
     for blank in range(max(counts)):
-        open_ = [i for i, count in enumerate(counts) if count > blank]
-        found = _generated(
-            trained, [prompts[i] for i in open_], options, [numbers[i] for i in open_]
-        )
-        for i, (first, *_) in zip(open_, found):
-            answers[i].append(first)
-            log_probs[i] += first.log_prob
+        unfilled = [i for i, count in enumerate(counts) if count > blank]
+        some, their_numbers = [prompts[i] for i in unfilled], [numbers[i] for i in unfilled]
+        for i, (one,) in zip(unfilled, _generated(trained, some, options, their_numbers)):
+            text = f"{answers[i].text}<extra_id_{blank}>{one.text}"
+            answers[i] = Answer(text, [], answers[i].log_prob + one.log_prob, one.ended)
             if counts[i] > blank + 1:
-                prompts[i] = next_blank(trained, prompts[i], blank + 1, first.tokens)
+                prompts[i] = next_blank(trained, prompts[i], blank + 1, one.tokens)
+    return [[answer] for answer in answers]
+
+
+def _middle(trained, mode, gaps, options: Options, numbers):
+    prompts = _each(gaps, numbers, lambda gap: middle_prompt(trained, *gap))
     records = []
-    for text, pieces, log_prob in zip(texts, answers, log_probs):
-        answer = "".join(f"<extra_id_{k}>{piece.text}" for k, piece in enumerate(pieces))
-        whole, blanks = filled(text, answer)
-        records.append({"filled": whole, "blanks": blanks, "log_prob": log_prob})
+    for (prefix, suffix), answers in zip(gaps, _generated(trained, prompts, options, numbers)):
+        middle = answers[0].text
+        whole = f"{prefix}{middle}{suffix}"
+        records.append({"middle": middle, "filled": whole, **_record(answers)})
     return records
 
 
-def _middle(trained, items, options: Options, numbers):
-    def part_of(item):
-        return tuple(_string(item, name, "") for name in ("prefix", "suffix"))
-
-    parts = _each(items, numbers, part_of)
-    prompts = _each(parts, numbers, lambda part: middle_prompt(trained, *part))
-    records = []
-    for (prefix, suffix), found in zip(parts, _generated(trained, prompts, options, numbers)):
-        whole = f"{prefix}{found[0].text}{suffix}"
-        records.append({"middle": found[0].text, "filled": whole, **_record(found)})
-    return records
+# --- answers that are predicted at once ---------------------------------------------------------
 
 
-def _mask(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, text_of)
+def _masks(trained, mode, texts, options: Options, numbers):
     batch_size = options.decoding.batch_size
-    found = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
     return [
         {
             "masks": [
@@ -185,11 +186,11 @@ def _mask(trained, items, options: Options, numbers):
                 for guesses in masks
             ]
         }
-        for masks in found
+        for masks in fill_masks(trained, texts, options.top, batch_size, options.on_batch)
     ]
 
 
-def _unmask(trained, items, options: Options, numbers):
+def _unmasked(trained, mode, texts, options: Options, numbers):
     decoding = options.decoding
     if decoding != dataclasses.replace(
         Decoding(max_new=decoding.max_new, batch_size=decoding.batch_size, seed=decoding.seed),
@@ -201,7 +202,7 @@ def _unmask(trained, items, options: Options, numbers):
         )
     texts = unmask(
         trained,
-        _each(items, numbers, text_of),
+        texts,
         steps=options.steps,
         order=options.order,
         temperature=decoding.temperature,
@@ -213,10 +214,10 @@ def _unmask(trained, items, options: Options, numbers):
     return [{"answer": text} for text in texts]
 
 
-def _embed(trained, items, options: Options, numbers):
+def _embeddings(trained, mode, texts, options: Options, numbers):
     vectors = embed(
         trained,
-        _each(items, numbers, text_of),
+        texts,
         pooling=options.pooling,
         second=options.second,
         batch_size=options.decoding.batch_size,
@@ -225,21 +226,10 @@ def _embed(trained, items, options: Options, numbers):
     return [{"embedding": np.round(vector.astype(float), 7).tolist()} for vector in vectors]
 
 
-def _classify(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, text_of)
-    found = classify(trained, texts, options.decoding.batch_size, options.on_batch)
-    return _named_classes(found, options)
-
-
-def _pair(trained, items, options: Options, numbers):
-    pairs = _each(items, numbers, lambda item: (text_of(item), _string(item, "second")))
-    found = judge(trained, pairs, options.decoding.batch_size, options.on_batch)
-    return _named_classes(found, options)
-
-
-def _named_classes(found, options: Options) -> list[dict]:
+def _classes(trained, mode, inputs, options: Options, numbers):
+    predict = judge if mode == "pair" else classify
     records: list[dict] = []
-    for classes in found:
+    for classes in predict(trained, inputs, options.decoding.batch_size, options.on_batch):
         if len(classes) == 1:
             records.append({"answer": f"{classes[0][1]:.3f}"})
             continue
@@ -248,23 +238,17 @@ def _named_classes(found, options: Options) -> list[dict]:
     return records
 
 
-def _tag(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, text_of)
-    found = tag(trained, texts, options.decoding.batch_size, options.on_batch)
+def _tags(trained, mode, texts, options: Options, numbers):
     return [
         {"answer": " ".join(name for _, name in words), "words": [list(pair) for pair in words]}
-        for words in found
+        for words in tag(trained, texts, options.decoding.batch_size, options.on_batch)
     ]
 
 
-def _score(trained, items, options: Options, numbers):
-    def pair(item):
-        return (text_of(item), _string(item, "target")) if "target" in item else ("", text_of(item))
-
-    pairs = _each(items, numbers, pair)
+def _scores(trained, mode, pairs, options: Options, numbers):
     batch_size = options.decoding.batch_size
-    found = score(trained, pairs, batch_size, options.on_batch, options.denoiser)
-    return [_scored(one) for one in found]
+    scores = score(trained, pairs, batch_size, options.on_batch, options.denoiser)
+    return [_scored(one) for one in scores]
 
 
 def _scored(one: Scored) -> dict:
@@ -277,17 +261,13 @@ def _scored(one: Scored) -> dict:
 
 
 _ANSWERS = {
-    "continue": _written("continue"),
-    "complete": _written("complete"),
+    **dict.fromkeys(("continue", "complete", "restore", "respond"), _written),
     "infill": _infill,
     "middle": _middle,
-    "restore": _written("restore"),
-    "respond": _written("respond"),
-    "mask": _mask,
-    "unmask": _unmask,
-    "embed": _embed,
-    "pair": _pair,
-    "classify": _classify,
-    "tag": _tag,
-    "score": _score,
+    "mask": _masks,
+    "unmask": _unmasked,
+    "embed": _embeddings,
+    **dict.fromkeys(("pair", "classify"), _classes),
+    "tag": _tags,
+    "score": _scores,
 }

@@ -140,12 +140,12 @@ def generate(
     Warns of `BeyondTraining` as `check_prompts` does.
     """
     numbers = range(len(prompts)) if numbers is None else numbers
-    write = _writer(trained, decoding, draft, on_drafts)
-    check_prompts(trained, prompts, decoding.max_new)
     single = on_text if len(prompts) == decoding.samples == 1 else None
+    write = _writer(trained, decoding, draft, single, on_drafts)
+    check_prompts(trained, prompts, decoding.max_new)
 
     def answers(chosen: list[int]) -> list[list[Answer]]:
-        return write([prompts[i] for i in chosen], [numbers[i] for i in chosen], single)
+        return write([prompts[i] for i in chosen], [numbers[i] for i in chosen])
 
     rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
     batch_size = max(decoding.batch_size // rows_of_each, 1)
@@ -153,8 +153,10 @@ def generate(
     return in_batches(answers, sizes, batch_size, on_batch)
 
 
-def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts) -> Callable:
-    """Returns (prompts, numbers, on_text) -> answers to each; unrolls parameters once."""
+def _writer(
+    trained: Trained, decoding: Decoding, draft: Draft | None, on_text, on_drafts
+) -> Callable:
+    """Returns (prompts, numbers) -> answers to each; unrolls parameters once."""
     ids = trained.ids
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
@@ -171,8 +173,8 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
         width = prompts_width(trained.model, prompts, decoding.max_new)
         return batch_prompts(trained.model.layout, prompts, ids, width)
 
-    def search(prompts, numbers, on_text):
-        found = beam_search(
+    def search(prompts, numbers):
+        best = beam_search(
             model,
             params,
             batch_for(prompts),
@@ -180,18 +182,15 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
             length_penalty=decoding.length_penalty,
             **settings,
         )
-        rows = zip(*(np.asarray(x) for x in (found.tokens, found.starts, found.ends, found.scores)))
         return [
             [
-                _answer(trained, prompt, tokens[k, start : ends[k]], decoding)._replace(
-                    log_prob=float(scores[k])
-                )
+                _answer(trained, prompt, tokens[k, start : ends[k]], decoding, scores[k : k + 1])
                 for k in range(decoding.samples)
             ]
-            for prompt, (tokens, start, ends, scores) in zip(prompts, rows)
+            for prompt, tokens, start, ends, scores in zip(prompts, *map(np.asarray, best))
         ]
 
-    def sample(prompts, numbers, on_text):
+    def sample(prompts, numbers):
         samples = decoding.samples
         repeated = [p for p in prompts for _ in range(samples)]
         batch = batch_for(repeated)
@@ -220,20 +219,10 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
         return [answers[i : i + samples] for i in range(0, len(answers), samples)]
 
     def decoded_chunks(batch, keys, own) -> Iterator:
-        sampling = decoding.sampling
+        drawn = settings | dict(sampling=decoding.sampling, keys=keys)
         if draft is None:
-            return decode_stream(
-                model,
-                params,
-                batch,
-                sampling=sampling,
-                keys=keys,
-                chunk_size=CHUNK_SIZE,
-                **settings,
-            )
-        decoded, counts = speculate(
-            model, params, *draft, batch, sampling=sampling, keys=keys, **settings
-        )
+            return decode_stream(model, params, batch, chunk_size=CHUNK_SIZE, **drawn)
+        decoded, counts = speculate(model, params, *draft, batch, **drawn)
         if on_drafts:
             on_drafts(DraftCounts(*(x[:own] for x in counts)))
         return iter([decoded])
@@ -256,10 +245,12 @@ def _answer(
     prompt: Prompt,
     generated: np.ndarray,
     decoding: Decoding,
-    log_probs: np.ndarray = np.zeros(0),  # noqa: B008
+    log_probs: np.ndarray,
 ) -> Answer:
-    """Returns the text of tokens up to the first stop string, whose tokens count as the
-    answer's."""
+    """Returns the text of tokens up to the first stop string, whose tokens count as the answer's.
+
+    `log_probs`: of each token, or one for all of them.
+    """
     tokens = [int(x) for x in generated]
     ended = bool(tokens) and tokens[-1] == trained.ids.eos
     tokens, count = (tokens[:-1] if ended else tokens), len(tokens)

@@ -30,21 +30,12 @@ def infill(
 
     Each new token runs the whole model again, so this is for a few short rows.
     """
-
-    @jax.jit
-    def corrupt(keys, rows):
-        features = batched(objective, group.features)(keys, rows)
-        # The model gets every slot of the targets, and none of their tokens.
-        ones = jnp.ones_like(features["targets"])
-        unknown = {"targets": 0 * ones, "targets_segments": ones, "targets_weights": ones}
-        return features, _arranged(model, features | unknown, group, ids)
-
-    features, batch = corrupt(keys, rows)
+    features, batch = _corrupted(objective, model, ids, group, keys, rows)
     decode = jax.jit(
         lambda params: greedy_targets(model, params, batch), out_shardings=_everywhere(params)
     )
-    predicted = decode(params)
-    given, truth, predicted = jax.device_get((features["inputs"], features["targets"], predicted))
+    arrays = features["inputs"], features["targets"], decode(params)
+    given, truth, predicted = jax.device_get(arrays)
     return [
         Infilled(*(_until(np.asarray(tokens).tolist(), ids.eos) for tokens in row))
         for row in zip(given, predicted, truth)
@@ -59,13 +50,7 @@ def fill_in_place(
     In the result sentinel k stands for the k-th mask. Tokens that an objective predicts without
     masking them are left out, and so are rows without a mask and masks beyond the sentinels.
     """
-
-    @jax.jit
-    def corrupt(keys, rows):
-        features = batched(objective, group.features)(keys, rows)
-        return features, _arranged(model, features, group, ids)
-
-    features, batch = corrupt(keys, rows)
+    features, batch = _corrupted(objective, model, ids, group, keys, rows)
     heads = [form.head for form in objective.prompt_forms if form.mode in ("mask", "unmask")]
 
     def predict(params):
@@ -82,10 +67,22 @@ def fill_in_place(
     return [example for example in filled if example.truth]
 
 
-def _arranged(model, features, group: RowGroup, ids: TokenIds) -> dict:
-    """Returns the model's batch, of rows of one document each."""
+def _corrupted(objective: Objective, model, ids: TokenIds, group: RowGroup, keys, rows: Row):
+    """Returns the features, and the batch of the model, which has no token of the targets."""
     arrange = LAYOUTS[model.layout].arrange
-    return jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1))(features)
+
+    @jax.jit
+    def corrupt(keys, rows):
+        features = batched(objective, group.features)(keys, rows)
+        unknown = {}
+        if "targets" in features:
+            ones = jnp.ones_like(features["targets"])
+            unknown = {"targets": 0 * ones, "targets_segments": ones, "targets_weights": ones}
+        return features, jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1))(
+            features | unknown
+        )
+
+    return corrupt(keys, rows)
 
 
 def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted) -> Infilled:

@@ -69,15 +69,13 @@ def items_of(
     Raises ValueError where there are none, where several arguments give them, and where the mode
     does not take such items.
     """
-    gap = {"prefix": prefix, "suffix": suffix}
-    gap = {key: value for key, value in gap.items() if value is not None}
-    if cursor:
-        gap = around_cursor(cursor)
-    given = [bool(texts), bool(file), bool(gap)]
-    if sum(given) != 1:
+    ends = {"prefix": prefix, "suffix": suffix}
+    gap = around_cursor(cursor) if cursor else {k: v for k, v in ends.items() if v is not None}
+    sources = sum(map(bool, (texts, file, gap)))
+    if sources != 1:
         raise ValueError(
             "Expected one of: texts, --file, or --prefix and --suffix (or --cursor); got "
-            f"{'none' if not any(given) else 'several'} of them."
+            f"{'several' if sources else 'none'} of them."
         )
     if gap and mode != "middle":
         raise ValueError(
@@ -95,8 +93,7 @@ def items_of(
         if len(texts) != 2:
             raise ValueError(
                 f"Got {len(texts)} of the two texts that mode 'pair' takes: give both, or --file "
-                "with "
-                'the fields "text" and "second" in each line.'
+                'with the fields "text" and "second" in each line.'
             )
         return [{"text": texts[0], "second": texts[1]}]
     scored = {} if target is None else {"target": target}

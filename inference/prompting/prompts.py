@@ -241,28 +241,24 @@ def few_shot_prompt(
     return separator.join([*shown, last.rstrip(" ")])
 
 
+_FILLED_BY = {  # mode of a model -> how it fills blanks
+    "infill": "this model fills them in mode 'infill': give --mode=infill",
+    "middle": "this model fills one gap, in mode 'middle': give what stands around it as --prefix "
+    "and --suffix",
+    "mask": "this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for each "
+    "of them",
+}
+
+
 def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
-    """Raises ValueError for blanks in a text that nothing would fill, with what would fill them."""
     if not BLANK.search(text):
         return
-    trained_for = {form.mode for form in trained.prompt_forms}
-    if "infill" in trained_for:
-        fills = "this model fills them in mode 'infill': give --mode=infill"
-    elif "middle" in trained_for:
-        fills = (
-            "this model fills one gap, in mode 'middle': give what stands around it as --prefix "
-            "and --suffix"
-        )
-    elif "mask" in trained_for:
-        fills = (
-            "this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for each "
-            "of them"
-        )
-    else:
-        fills = (
-            "this model has not learned to; one that span_corruption or ul2 trained fills them, "
-            f"such as `pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
-        )
+    modes = {form.mode for form in trained.prompt_forms}
+    never = (
+        "this model has not learned to; one that span_corruption or ul2 trained fills them, "
+        f"such as `pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
+    )
+    fills = next((how for name, how in _FILLED_BY.items() if name in modes), never)
     raise ValueError(
         f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text. Should they "
         f"be filled? Then {fills}. To continue the text, leave them out."

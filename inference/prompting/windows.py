@@ -18,20 +18,17 @@ SHOWN = 16  # tokens of a text that is too long, by which it is found again
 
 
 class BeyondTraining(UserWarning):
-    """Text that is longer than the rows that a model was trained on.
+    """Text that takes more `slots` of a stack than the rows that a model was `trained` on.
 
     Args:
-      stack: that reads it.
-      slots: that it takes.
-      trained: slots of the longest rows of training.
-      said: what to do about it.
+      remedy: a sentence that says what to do about it.
       held: what else is in those slots, such as ", with up to 6 new tokens".
     """
 
-    def __init__(self, stack: str, slots: int, trained: int, said: str, held: str = ""):
+    def __init__(self, stack: str, slots: int, trained: int, remedy: str, held: str = ""):
         super().__init__(
             f"Got a text that takes {slots} slots of the {stack}{held}, and the rows of training "
-            f"had {trained}: what lies beyond them the model has not learned to read. {said}"
+            f"had {trained}: what lies beyond them the model has not learned to read. {remedy}"
         )
         self.stack, self.slots, self.trained = stack, slots, trained
 
@@ -76,5 +73,5 @@ def _check(trained: Trained, stack: str, slots: int, row: Sequence[int], max_new
     held = f", with up to {max_new} new tokens" if max_new else ""
     left = longest - (slots - max_new)
     fewer = f" or max_new={left}" if max_new and left > 0 else ""
-    said = f"Give {shorter}{fewer}, or train with longer sequence_lengths."
-    warnings.warn(BeyondTraining(stack, slots, longest, said, held), stacklevel=3)
+    remedy = f"Give {shorter}{fewer}, or train with longer sequence_lengths."
+    warnings.warn(BeyondTraining(stack, slots, longest, remedy, held), stacklevel=3)

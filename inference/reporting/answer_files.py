@@ -24,10 +24,11 @@ from .printing import draft_counts, progress_of
 
 def write_answers(console: Console, trained: Trained, request: Request) -> None:
     """Writes answers line by line, in order, after those that the file has already."""
-    items, out = request.items, AnswerFile(str(request.out), request.items)
+    items, arguments = request.items, request.arguments
+    out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
-        console.print(f"{request.out} holds {out.done} answers already: continuing after them.")
+        console.print(f"{arguments.out} holds {out.done} answers already: continuing after them.")
     chunk = 8 * request.options.decoding.batch_size  # lines that are sorted by length together
     with (
         draft_counts(console, request.options) as options,
@@ -37,11 +38,11 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
         out.answer_rest(
             lambda some, numbers: answer(trained, request.mode, some, options, numbers), chunk
         )
-    console.print(f"{request.out} holds {len(items)} answers.")
+    console.print(f"{arguments.out} holds {len(items)} answers.")
     if errors := out.errors():
         console.print(f'{errors} of them are an "error", which says why there is no answer.')
-    field = request.answer_field
-    if field and request.mode in WRITING and all(field in item for item in items):
+    field = arguments.answer
+    if arguments.examples and request.mode in WRITING and all(field in item for item in items):
         right = out.exact_matches("expected" if field == "answer" else field)
         console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")
 
@@ -67,29 +68,23 @@ class AnswerFile:
         """
         path, settings = self._made_by(), json.loads(json.dumps(settings))
         if self.done and path.exists():
-            before = self._read_made_by(path)
-            names = [n for n in {**before, **settings} if before.get(n) != settings.get(n)]
-            if names:
-                changes = ", ".join(
-                    f"{n}={before.get(n)!r}, not {settings.get(n)!r}" for n in names
+            before = _object(path.read_bytes())
+            if before is None:
+                raise ValueError(
+                    f"{path} is damaged, which says how the answers in {self._path} were made: "
+                    "delete it to go on with them as they are, or give another --out."
                 )
+            changes = ", ".join(
+                f"{name}={before.get(name)!r}, not {settings.get(name)!r}"
+                for name in {**before, **settings}
+                if before.get(name) != settings.get(name)
+            )
+            if changes:
                 raise ValueError(
                     f"{self._path} holds answers that were made with {changes}: give another "
                     "--out, or delete it."
                 )
         path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
-
-    def _read_made_by(self, path: Path) -> dict:
-        try:
-            before = json.loads(path.read_text("utf-8"))
-        except (ValueError, RecursionError):
-            before = None
-        if not isinstance(before, dict):
-            raise ValueError(
-                f"{path} is damaged, which says how the answers in {self._path} were made: delete "
-                "it to go on with them as they are, or give another --out."
-            )
-        return before
 
     def append(self, records: Sequence[dict]) -> None:
         """Writes the next answers, whole and synced to disk.
@@ -136,34 +131,35 @@ class AnswerFile:
         return Path(f"{self._path}.made_by.json")
 
     def _whole_lines(self) -> int:
+        """Returns the number of answers in the file, and cuts off what a kill left of another."""
         if not self._path.exists():
             return 0
-        data = self._path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        lines = whole.split(b"\n")[:-1]
+        *lines, torn = self._path.read_bytes().split(b"\n")
         for number, line in enumerate(lines):
-            self._check(number, line)
-        torn = data[len(whole) :]
+            item = self._items[number] if number < len(self._items) else None
+            record = _object(line)
+            if item is None or record is None or _differs(item, record):
+                raise ValueError(
+                    f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: "
+                    "the answers are to another file. Give another --out, or delete it."
+                )
         if torn and not (torn.startswith(b"{") and self._made_by().exists()):
             raise ValueError(
                 f"{self._path} holds {torn[:40]!r}, which is no answer: give another --out, or "
                 "delete it."
             )
         if torn:
-            os.truncate(self._path, len(whole))
+            os.truncate(self._path, self._path.stat().st_size - len(torn))
         return len(lines)
 
-    def _check(self, number: int, line: bytes) -> None:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            found = None
-        item = self._items[number] if number < len(self._items) else None
-        if item is None or not isinstance(found, dict) or _differs(item, found):
-            raise ValueError(
-                f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: the "
-                "answers are to another file. Give another --out, or delete it."
-            )
+
+def _object(text: bytes) -> dict | None:
+    """Returns the JSON object that this is, if it is one."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _answers(answer: Callable, items: list[dict], numbers: Sequence[int]) -> list[dict]:

@@ -1,7 +1,6 @@
 """Shows passages with blanks, with a model's predictions and the true text."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import jax
 import numpy as np
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from ...data.corpus import Piece
 from ...objectives import Objective, TokenIds, members_of, plan
 from ...objectives.contract import Row
 from ...objectives.layouts import LAYOUTS
@@ -16,32 +16,7 @@ from ..answering.infill import Infilled, fill_in_place, infill
 
 Decode = Callable[[Sequence[int]], str]
 
-FILLING = {
-    "complete",
-    "infill",
-    "restore",
-    "respond",
-    "mask",
-    "unmask",
-}  # modes that predict tokens
-
-
-class HeldoutDocument(Protocol):
-    """A held-out document, as `data.corpus.Piece`."""
-
-    @property
-    def tokens(self) -> np.ndarray:
-        """i32[n]"""
-
-    @property
-    def parts(self) -> np.ndarray | None:
-        """i32[n], as in `Row`"""
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        """i32[n], as in `Row`"""
-
-
+FILLING = {*("complete", "infill", "restore", "respond", "mask", "unmask")}  # predict tokens
 PASSAGE = 96  # tokens; fewer where the model has few positions
 
 
@@ -52,7 +27,7 @@ def show_passages(
     params,
     ids: TokenIds,
     decode: Decode,
-    documents: Sequence[HeldoutDocument],
+    documents: Sequence[Piece],
     rows: int = 4,
 ) -> None:
     """Fills in passages of documents with the first member that hides tokens.
@@ -66,16 +41,13 @@ def show_passages(
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective) if _fills(m.objective)]
     # Inputs and targets together are little longer than the passage.
-    most = model.max_positions // 2
-    size = min(PASSAGE, most) if most else PASSAGE
+    size = min(PASSAGE, model.max_positions // 2 or PASSAGE)
     whole = objective.rows in ("document", "parts", "labels")
     passages = (_whole if whole else _cut)(documents, size, rows)
     if not members or not passages.tokens.size:
         return
     needs = layout.lengths(members[0].lengths(passages.tokens.shape[1]))
-    shape: dict[str, int] = {
-        stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs
-    }
+    shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
     (group,) = plan(members[0], layout, ids, [shape])
     keys = jax.random.split(jax.random.key(0), len(passages.tokens))
     fill = infill if "targets" in group.features else fill_in_place
@@ -87,7 +59,7 @@ def show_passages(
         print_example(console, example, ids.sentinels, decode)
 
 
-def _cut(documents: Sequence[HeldoutDocument], size: int, rows: int) -> Row:
+def _cut(documents: Sequence[Piece], size: int, rows: int) -> Row:
     """Returns passages of one size spread over the documents; none of too few."""
     text = np.concatenate([document.tokens for document in documents])
     starts = np.linspace(0, text.size - size, rows if text.size >= size else 0).astype(int)
@@ -95,7 +67,7 @@ def _cut(documents: Sequence[HeldoutDocument], size: int, rows: int) -> Row:
     return Row(tokens, np.ones_like(tokens), np.zeros_like(starts))
 
 
-def _whole(documents: Sequence[HeldoutDocument], size: int, rows: int) -> Row:
+def _whole(documents: Sequence[Piece], size: int, rows: int) -> Row:
     """Returns the first documents of at most twice that size, an even number."""
     chosen = [d for d in documents if 0 < d.tokens.size <= 2 * size][:rows]
     chosen = chosen[: len(chosen) // 2 * 2]
@@ -126,7 +98,7 @@ def _fills(objective: Objective) -> bool:
 def print_example(
     console: Console, example: Infilled, sentinels: Sequence[int], decode: Decode
 ) -> None:
-    """Returns a passage with numbered blanks, then the prediction and the truth for each blank."""
+    """Prints a passage with numbered blanks, then the prediction and the truth for each blank."""
     passage = Text()
     for blank, tokens in _pieces(example.given, sentinels):
         if blank is not None:
@@ -140,10 +112,10 @@ def print_example(
         if blank is None and not right:
             continue
         name = "goes on" if blank is None else f"⟨{blank}⟩"
-        said = guess.get(blank, "")
-        style = "green" if said == right else "red"
+        predicted = guess.get(blank, "")
+        style = "green" if predicted == right else "red"
         console.print(
-            f"  [bold yellow]{name}[/] predicted [{style}]{escape(repr(said))}[/]"
+            f"  [bold yellow]{name}[/] predicted [{style}]{escape(repr(predicted))}[/]"
             f"  truth {escape(repr(right))}"
         )
 

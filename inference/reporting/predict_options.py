@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from ..answering.answers import Options
@@ -51,16 +50,12 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Request(NamedTuple):
-    """A mode, the items that it answers, and where the answers go."""
+    """A mode and the items that it answers."""
 
     mode: str
-    chosen: bool  # by the user; else it is what the model was trained for
     items: list[dict]
     options: Options
-    layer: str  # of hidden states
-    out: str | None  # the file of answers; None: the terminal
-    against: list[str] | None  # texts whose embeddings are compared with
-    answer_field: str | None  # of the items, which few-shot prompts end before
+    arguments: argparse.Namespace  # of the command line
     made_by: dict[str, Any]  # what the answers depend on, beside the items
 
 
@@ -81,41 +76,27 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     mode = "score" if arguments.score else arguments.mode or mode_of(trained)
     if not arguments.score:
         check_mode(trained, mode)
-    check_used(arguments.given, mode)
+    for name, modes in _USED_BY.items():
+        if mode not in modes and name in arguments.given:
+            raise ValueError(
+                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give "
+                f"--mode; modes that use it: {', '.join(modes)}."
+            )
     sources = ("texts", "target", "file", "prefix", "suffix", "cursor")
     items = items_of(mode, **{name: values[name] for name in sources})
     if arguments.examples:
         items = with_examples(items, arguments.examples, arguments.template, arguments.answer)
-    if arguments.masks:
-        items = with_masks(items, arguments.masks)
+    items = with_masks(items, arguments.masks)
     shared = {field.name for field in dataclasses.fields(Decoding)} & values.keys()
     stops = tuple(text.replace("\\n", "\n") for text in arguments.stop)
     decoding = Decoding(stop_strings=stops, **{name: values[name] for name in shared})
     others = ("denoiser", "top", "steps", "order", "pooling")
+    options = Options(decoding=decoding, **{name: values[name] for name in others})
     made_by = {name: x for name, x in values.items() if name not in _CHANGES_NO_ANSWER}
-    return Request(
-        mode=mode,
-        chosen=bool(arguments.score or arguments.mode),
-        items=items,
-        options=Options(decoding=decoding, **{name: values[name] for name in others}),
-        layer=arguments.layer,
-        out=arguments.out,
-        against=arguments.against,
-        answer_field=arguments.answer if arguments.examples else None,
-        made_by={**made_by, "mode": mode, "step": trained.step},
-    )
+    made_by |= {"mode": mode, "step": trained.step}
+    return Request(mode, items, options, arguments, made_by)
 
 
 def with_draft(request: Request, draft: Draft) -> Request:
     """Returns the request with a smaller model for speculative decoding."""
     return request._replace(options=dataclasses.replace(request.options, draft=draft))
-
-
-def check_used(given: Collection[str], mode: str) -> None:
-    """Raises ValueError for an option that was given and that the mode does not use."""
-    for name, modes in _USED_BY.items():
-        if mode not in modes and name in given:
-            raise ValueError(
-                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give "
-                f"--mode; modes that use it: {', '.join(modes)}."
-            )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..answering.answers import Options, answer
@@ -24,7 +24,7 @@ MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
 def print_mode(console: Console, run: str, trained: Trained, request: Request) -> None:
     """Prints a line: what the model is going to do, and why."""
-    mode, chosen = request.mode, request.chosen
+    mode, chosen = request.mode, request.arguments.mode or request.arguments.score
     about = MODES[mode].about if mode in MODES else "tells how likely a text is"
     if not chosen and trained.prompt_forms:
         about += ", prompted as in training"
@@ -49,14 +49,10 @@ def print_answers(console: Console, trained: Trained, request: Request) -> None:
             for item, record in zip(items, records):
                 print_answer(console, mode, item, record)
             return
-        others, texts = records, [item["text"] for item in items]
-        against = request.against or texts
-        if request.against:
-            # Of two towers, the second reads what is compared with; to one encoder both are the
-            # same.
-            second = dataclasses.replace(options, second=True)
-            others = answer(trained, "embed", [{"text": text} for text in against], second)
-        print_embeddings(console, records, others, texts, against)
+        against = [{"text": text} for text in request.arguments.against or ()]
+        # Of two towers, the second reads what is compared with; to one encoder both are the same.
+        second = dataclasses.replace(options, second=True)
+        print_embeddings(console, items, records, against, answer(trained, mode, against, second))
 
 
 @contextlib.contextmanager
@@ -125,7 +121,7 @@ def _print_several(console: Console, before: Text, answers: Sequence[str]) -> No
 
 def _print_masks(console: Console, text: str, masks: Sequence) -> None:
     console.print(Text(text), soft_wrap=True)
-    table = Table(box=None, header_style="bold")
+    table = _table()
     for number in range(1, len(masks) + 1):
         table.add_column(f"mask {number}")
         table.add_column("p", justify="right")
@@ -137,31 +133,35 @@ def _print_masks(console: Console, text: str, masks: Sequence) -> None:
 
 def print_embeddings(
     console: Console,
+    items: Sequence[dict],
     records: Sequence[dict],
-    others: Sequence[dict],
-    texts: Sequence[str],
-    other_texts: Sequence[str],
+    against: Sequence[dict],
+    their_records: Sequence[dict],
 ) -> None:
-    """Prints cosines of the embeddings of texts (rows) with those of others (columns), if there are
-    any."""
+    """Prints cosines of the embeddings of items (rows) with those of others, else of each other."""
     size = len(records[0]["embedding"])
     console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
-    if others is records and len(records) == 1:
-        return
-    left, right = (np.array([x["embedding"] for x in some]) for some in (records, others))
-    table = Table(title="Cosines", title_justify="left", box=None, header_style="bold")
-    table.add_column("")
-    for text in other_texts[:MOST_SIMILAR]:
-        table.add_column(Text(text[:16]), justify="right")
-    for text, row in zip(texts, (left @ right.T)[:, :MOST_SIMILAR]):
-        table.add_row(Text(text[:40]), *(f"{x:.3f}" for x in row))
+    if not against:
+        against, their_records = items, records
+        if len(items) == 1:
+            return
+    left, right = (np.array([x["embedding"] for x in some]) for some in (records, their_records))
+    table = _table("", title="Cosines")
+    for item in against[:MOST_SIMILAR]:
+        table.add_column(Text(item["text"][:16]), justify="right")
+    for item, row in zip(items, (left @ right.T)[:, :MOST_SIMILAR]):
+        table.add_row(Text(item["text"][:40]), *(f"{x:.3f}" for x in row))
     console.print(table)
+
+
+def _table(*columns: str | Column, title: str | None = None) -> Table:
+    return Table(*columns, title=title, title_justify="left", box=None, header_style="bold")
 
 
 def answer_states(console: Console, trained: Trained, request: Request) -> None:
     """Writes the hidden states of texts as arrays, or prints what stands near to what."""
-    texts, out = [text_of(item) for item in request.items], request.out
-    layers = layers_named(trained, request.layer)
+    texts, out = [text_of(item) for item in request.items], request.arguments.out
+    layers = layers_named(trained, request.arguments.layer)
     if not out:
         return print_states(console, trained, texts, layers)
     batch_size = request.options.decoding.batch_size
@@ -179,10 +179,9 @@ def print_states(
         names = [repr(trained.decode([token])) for token in of_text[i].tokens]
         for layer, states_TxE in zip(layers, of_text[i].layers):
             title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
-            table = Table(title=title, title_justify="left", box=None, header_style="bold")
-            table.add_column("token")
-            table.add_column("norm", justify="right")
-            table.add_column("nearest, by cosine")
+            table = _table(
+                "token", Column("norm", justify="right"), "nearest, by cosine", title=title
+            )
             for name, norm, near in zip(names, *_nearest(states_TxE)):
                 nearest = ", ".join(f"{names[k]} {cosine:.2f}" for k, cosine in near)
                 table.add_row(Text(name), f"{norm:.3g}", Text(nearest))
@@ -195,11 +194,10 @@ def _nearest(states_TxE: np.ndarray) -> tuple[np.ndarray, list[list[tuple[int, f
     unit_TxE = states_TxE / np.maximum(norms, 1e-12)[:, None]
     cosines = unit_TxE @ unit_TxE.T
     order = np.argsort(-cosines, axis=-1, kind="stable")
-    near = [
+    return norms, [
         [(int(k), float(cosines[i, k])) for k in row if k != i][:NEAREST]
         for i, row in enumerate(order)
     ]
-    return norms, near
 
 
 @contextlib.contextmanager

@@ -163,8 +163,8 @@ def test_a_first_word_keeps_its_space():
 
     one = model("decoder")[0]._replace(decode=decode)
     prompt = Prompt([], [1, 2, 3], before=[1, 2, 3])
-    assert _answer(one, prompt, np.array([4]), Decoding()).text == " Paris"
-    assert _answer(one, Prompt([], []), np.array([4]), Decoding()).text == "Paris"
+    assert _answer(one, prompt, np.array([4]), Decoding(), np.zeros(1)).text == " Paris"
+    assert _answer(one, Prompt([], []), np.array([4]), Decoding(), np.zeros(1)).text == "Paris"
 
 
 def test_callbacks_while_generating():
