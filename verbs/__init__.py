@@ -21,6 +21,18 @@ VERBS = {
 }
 
 
+def make_parser(verb: str, about: str | None, **settings):
+    """Returns an `argparse.ArgumentParser` whose help has `about` as it is written."""
+    import argparse  # here, so that `pretrax --help` does not wait for it
+
+    return argparse.ArgumentParser(
+        prog=f"pretrax {verb}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **settings,
+    )
+
+
 def run(verb: str, argv: Sequence[str] | None = None) -> None:
     """Imports a verb, and no other, and runs it with these arguments or the program's own."""
     if os.getcwd() not in sys.path:

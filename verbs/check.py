@@ -24,6 +24,7 @@ from ..objectives.token_ids import specimen_ids
 from ..training.settings.bound import parameters
 from ..training.settings.command_line import mistakes_in_words
 from ..training.settings.user_modules import import_module
+from . import make_parser
 
 SPECIMEN = specimen_ids(1000)
 
@@ -42,11 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="pretrax check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("check", __doc__)
     parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
     parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")

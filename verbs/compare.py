@@ -1,5 +1,4 @@
-"""Compares objectives, models or settings: trains variants of a run with several seeds, and
-measures.
+"""Compares objectives, models or settings: trains and measures variants of a run over seeds.
 
     pretrax compare masking_rate
     pretrax compare my_comparison.gin --gin.SEEDS="[0, 1, 2]" --workers=2
@@ -46,17 +45,16 @@ from ..training.settings.command_line import (
     mistakes_in_words,
     parse_with_gin,
 )
+from . import make_parser
 
 LOCK = ".lock"  # held by the command that compares
 MORE = (
     'To go on: more seeds (--gin.SEEDS="[0, 1, 2, 3, 4, 5]"), variants or yardsticks; only what is '
-    "missing "
-    "is run."
+    "missing is run."
 )
 ONE_SEED = (
     "One seed gives no intervals, and says of no difference whether another seed would give it "
-    "too: "
-    'give --gin.SEEDS="[0, 1, 2, 3, 4]". Runs that are there are kept.'
+    'too: give --gin.SEEDS="[0, 1, 2, 3, 4]". Runs that are there are kept.'
 )
 
 
@@ -69,17 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]:
-    parser = argparse.ArgumentParser(
-        prog="pretrax compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "comparison",
-        metavar="NAME",
-        help="a name of gin_configs/comparisons, or a gin file of yours",
-    )
+    parser = make_parser("compare", __doc__, allow_abbrev=False)
+    names = "a name of gin_configs/comparisons, or a gin file of yours"
+    parser.add_argument("comparison", metavar="NAME", help=names)
     workers = (
         "runs at a time, each on its share of the cores (default: one a core; 1 with accelerators)"
     )
@@ -104,9 +94,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     console = Console(highlight=False)  # `make_console` would take the devices, which the runs need
     if not console.is_terminal:
         console.width = 120
-    comparison = read_comparison(
-        options.comparison, given.bindings, given.search_paths, given.trusted
-    )
+    _, *settings = given
+    comparison = read_comparison(options.comparison, *settings)
     if options.slurm:
         check_budgets(comparison)
     directory, paths = comparison.directory, given.search_paths
@@ -175,7 +164,5 @@ def print_end(console: Console, directory: str, failed: Sequence[Cell]) -> None:
         words = f"\nFailed: {cell.name}: {failure}\n  (all that it printed: {log})"
         console.print(words, markup=False)
     again = "The same command runs what failed again." if failed else MORE
-    console.print(
-        f"\n{directory} holds report.html, report.md, results.jsonl and runs/. {again}",
-        markup=False,
-    )
+    holds = f"{directory} holds report.html, report.md, results.jsonl and runs/."
+    console.print(f"\n{holds} {again}", markup=False)

@@ -45,8 +45,14 @@ from ..training.saved.imported_runs import (
 from ..training.saved.runs import open_run
 from ..training.settings.command_line import add_trust_argument, at_least, mistakes_in_words
 from ..training.settings.configuration import read_directory
+from . import make_parser
 
 HF, T5X = "hf:", "t5x:"
+# The sources for which an option has a meaning.
+USED_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("tokenizer", "sentinels", "specials"), (HF, T5X)),
+    **dict.fromkeys(("model", "unscaled"), (T5X,)),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,11 +68,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="pretrax convert",
-        usage="%(prog)s --from=hf:DIR|t5x:DIR|RUN --to=RUN|hf:DIR [options]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = make_parser(
+        "convert", __doc__, usage="%(prog)s --from=hf:DIR|t5x:DIR|RUN --to=RUN|hf:DIR [options]"
     )
     add = parser.add_argument
     source = "a directory of transformers, a checkpoint of T5X, or a run to export"
@@ -96,13 +99,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             f"cannot convert from {options.source!r} to {options.to!r}: one of the two is a run "
             "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
         )
-    kind = next((k for k in (HF, T5X) if options.source.startswith(k)), "")
-    imports = [(name, (HF, T5X)) for name in ("tokenizer", "sentinels", "specials")]
-    for name, of in (*imports, ("model", (T5X,)), ("unscaled", (T5X,))):
-        if getattr(options, name) not in (None, "") and kind not in of:
+    for name, of in USED_BY.items():
+        if getattr(options, name) not in (None, "") and not options.source.startswith(of):
             parser.error(
                 f"got --{name} with --from={options.source}, expected it with "
-                f"{' or '.join(f'--from={k}DIR' for k in of)} alone: leave it out"
+                f"{' or '.join(f'--from={kind}DIR' for kind in of)} alone: leave it out"
             )
     return options
 
@@ -129,8 +130,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     """Writes the run directory and prints what it holds and what to run next."""
     run_dir, vocabulary = options.to, imported.vocabulary
     rows = embedding_rows(imported.model, vocabulary and vocabulary.ids)
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with bar as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         count = write_parameters(run_dir, reported(progress, imported.arrays), rows)
     if imported.files:
         keep_files(imported.files, Path(run_dir) / run_directory.IMPORTED)
@@ -138,9 +138,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
         vocabularies.save_vocabulary(run_dir, vocabulary)
     if imported.classes:
         run_directory.save_classes(run_dir, imported.classes)
-    settings = dict(imported.settings)
-    if options.dtype is not None:
-        settings["dtype"] = options.dtype
+    settings = {**imported.settings, **({"dtype": options.dtype} if options.dtype else {})}
     if imported.prompt_forms:
         save_prompt_forms(run_dir, imported.prompt_forms)
     # Last: a directory with a config is a whole one.

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..comparing.yardsticks import YARDSTICKS
 from ..comparing.yardsticks.heldout_loss import evaluator
@@ -48,6 +48,7 @@ from ..training.settings.command_line import (
     opening,
 )
 from ..training.settings.configuration import run_of_directory
+from . import make_parser
 
 OF_TASKS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
 OF_ANSWERS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with mistakes_in_words(options.traceback):
         check_alone("evaluate")
         keep_compiled()
-        steps = checkpoints_asked(options)
+        steps = steps_of(options)
         if options.heldout:
             evaluate_heldout(console, options, steps)
         elif options.yardstick:
@@ -70,41 +71,34 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="pretrax evaluate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
+    parser = make_parser("evaluate", __doc__)
+    add = parser.add_argument
+    add("--run", required=True, metavar="RUN", help="the directory of a run")
     task = "a SeqIO task or mixture with metrics; repeatable"
-    parser.add_argument("--task", action="append", default=[], help=task)
-    labelled = "TSV or JSONL with the columns `text` and `label`"
-    parser.add_argument("--labelled", metavar="FILE", help=labelled)
-    parser.add_argument("--module", action="append", help="module or .py file of tasks; repeatable")
-    parser.add_argument("--data_dir", help="of TensorFlow Datasets")
+    add("--task", action="append", default=[], help=task)
+    add("--labelled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")
+    add("--module", action="append", help="module or .py file of tasks; repeatable")
+    add("--data_dir", help="of TensorFlow Datasets")
     caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
-    parser.add_argument("--cache_dir", action="append", default=[], metavar="DIR", help=caches)
-    split = "of the task that is read (default: validation)"
-    parser.add_argument("--split", default="validation", help=split)
+    add("--cache_dir", action="append", default=[], metavar="DIR", help=caches)
+    add("--split", default="validation", help="of the task that is read (default: validation)")
     examples = "score N examples: the first of a task, of a file any; default: all"
-    parser.add_argument("--examples", type=at_least(1), metavar="N", help=examples)
-    parser.add_argument("--heldout", action="store_true", help="the objective on held-out text")
+    add("--examples", type=at_least(1), metavar="N", help=examples)
+    add("--heldout", action="store_true", help="the objective on held-out text")
     other = "with --heldout: another objective, such as causal_lm or mlm; repeatable"
-    parser.add_argument("--objective", action="append", default=[], metavar="NAME", help=other)
+    add("--objective", action="append", default=[], metavar="NAME", help=other)
     names = f"one of {', '.join(YARDSTICKS)}; repeatable"
-    parser.add_argument("--yardstick", action="append", default=[], metavar="NAME", help=names)
-    parser.add_argument("--step", type=int, help="of the checkpoint; default: the latest")
-    each = "evaluate every checkpoint of the run"
-    parser.add_argument("--all_checkpoints", action="store_true", help=each)
-    modes = ", ".join(MODES)
-    parser.add_argument("--mode", help=f"one of {modes}; default: what it was trained for")
+    add("--yardstick", action="append", default=[], metavar="NAME", help=names)
+    add("--step", type=int, help="of the checkpoint; default: the latest")
+    add("--all_checkpoints", action="store_true", help="evaluate every checkpoint of the run")
+    add("--mode", help=f"one of {', '.join(MODES)}; default: what it was trained for")
     beams = "beam search with N beams (default: 1, none)"
-    parser.add_argument("--beams", type=at_least(1), default=1, metavar="N", help=beams)
+    add("--beams", type=at_least(1), default=1, metavar="N", help=beams)
     longest = "tokens of an answer, at most; default: as the longest target has"
-    parser.add_argument("--max_new", type=at_least(1), metavar="N", help=longest)
+    add("--max_new", type=at_least(1), metavar="N", help=longest)
     add_device_arguments(parser)
     add_trust_argument(parser)
-    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    add("--traceback", action="store_true", help="show where an error came up")
     options, others = parser.parse_known_args(argv)
     options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]
     if len(options.settings) < len(others):
@@ -127,8 +121,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def checkpoints_asked(options) -> list[int | None]:
-    """Their steps; of a run that has saved none, None, which opening it explains."""
+def steps_of(options) -> list[int | None]:
+    """The checkpoints' steps; of a run that has saved none, None, which opening it explains."""
     if options.step is not None:
         return [options.step]
     steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
@@ -138,7 +132,7 @@ def checkpoints_asked(options) -> list[int | None]:
 # --- downstream tasks ---------------------------------------------------------------------------
 
 
-def tasks_asked(options) -> list[EvaluationTask]:
+def tasks_of(options) -> list[EvaluationTask]:
     if options.labelled:
         return [labels_of_file(options.run, options.labelled, options.examples)]
     from ..tasks.evaluation.seqio_evaluation import evaluation_tasks
@@ -149,10 +143,10 @@ def tasks_asked(options) -> list[EvaluationTask]:
 
 
 def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
-    tasks = tasks_asked(options)
-    table = Table(box=None, header_style="bold")
-    for name in ("task", "step", "metric", "score", "baseline"):
-        table.add_column(name, justify="left" if name in ("task", "metric") else "right")
+    tasks = tasks_of(options)
+    right = functools.partial(Column, justify="right")
+    columns = "task", right("step"), "metric", right("score"), right("baseline")
+    table = Table(*columns, box=None, header_style="bold")
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
         trained = open_trained(options.run, step, mesh, options.trust)
@@ -189,7 +183,7 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
             beams=options.beams,
             batch_size=options.batch_size,
         )
-        advance = lambda n: progress.advance(bar, n)  # noqa: E731
+        advance = functools.partial(progress.advance, bar)
         return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
 
 

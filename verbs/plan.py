@@ -29,10 +29,11 @@ from ..training.settings.command_line import (
     parse_with_gin,
 )
 from ..training.settings.configuration import read_fields
+from . import make_parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser()
+    parser = parser_of_plans()
     options, gin_arguments = parse_with_gin(parser, argv)
     if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
         parser.error(mistake)
@@ -41,12 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
         if gin_arguments.files:
-            fields = read_fields(
-                gin_arguments.files,
-                gin_arguments.bindings,
-                gin_arguments.search_paths,
-                gin_arguments.trusted,
-            )
+            fields = read_fields(*gin_arguments)
             print_run(console, fields, requirements(fields), chips)
         elif options.parameters:
             print_size(console, options.parameters, options.tokens, chips, law)
@@ -54,13 +50,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print_budget(console, budget_of(options, chips), chips, law)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="pretrax plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def parser_of_plans() -> argparse.ArgumentParser:
+    parser = make_parser("plan", __doc__, allow_abbrev=False)
     add = parser.add_argument_group("a budget").add_argument
     add("--flops", type=above_zero, metavar="N", help="of the whole training, such as 1e21")
     add("--hours", type=above_zero, metavar="N", help="of all the chips")
@@ -120,5 +111,5 @@ def mistake_of(
 def budget_of(options: argparse.Namespace, chips: Chips | None) -> float:
     if options.flops:
         return options.flops
-    assert chips is not None  # `mistake_of` has looked
+    assert chips is not None  # by `mistake_of`
     return options.hours * 3600 * chips.flops_per_second

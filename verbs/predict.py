@@ -35,6 +35,7 @@ from ..training.settings.command_line import (
     given_options,
     mistakes_in_words,
 )
+from . import make_parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,12 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     modes = "\n".join(f"  {name:10}{about}" for name, (about, _) in MODES.items())
-    parser = argparse.ArgumentParser(
-        prog="pretrax predict",
-        usage="%(prog)s --run=RUN [TEXT …] [options]",
-        description=__doc__,
-        epilog=f"modes:\n{modes}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = make_parser(
+        "predict", __doc__, usage="%(prog)s --run=RUN [TEXT …] [options]", epilog=f"modes:\n{modes}"
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
     parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")

@@ -9,7 +9,6 @@ the store, report.json and report.html: what each step took, dropped by which ru
 it. Killed at any moment and started again, the same command goes on.
 """
 
-import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -33,17 +32,13 @@ from ..training.settings.command_line import (
     mistakes_in_words,
     parse_with_gin,
 )
+from . import make_parser
 
 LOCK = ".lock"  # held by the command that prepares
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="pretrax prepare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("prepare", __doc__, allow_abbrev=False)
     workers = (
         "tasks at a time, on which the result does not depend (default: one a core, or as many as "
         "a cluster gives)"
@@ -67,14 +62,11 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
-    p = preparation
-    out = out_path(p)
+    p, out = preparation, out_path(preparation)
     source, steps, output = running.parts_of(p)
-    settings = {
-        path: value
-        for name in ("source", "steps", "output")
-        for path, value in plain_settings(name, getattr(p, name)).items()
-    }
+    settings: dict[str, str] = {}
+    for name in ("source", "steps", "output"):
+        settings |= plain_settings(name, getattr(p, name))
     made_of = running.stages_of(p, source, steps, output)[-1].made_of
     if os.path.exists(file := os.path.join(out, preparation_report.REPORT)):
         check_unchanged(p.out, whole_files.read_json(file), settings, made_of)
@@ -126,15 +118,12 @@ def watch(console: Console) -> Callable:
 
     @contextlib.contextmanager
     def shown(what: str, tasks: int) -> Iterator[Callable[[int], None]]:
+        is_log = not console.is_terminal
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
         bar = Progress(
-            *columns,
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
+            *columns, TimeElapsedColumn(), console=console, transient=True, disable=is_log
         )
-        if not console.is_terminal:
+        if is_log:
             console.print(f"{what} ({tasks:,} task{'s' * (tasks != 1)})", markup=False)
         with bar:
             number = bar.add_task(what, total=tasks)

@@ -50,6 +50,7 @@ from ..training.settings.command_line import (
     parse_with_gin,
 )
 from ..training.settings.configuration import read_directory, read_fields
+from . import make_parser
 
 CACHE = "runs/show"
 DEFAULT = "span_corruption"
@@ -137,12 +138,8 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
 
 def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
     """The options, and the gin files and bindings."""
-    parser = argparse.ArgumentParser(
-        prog="pretrax show",
-        usage="%(prog)s [--objective=NAME] [options]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = make_parser(
+        "show", __doc__, usage="%(prog)s [--objective=NAME] [options]", allow_abbrev=False
     )
     add = parser.add_argument
     name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"

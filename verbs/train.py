@@ -1,14 +1,13 @@
 """Trains a model on a pre-training objective.
 
-    pretrax train                                                       the quickstart
+    pretrax train                                                  the quickstart, on any laptop
     pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
-    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8    its step, compiled for it
+    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8       its step, for that slice
 
 A run directory holds everything that a run leaves. The same command started again continues from
 the last checkpoint, or says that the run is finished.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -16,25 +15,18 @@ from ..training.compile_check import check
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.topologies import EXAMPLE, read_topology, use_cpu
 from ..training.processes import without_shutdown
-from ..training.reporting.console import (
-    make_console,
-    print_check,
-)
+from ..training.reporting.console import make_console, print_check
 from ..training.reporting.profiling import read_steps
 from ..training.settings.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
 from ..training.settings.configuration import read_run
 from ..training.trainer import train
+from . import make_parser
 
 QUICKSTART = "runs/quickstart.gin"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="pretrax train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = make_parser("train", __doc__, allow_abbrev=False)
     words = f"train nothing: compile the step for devices that are elsewhere, such as {EXAMPLE}"
     add = parser.add_mutually_exclusive_group().add_argument
     add("--compile", metavar="TOPOLOGY", help=words)
@@ -43,12 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, gin_arguments = parse_with_gin(parser, argv)
     resumes = "" if options.compile else "; the same command continues from the last checkpoint"
     with without_shutdown(), mistakes_in_words(options.traceback, f"\nInterrupted{resumes}."):
-        gin = (
-            gin_arguments.files or [QUICKSTART],
-            gin_arguments.bindings,
-            gin_arguments.search_paths,
-            gin_arguments.trusted,
-        )
+        gin = gin_arguments._replace(files=gin_arguments.files or (QUICKSTART,))
         if options.compile is not None:
             topology = read_topology(options.compile)
             use_cpu()
