@@ -12,7 +12,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(usage())
         return
     if argv[0] == "--version":
-        print(f"pretrax {version()}")
+        from importlib.metadata import version  # takes longer than to print the usage
+
+        print(f"pretrax {version('pretrax')}")
         return
     verb, *rest = [argv[1], "--help"] if argv[0] == "help" else argv
     if verb not in verbs.VERBS:
@@ -24,13 +26,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def usage() -> str:
     lines = [f"  {verb:10}{about}" for verb, about in verbs.VERBS.items()]
     return "\n".join(["usage: pretrax VERB …", "", *lines, "", "pretrax help VERB says more."])
-
-
-def version() -> str:
-    """The version that is installed."""
-    from importlib.metadata import version as installed  # takes longer than to print the usage
-
-    return installed("pretrax")
 
 
 def unknown(verb: str) -> str:

@@ -11,8 +11,6 @@ from ..objectives.sentence_pairs import next_sentence_form
 
 
 class Mode(NamedTuple):
-    """A way to use a model."""
-
     about: str
     layouts: tuple[str, ...]  # of models that support it
 
@@ -75,15 +73,15 @@ def is_trained_for(trained: Trained, mode: str) -> bool:
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:
     """Returns the prompt form for a mode: that of training, else the usual one of the layout."""
-    for form in trained.prompt_forms:
-        if form.mode == mode:
-            return form
+    forms = {form.mode: form for form in reversed(trained.prompt_forms)}  # the first of each mode
+    if mode in forms:
+        return forms[mode]
     for form in trained.prompt_forms:  # these have the same form
         if form.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
             return form._replace(mode=mode, head=None if mode == "embed" else form.head)
-    for form in trained.prompt_forms:  # what the head read
-        if form.mode == "classify" and mode == "embed":
-            return PromptForm(mode, form.before, form.after, pooling=form.pooling)
+    if mode == "embed" and "classify" in forms:  # what the head read
+        form = forms["classify"]
+        return PromptForm(mode, form.before, form.after, pooling=form.pooling)
     return _usual_form(trained, mode)
 
 
@@ -92,14 +90,14 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
     cls, sep = (() if x is None else (x,) for x in (ids.cls, ids.sep))
     if mode in ("continue", "middle"):
         return PromptForm(mode, causal=True)
-    if mode in ("mask", "unmask") and trained.model.layout == "decoder":
-        return PromptForm(mode, before=(ids.bos,), shift=-1)
     if mode in ("mask", "unmask"):
+        if trained.model.layout == "decoder":
+            return PromptForm(mode, before=(ids.bos,), shift=-1)
         return PromptForm(mode, cls, sep, head="generator" if "generator" in heads else None)
-    if mode == "embed":
-        return PromptForm(mode, cls, sep)
     if mode == "pair":
         return next_sentence_form(ids)
+    if mode == "embed":
+        return PromptForm(mode, cls, sep)
     if mode == "classify":
         return PromptForm(mode, cls, sep, head="classes", pooling="first")
     if mode == "tag":
@@ -116,12 +114,12 @@ def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError for a mode that does not exist, or that this model's layout cannot have."""
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
-    layouts = MODES[mode][1]
-    if trained.model.layout not in layouts:
-        able = [name for name, (_, some) in MODES.items() if trained.model.layout in some]
+    layout, layouts = trained.model.layout, MODES[mode].layouts
+    if layout not in layouts:
+        able = ", ".join(name for name, other in MODES.items() if layout in other.layouts)
         raise ValueError(
-            f"Got mode {mode!r} for a model of layout {trained.model.layout!r}, which can "
-            f"{', '.join(able)}: use one of these, or a model of layout {' or '.join(layouts)}."
+            f"Got mode {mode!r} for a model of layout {layout!r}, which can {able}: use one of "
+            f"these, or a model of layout {' or '.join(layouts)}."
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 from ..decoding.batching import in_batches
 from ..decoding.beam_search import beam_search
-from ..decoding.decoding import Prompts, decode_stream, decoding_form
+from ..decoding.decoding import Decoded, Prompts, decode_stream, decoding_form
 from ..decoding.sampling import Sampling, numbered_keys
 from ..decoding.speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
 from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_width
@@ -86,8 +86,7 @@ class Answer(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A smaller model of the same vocabulary for speculative decoding:
-    `inference.decoding.speculation`."""
+    """A source of drafts for speculative decoding, with its parameters."""
 
     drafter: Drafter
     params: dict
@@ -124,8 +123,8 @@ def generate(
 ) -> list[list[Answer]]:
     """Returns `decoding.samples` answers to each prompt, in the order of the prompts.
 
-        generate(trained, [text_prompt(trained, "continue", "Once upon")],
-        Decoding(max_new=8))[0][0].text
+        prompts = [text_prompt(trained, "continue", "Once upon")]
+        generate(trained, prompts, Decoding(max_new=8))[0][0].text
 
     Args:
       draft: a draft model, for speculative decoding.
@@ -134,50 +133,35 @@ def generate(
       on_batch: called after each batch with the number of prompts that it answered.
       on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
-    Raises:
-      ValueError: a prompt and its answer do not fit the model's positions, before any is generated.
-
-    Warns of `BeyondTraining` as `check_prompts` does.
+    Raises ValueError where a prompt and its answer do not fit the model's positions, before any is
+    generated; warns of `BeyondTraining` as `check_prompts` does.
     """
+    ids, model, params = trained.ids, trained.model, trained.params
     numbers = range(len(prompts)) if numbers is None else numbers
-    single = on_text if len(prompts) == decoding.samples == 1 else None
-    write = _writer(trained, decoding, draft, single, on_drafts)
-    check_prompts(trained, prompts, decoding.max_new)
-
-    def answers(chosen: list[int]) -> list[list[Answer]]:
-        return write([prompts[i] for i in chosen], [numbers[i] for i in chosen])
-
-    rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
-    batch_size = max(decoding.batch_size // rows_of_each, 1)
-    sizes = [prompt_size(trained.model.layout, prompt) for prompt in prompts]
-    return in_batches(answers, sizes, batch_size, on_batch)
-
-
-def _writer(
-    trained: Trained, decoding: Decoding, draft: Draft | None, on_text, on_drafts
-) -> Callable:
-    """Returns (prompts, numbers) -> answers to each; unrolls parameters once."""
-    ids = trained.ids
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
         stop_ids=(ids.eos,),
-        allowed_tokens=allowed_token_mask(ids, trained.model.vocab_size),
+        allowed_tokens=allowed_token_mask(ids, model.vocab_size),
     )
     if decoding.own_drafts:
-        model, params, *own = own_drafts(trained.model, trained.params)
-        draft = Draft(*own)
+        unrolled_model, params, drafter, draft_params = own_drafts(model, params)
+        draft = Draft(drafter, draft_params)
     else:
-        model, params = decoding_form(trained.model, trained.params)
+        unrolled_model, params = decoding_form(model, params)
+    check_prompts(trained, prompts, decoding.max_new)
+    if on_text and not len(prompts) == decoding.samples == 1:
+        on_text = None
 
-    def batch_for(prompts) -> Prompts:
-        width = prompts_width(trained.model, prompts, decoding.max_new)
-        return batch_prompts(trained.model.layout, prompts, ids, width)
+    def batch_of(some: list[Prompt]) -> Prompts:
+        width = prompts_width(model, some, decoding.max_new)
+        return batch_prompts(model.layout, some, ids, width)
 
-    def search(prompts, numbers):
+    def searched(chosen: list[int]) -> list[list[Answer]]:
+        some = [prompts[i] for i in chosen]
         best = beam_search(
-            model,
+            unrolled_model,
             params,
-            batch_for(prompts),
+            batch_of(some),
             beams=decoding.beams,
             length_penalty=decoding.length_penalty,
             **settings,
@@ -187,20 +171,17 @@ def _writer(
                 _answer(trained, prompt, tokens[k, start : ends[k]], decoding, scores[k : k + 1])
                 for k in range(decoding.samples)
             ]
-            for prompt, tokens, start, ends, scores in zip(prompts, *map(np.asarray, best))
+            for prompt, tokens, start, ends, scores in zip(some, *map(np.asarray, best))
         ]
 
-    def sample(prompts, numbers):
-        samples = decoding.samples
-        repeated = [p for p in prompts for _ in range(samples)]
-        batch = batch_for(repeated)
-        keys = numbered_keys(
-            decoding.seed, [n * samples + k for n in numbers for k in range(samples)]
-        )
+    def sampled(chosen: list[int]) -> list[list[Answer]]:
+        samples = range(decoding.samples)
+        some = [prompts[i] for i in chosen for _ in samples]
+        keys = [numbers[i] * len(samples) + k for i in chosen for k in samples]
+        own = len(set(chosen)) * len(samples)  # rows; the others fill up the batch
         answers: list[Answer] = []
-        own = len(set(numbers)) * samples  # rows; the others fill up the batch
-        for decoded in decoded_chunks(batch, keys, own):
-            rows = zip(repeated, *map(np.asarray, decoded))
+        for decoded in decoded_chunks(batch_of(some), numbered_keys(decoding.seed, keys), own):
+            rows = zip(some, *map(np.asarray, decoded))
             # An answer that a stop string ended stays as it is while other rows continue.
             answers = [
                 old
@@ -216,18 +197,24 @@ def _writer(
                 break
         if on_text:
             on_text(answers[0].text)
-        return [answers[i : i + samples] for i in range(0, len(answers), samples)]
+        return [answers[i : i + len(samples)] for i in range(0, len(answers), len(samples))]
 
-    def decoded_chunks(batch, keys, own) -> Iterator:
+    def decoded_chunks(batch: Prompts, keys, own: int) -> Iterator[Decoded]:
         drawn = settings | dict(sampling=decoding.sampling, keys=keys)
         if draft is None:
-            return decode_stream(model, params, batch, chunk_size=CHUNK_SIZE, **drawn)
-        decoded, counts = speculate(model, params, *draft, batch, **drawn)
+            return decode_stream(unrolled_model, params, batch, chunk_size=CHUNK_SIZE, **drawn)
+        decoded, counts = speculate(unrolled_model, params, *draft, batch, **drawn)
         if on_drafts:
             on_drafts(DraftCounts(*(x[:own] for x in counts)))
         return iter([decoded])
 
-    return sample if decoding.beams == 1 else search
+    rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
+    return in_batches(
+        searched if decoding.beams > 1 else sampled,
+        [prompt_size(model.layout, prompt) for prompt in prompts],
+        max(decoding.batch_size // rows_of_each, 1),
+        on_batch,
+    )
 
 
 def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Filling masks: the likeliest tokens of each mask, or all masks generated in turn.
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
-    guesses[0][0][0]    # of the first text, of its first mask, the likeliest: Guess(token, p)
+    guesses[0][0][0]           # of the first text's first mask the likeliest: Guess(token, id, p)
 
 Letters: B rows, T slots, K masks of a row, V ids.
 """
@@ -96,8 +96,7 @@ def unmask(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Returns texts with all masks filled: in each step some of the remaining ones, given the
-    others.
+    """Returns texts with all masks filled: in each step some of those that are left.
 
     Args:
       steps: their number; None: one for each mask of the text.
@@ -185,15 +184,14 @@ def _unmask(
         keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, s)))(keys_B)
         if sampled:
             logits = logits / temperature
-            draw = jax.vmap(jax.vmap(jax.random.categorical))
-            chosen_BxT = draw(key_of_slots(keys[:, 0], slots_T), logits)
+            keys_BxT = key_of_slots(keys[:, 0], slots_T)
+            chosen_BxT = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxT, logits)
         else:
             chosen_BxT = most_likely(logits)
         p_BxTxV = jax.nn.softmax(logits, -1)
         sure_BxT = jnp.take_along_axis(p_BxTxV, chosen_BxT[..., None], -1)[..., 0]
         if order == "random":
-            draw = jax.vmap(jax.vmap(jax.random.uniform))
-            sure_BxT = draw(key_of_slots(keys[:, 1], slots_T))
+            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(key_of_slots(keys[:, 1], slots_T))
         # Masks are spread over the steps as evenly as possible.
         count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
         sure_BxT = jnp.where(masked_BxT, sure_BxT, -1.0)

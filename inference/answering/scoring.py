@@ -89,7 +89,7 @@ def answer_log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
 
-        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # each, given those before it
+        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # each from those before
 
     Raises ValueError for a prompt of more slots than the model has positions.
     """
@@ -114,8 +114,7 @@ def answer_log_probs(
 def _answered_prompt(
     trained: Trained, given: str, text: str, denoiser: str | None
 ) -> tuple[Prompt, int]:
-    """Returns a prompt with its answer, in the form of training, and the number of tokens to
-    score."""
+    """Returns a prompt with its answer, and the number of tokens to score."""
     tokens = trained.encode(text)
     if trained.model.layout == "encoder_decoder" and not given:
         raise ValueError(

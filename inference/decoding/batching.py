@@ -61,8 +61,7 @@ def in_batches(
 
 
 def _row_shards() -> int:
-    """Returns the number of devices that rows are sharded over within
-    `training.devices.mesh.placed_on`."""
+    """Returns the devices that rows are sharded over within `training.devices.mesh.placed_on`."""
     mesh, spec = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
 
@@ -76,8 +75,7 @@ def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment
       max_positions: the model's limit on the length of a row, up to which rows are padded; 0: none.
       segment: the segment id of all tokens; two towers tell the texts of a pair by it.
 
-    Raises:
-      ValueError: a row has no tokens.
+    Raises ValueError where a row has no tokens.
     """
     batch, _ = padded_rows("encoder", rows, padded_width(rows, max_positions))
     return batch | {"encoder_segment_ids": segment * batch["encoder_segment_ids"]}
@@ -96,13 +94,8 @@ def check_positions(
     whose: str = "this model's",
     shorter: str = "a shorter text",
 ) -> None:
-    """Raises ValueError where a row takes more slots than there are positions.
-
-    Args:
-      max_positions: `models.Model.max_positions`; 0: any number.
-      stack: that reads the row, "encoder" or "decoder".
-      slots: that the row takes, with `max_new` generated tokens.
-      shorter: what to give instead, in words.
+    """Raises ValueError where a row takes more slots, `max_new` of them for generated tokens, than
+    the stack that reads it has positions; 0 positions: any number. `shorter`: what to give instead.
     """
     if not max_positions or slots <= max_positions:
         return
@@ -124,8 +117,7 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
       stack: "encoder" or "decoder", the prefix of the features' names.
       width: slots to pad to; None: the length of the longest row.
 
-    Raises:
-      ValueError: there are no rows, or one has no tokens.
+    Raises ValueError where there are no rows, or one has no tokens.
     """
     if not rows or not all(len(row) for row in rows):
         raise ValueError("Got a text of no tokens, expected one or more: give some words.")

@@ -59,21 +59,15 @@ def beam_search(
     by default. After `max_new` tokens every live beam counts as finished.
 
     Args:
-      model, params: what `inference.decoding.decoding.decoding_form` returns.
-      prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns, B rows.
       beams: K.
-      max_new: the most tokens to generate for each beam.
-      stop_ids: ids that end a continuation.
       length_penalty: the power of the length that log-probabilities are divided by: above 0 favours
         long continuations, 0 compares plain log-probabilities.
-      allowed_tokens: bool[V], the allowed-token mask; None: all ids.
+      The others: as in `inference.decoding.decoding.decode`.
 
-    Returns:
-      `Beams` of the K best continuations, S = P + max_new.
+    Returns `Beams` of the K best continuations, S = P + max_new.
 
-    Raises:
-      ValueError: `beams` or `max_new` is below 1, or prompt and generated tokens exceed the model's
-        positions.
+    Raises ValueError where `beams` or `max_new` is below 1, or prompt and generated tokens exceed
+    the model's positions.
     """
     capacity = required_capacity(model, prompts, max_new)
     search = jitted(_search, model, beams, tuple(stop_ids), capacity)
@@ -94,7 +88,7 @@ def _search(
     def logits_of(outputs, hidden):
         logits = outputs.head("vocabulary", hidden)
         if allowed_V is not None:
-            logits = jnp.where(allowed_V[None], logits, _NEVER)
+            logits = jnp.where(allowed_V, logits, _NEVER)
         return logits.reshape(-1, beams, logits.shape[-1])
 
     def start() -> BeamState:

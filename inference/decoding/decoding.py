@@ -69,8 +69,7 @@ def decoder_prompts(
         positions, see `objectives.blank_infilling`): they take that position, and a block position
         that counts from 1 within each blank. None: no blanks.
 
-    Raises:
-      ValueError: a row has no tokens.
+    Raises ValueError where a row has no tokens.
     """
     batch, lengths_B = padded_rows("decoder", rows, width)
     slot_BxP = batch["decoder_positions"]
@@ -83,7 +82,7 @@ def decoder_prompts(
 
 
 def _blank_positions(slot_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
-    """Positions and block positions of rows whose last tokens fill blanks; block 0 is no blank."""
+    """Returns positions and block positions; in block 0 are the tokens that fill no blank."""
     positions, counts = np.array(slot_BxP), np.zeros(slot_BxP.shape, np.int32)
     for row, (length, blank_positions) in enumerate(zip(lengths_B, blanks)):
         for slot, position in enumerate(blank_positions, length - len(blank_positions)):
@@ -109,8 +108,7 @@ def encoder_decoder_prompts(
       starts: the first tokens of the decoder for each row, mostly bos alone.
       width, start_width: the slots of the encoder and of the decoder, as in `decoder_prompts`.
 
-    Raises:
-      ValueError: a row, or a start, has no tokens.
+    Raises ValueError where a row, or a start, has no tokens.
     """
     encoder, encoder_lengths_B = padded_rows("encoder", rows, width)
     prompts = decoder_prompts(starts, width=start_width)
@@ -155,8 +153,6 @@ def next_batch(prompts: Prompts, tokens_BxT, slots_BxT) -> dict:
 
 
 class DecodeState(NamedTuple):
-    """The state of the decoding loop."""
-
     cache: Any  # the KV cache of capacity S
     tokens: Any  # i32[B, S]
     ends: Any  # i32[B]: prompt and generated tokens
@@ -183,12 +179,10 @@ def decode(model, params, prompts: Prompts, *, max_new: int, **settings: Any) ->
         required where sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask; None: all ids.
 
-    Returns:
-      A `Decoded`, S = P + max_new.
+    Returns a `Decoded`, S = P + max_new.
 
-    Raises:
-      ValueError: `max_new` is below 1; prompt and generated tokens exceed the model's positions; a
-        temperature without keys.
+    Raises ValueError where `max_new` is below 1, prompt and generated tokens exceed the model's
+    positions, or a temperature has no keys.
     """
     stream = decode_stream(model, params, prompts, max_new=max_new, chunk_size=max_new, **settings)
     return list(stream)[-1]
@@ -226,21 +220,16 @@ def required_capacity(model, prompts: Prompts, max_new: Count) -> int:
 
     Raises ValueError where the model has fewer positions than that.
     """
-    longest = prompts.batch["decoder_input_tokens"].shape[1]
-    stacks = {"decoder": longest + max_new}
+    capacity = prompts.batch["decoder_input_tokens"].shape[1] + max_new
+    check_positions(model.max_positions, "decoder", capacity, max_new)
     if "encoder_input_tokens" in prompts.batch:
-        stacks["encoder"] = prompts.batch["encoder_input_tokens"].shape[1]
-    for stack, slots in stacks.items():
-        new = max_new if stack == "decoder" else 0
-        check_positions(model.max_positions, stack, slots, new)
-    return stacks["decoder"]
+        slots = prompts.batch["encoder_input_tokens"].shape[1]
+        check_positions(model.max_positions, "encoder", slots)
+    return capacity
 
 
 def row_keys(sampling: Sampling, keys, prompts: Prompts):
-    """Returns the random key of each row; arbitrary ones where nothing is drawn.
-
-    Raises ValueError where sampling has a temperature and `keys` is None.
-    """
+    """Returns the random key of each row; arbitrary ones where nothing is drawn."""
     if keys is not None:
         return keys
     if sampling.temperature:
@@ -252,7 +241,6 @@ def row_keys(sampling: Sampling, keys, prompts: Prompts):
 
 
 def _prefill(model, is_penalised, capacity, params, prompts: Prompts, keys, allowed) -> DecodeState:
-    """Runs the prompts, and returns the state with the logits of the first new token."""
     outputs, cache = model.prefill(params, prompts.batch, capacity)
     rows = jnp.arange(prompts.lengths.shape[0])
     last_BxE = outputs.hidden["top"][rows, prompts.lengths - 1]

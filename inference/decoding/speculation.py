@@ -62,12 +62,9 @@ class DraftCounts(NamedTuple):
 
 
 class SpeculationState(NamedTuple):
-    """The state of the decoding loop."""
-
     cache: Any
     tokens: Any  # i32[B, S]
-    ends: Any  # i32[B]: prompt and generated tokens; the last of them is the pending one
-    pending: Any  # i32[B]: a token that is not in the cache yet
+    ends: Any  # i32[B]: prompt and generated tokens; the last is pending: not in the cache yet
     drafts: Drafts
     drafter: Any  # the drafter's own state
     log_probs: Any  # f32[B, S]
@@ -96,12 +93,8 @@ def speculate(
         four arguments.
       The others: as in `decode`.
 
-    Returns:
-      The `Decoded` rows, and the `DraftCounts` of each.
-
-    Raises:
-      ValueError: as `decode` does, and for a repetition penalty, which each draft would change for
-        the next.
+    Raises ValueError as `decode` does, and for a repetition penalty, which each draft would change
+    for the next.
     """
     if sampling.repetition_penalty != 1:
         raise ValueError(
@@ -129,11 +122,10 @@ def _speculate(
     allowed_V,
     max_new,
 ):
-    rows = jnp.arange(prompts.lengths.shape[0])
-    number = drafter.number
+    rows, number = jnp.arange(prompts.lengths.shape[0]), drafter.number
 
     def start() -> SpeculationState:
-        """Reads the prompts: no drafts yet, and the last of their slots is the first accepted."""
+        """Reads the prompts, which is a step without drafts."""
         outputs, cache = model.prefill(params, prompts.batch, capacity + number)
         last = prompts.lengths - 1
         logits = next_logits(outputs, outputs.hidden["top"][rows, last], allowed_V)
@@ -144,7 +136,6 @@ def _speculate(
             cache=cache,
             tokens=tokens,
             ends=prompts.lengths,
-            pending=zero,
             drafts=Drafts(jnp.zeros((rows.size, 0), jnp.int32), jnp.zeros((rows.size, 0, 1))),
             drafter=drafter.start(draft_params, prompts, capacity + number),
             log_probs=jnp.zeros(tokens.shape, jnp.float32),
@@ -160,7 +151,8 @@ def _speculate(
         return ~jnp.all(is_finished(state))
 
     def step(state: SpeculationState) -> SpeculationState:
-        read = jnp.concatenate([state.pending[:, None], state.drafts.tokens], 1)
+        pending = state.tokens[rows, state.ends - 1]
+        read = jnp.concatenate([pending[:, None], state.drafts.tokens], 1)
         slots = state.ends[:, None] - 1 + jnp.arange(number + 1)[None]
         batch = next_batch(prompts, read, slots)
         outputs, cache = model.extend(params, state.cache, batch)
@@ -195,20 +187,18 @@ def _speculate(
         left = max_new - (state.ends - prompts.lengths)
         live = (column <= accepted[:, None]) & (stops_before == 0) & (column < left[:, None])
         live &= ~is_finished(state)[:, None]
-        written = jnp.where(live, state.ends[:, None] + column, state.tokens.shape[1])
-        written = rows[:, None], written
+        at = rows[:, None], jnp.where(live, state.ends[:, None] + column, state.tokens.shape[1])
 
         verified = Verified(outputs, batch, first + accepted, pending)
         drafter_state, drafts = drafter.draft(
             draft_params, state.drafter, prompts, verified, keys_for(1), sampling
         )
         new_state = state._replace(
-            tokens=state.tokens.at[written].set(new, mode="drop"),
+            tokens=state.tokens.at[at].set(new, mode="drop"),
             ends=state.ends + live.sum(1),
-            pending=pending,
             drafts=drafts,
             drafter=drafter_state,
-            log_probs=state.log_probs.at[written].set(_log_prob(logits, new), mode="drop"),
+            log_probs=state.log_probs.at[at].set(_log_prob(logits, new), mode="drop"),
             done=state.done | (is_stop & live).any(1),
         )
         return new_state, accepted
@@ -220,8 +210,7 @@ def _speculate(
 
 
 def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
-    """Returns (accepted i32[B], next i32[B]): the accepted drafts, and the model's token after
-    them.
+    """Returns (accepted i32[B], next i32[B]): the accepted drafts, and the model's token after.
 
     A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), p being the
     distribution that `sampling` makes of the model's logits; after the first one that is rejected,
@@ -282,8 +271,7 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
     Drafts come from the heads for tokens ahead, of either kind, that `multi_token_prediction`
     trained.
 
-    Raises:
-      ValueError: the model has no such heads.
+    Raises ValueError for a model without such heads.
     """
     if model.config is None or not model.config.num_ahead:
         raise ValueError(
@@ -314,8 +302,7 @@ def parallel_drafter(model) -> Drafter:
 
 
 def sequential_drafter(model) -> Drafter:
-    """Drafts by the model's sequential modules, each of which continues the draft of the one
-    before.
+    """Drafts by the model's sequential modules, each of which continues the one before.
 
     A module's cache for the last accepted token is computed from drafts, and stays when these are
     rejected: that can make later drafts worse, and changes no generated token.

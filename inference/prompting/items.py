@@ -57,14 +57,9 @@ def items_of(
     suffix: str | None = None,
     cursor: str | None = None,
 ) -> list[dict]:
-    """Returns the items that a command gives.
+    """Returns the items that a command gives, one for each text or line of the file.
 
-    Args:
-      mode: what the model is to do, see `inference.MODES`.
-      texts: an item each, or the two of a pair; with `target`, the answer to be scored.
-      file: JSONL, an item a line.
-      prefix, suffix: one item, what stands before a gap and after it.
-      cursor: "FILE:LINE:COLUMN", in place of prefix and suffix.
+    `target` is the answer to be scored, and `cursor`, "FILE:LINE:COLUMN", gives prefix and suffix.
 
     Raises ValueError where there are none, where several arguments give them, and where the mode
     does not take such items.
@@ -152,10 +147,7 @@ def with_masks(items: Sequence[dict], count: int) -> list[dict]:
 def with_examples(items: Sequence[dict], file: str, template: str, answer: str) -> list[dict]:
     """Items whose text is a few-shot prompt, see `inference.few_shot_prompt`.
 
-    Args:
-      file: solved examples, JSONL.
-      template: such as "Q: {question}\\\\nA: {answer}"; a text of the command line fills {text}.
-      answer: the field that is answered.
+    `file` holds solved examples; a text of the command line fills {text} of the template.
     """
     examples, template = read_items(file), template.replace("\\n", "\n")
     return [

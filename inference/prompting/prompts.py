@@ -36,7 +36,7 @@ def batch_prompts(
 ) -> Prompts:
     """Returns the prompts as one batch, padded to `width`: of the encoder's rows, or the decoder's.
 
-    Raises ValueError for a causal prompt to an encoder-decoder, which reads before it writes.
+    Raises ValueError for a prompt without inputs to an encoder-decoder.
     """
     if layout == "encoder_decoder":
         if not all(prompt.inputs for prompt in prompts):

@@ -47,7 +47,7 @@ def show_passages(
     if not members or not passages.tokens.size:
         return
     needs = layout.lengths(members[0].lengths(passages.tokens.shape[1]))
-    shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
+    shape: dict[str, int] = {s: needs[s] for s in ("encoder", "decoder") if s in needs}
     (group,) = plan(members[0], layout, ids, [shape])
     keys = jax.random.split(jax.random.key(0), len(passages.tokens))
     fill = infill if "targets" in group.features else fill_in_place

@@ -57,11 +57,16 @@ def print_answers(console: Console, trained: Trained, request: Request) -> None:
 
 @contextlib.contextmanager
 def draft_counts(console: Console, options: Options) -> Iterator[Options]:
-    """Gives options that count drafts, and prints the counts at the end, if there are any."""
+    """Gives options that count drafts; then prints the acceptance rate, and the tokens of a call."""
     counts: list[DraftCounts] = []
     yield dataclasses.replace(options, on_drafts=counts.append)
     if counts:
-        print_drafts(console, counts)
+        steps, drafted, accepted = (int(sum(np.sum(x) for x in part)) for part in zip(*counts))
+        console.print(
+            f"Drafts: {accepted} of {drafted} accepted ({accepted / max(drafted, 1):.0%}), "
+            f"{1 + accepted / max(steps, 1):.2f} tokens for each call of the model.",
+            style="dim",
+        )
 
 
 def _print_stream(
@@ -103,20 +108,14 @@ def print_answer(console: Console, mode: str, item: dict, record: dict) -> None:
         shares = ", ".join(f"{one['class']} {one['probability']:.3f}" for one in classes)
         texts = " | ".join(repr(item[name][:60]) for name in ("text", "second") if name in item)
         console.print(Text(f"{shares or record['answer']}: {texts}"), soft_wrap=True)
-    elif mode in ("infill", "middle"):
-        others = [x if isinstance(x, str) else x["answer"] for x in record.get("others", [])]
-        _print_several(console, Text(), [record["filled"], *others])
     else:
+        first = record["filled"] if mode in ("infill", "middle") else record["answer"]
+        others = [x if isinstance(x, str) else x["answer"] for x in record.get("others", [])]
         before = Text(item["text"], style="dim") if mode == "continue" else Text()
-        others = [other["answer"] for other in record.get("others", [])]
-        _print_several(console, before, [record["answer"], *others])
-
-
-def _print_several(console: Console, before: Text, answers: Sequence[str]) -> None:
-    for number, text in enumerate(answers):
-        if number:
-            console.print("─" * 20, style="dim")
-        console.print(before + Text(text), soft_wrap=True)
+        for number, text in enumerate([first, *others]):
+            if number:
+                console.print("─" * 20, style="dim")
+            console.print(before + Text(text), soft_wrap=True)
 
 
 def _print_masks(console: Console, text: str, masks: Sequence) -> None:
@@ -207,13 +206,3 @@ def progress_of(console: Console, total: int, done: int = 0) -> Iterator[Callabl
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=total, completed=done)
         yield lambda n: progress.advance(task, n)
-
-
-def print_drafts(console: Console, counts: Sequence[DraftCounts]) -> None:
-    """Prints the acceptance rate, and the tokens that a call of the model gave."""
-    steps, drafted, accepted = (int(sum(np.sum(x) for x in part)) for part in zip(*counts))
-    console.print(
-        f"Drafts: {accepted} of {drafted} accepted ({accepted / max(drafted, 1):.0%}), "
-        f"{1 + accepted / max(steps, 1):.2f} tokens for each call of the model.",
-        style="dim",
-    )
