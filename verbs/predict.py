@@ -14,6 +14,7 @@ what the run's objective trained it for, and says what that is.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from ..data import whole_files
 from ..inference import MODES
 from ..inference.answering.generation import draft_model
 from ..inference.reporting.answer_files import write_answers
-from ..inference.reporting.predict_options import add_decoding_arguments, request_of, with_draft
+from ..inference.reporting.predict_options import add_decoding_arguments, request_of
 from ..inference.reporting.printing import answer_states, print_answers, print_mode
 from ..tasks.trained_models import open_trained
 from ..training.devices.compiled_programs import keep_compiled
@@ -51,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             request = request_of(trained, options)
             if options.draft:
                 small = open_trained(options.draft, mesh=mesh, trusted=options.trust)
-                request = with_draft(request, draft_model(small, trained, options.draft_tokens))
+                draft = draft_model(small, trained, options.draft_tokens)
+                request = request._replace(options=replace(request.options, draft=draft))
             print_mode(console, options.run, trained, request)
             if request.mode == "states":
                 answer_states(console, trained, request)

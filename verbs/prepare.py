@@ -10,6 +10,7 @@ it. Killed at any moment and started again, the same command goes on.
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -75,7 +76,8 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     else:
         check_is_own(out)
         console.print(f"Preparing {source.about}", markup=False)
-        reports = running.run(p, source, steps, output, workers, watch(console))
+        watch = functools.partial(progress_of, console)
+        reports = running.run(p, source, steps, output, workers, watch)
         report = preparation_report.PreparationReport(source.about, reports, settings, made_of)
         preparation_report.print_table(console, reports)
         output.end(out, source.tasks, {"made_by": "pretrax prepare", "settings": settings})
@@ -113,20 +115,14 @@ def check_is_own(out: str) -> None:
         raise ValueError(f"{out} holds other files, such as {others[0]}: give OUT a new folder.")
 
 
-def watch(console: Console) -> Callable:
-    """Returns what shows how far a pass is: a bar, or a line where the output is a log."""
-
-    @contextlib.contextmanager
-    def shown(what: str, tasks: int) -> Iterator[Callable[[int], None]]:
-        is_log = not console.is_terminal
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-        bar = Progress(
-            *columns, TimeElapsedColumn(), console=console, transient=True, disable=is_log
-        )
-        if is_log:
-            console.print(f"{what} ({tasks:,} task{'s' * (tasks != 1)})", markup=False)
-        with bar:
-            number = bar.add_task(what, total=tasks)
-            yield lambda done: bar.advance(number, done)
-
-    return shown
+@contextlib.contextmanager
+def progress_of(console: Console, what: str, tasks: int) -> Iterator[Callable[[int], None]]:
+    """Shows how far a pass is by a bar, or that it began by a line where the output is a log."""
+    is_log = not console.is_terminal
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=is_log)
+    if is_log:
+        console.print(f"{what} ({tasks:,} task{'s' * (tasks != 1)})", markup=False)
+    with bar:
+        number = bar.add_task(what, total=tasks)
+        yield lambda done: bar.advance(number, done)

@@ -38,7 +38,7 @@ from ..showing.rows import subjects
 from ..showing.terminal import print_examples, print_heading
 from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
-from ..tasks.vocabularies import Vocabulary, special_tokens
+from ..tasks.vocabularies import special_tokens
 from ..training import run_directory
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.settings.bound import bound, flattened
@@ -82,7 +82,7 @@ def run(argv: Sequence[str]) -> None:
 def show(console: Console, options: argparse.Namespace, choice: Choice, command: str) -> None:
     """Prints examples of one objective and, if asked to, writes the page."""
     text = open_text(console, options)
-    ids = text.vocabulary.ids
+    tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
     layout = options.layout or layout_for(choice, ids)
     objective = choice.build(ids)
     if is_own(objective):
@@ -96,7 +96,8 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     documents = prepared(documents, objective, ids, marked)
     count = options.rows or (3 if options.html and len(members) == 1 else 1)
     how = dict(count=count, slots=options.length, seed=options.seed)
-    reader = reader_of(text.vocabulary)
+    names = special_tokens.special_names(tokenizer, ids)
+    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface)
     examples = [
         one for member in shown for one in draws(member, documents, text.other, reader, **how)
     ]
@@ -207,9 +208,3 @@ def open_text(console: Console, options: argparse.Namespace) -> SampleText:
         return sample_text.of_task(folder, options.task, options.module, options.length)
     vocabulary = sample_text.open_vocabulary(CACHE, options.run, options.vocabulary, console.print)
     return sample_text.of_texts(vocabulary, options.text, options.file)
-
-
-def reader_of(vocabulary: Vocabulary) -> Reader:
-    tokenizer, ids = vocabulary.tokenizer, vocabulary.ids
-    names = special_tokens.special_names(tokenizer, ids)
-    return Reader(ids, names, tokenizer.decode, tokenizer.surface)

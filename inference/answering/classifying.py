@@ -103,11 +103,7 @@ def _name(classes: Sequence[str], number: int) -> str:
 def _logits_of(
     trained: Trained, mode: str, items: Sequence[Sequence[list[int]]], batch_size, on_batch
 ):
-    """Returns logits of each item, [C], or of all its slots, [T, C] ("tag"), in order.
-
-    Args:
-      items: the token ids of one text, or of a pair, each.
-    """
+    """Returns logits of each text or pair, [C], or of all its slots, [T, C] ("tag"), in order."""
     prompt = prompt_form(trained, mode)
     if (head := prompt.head) not in trained.model.heads:
         raise ValueError(

@@ -34,9 +34,7 @@ def embed(
     pool as their files say. For other models it is the mean of the tokens' hidden states, unless
     `pooling` says otherwise.
 
-    Args:
-      pooling: "first" or "last" of the slots of a text, or the "mean" over all; None: as above.
-      second: the texts are the second ones of pairs, for the second of two towers.
+    `second`: the texts are the second ones of pairs, for the second of two towers.
 
     Raises ValueError for a text that is empty, or longer than the model's positions, and another
     pooling than that of training.

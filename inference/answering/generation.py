@@ -93,7 +93,7 @@ class Draft(NamedTuple):
 
 
 def draft_model(small: Trained, trained: Trained, number: int) -> Draft:
-    """`small` as the draft model of `trained`, with `number` drafts a step.
+    """Returns `small` as the draft model of `trained`, with `number` drafts a step.
 
     Raises ValueError where they differ in vocabulary or layout.
     """

@@ -34,12 +34,8 @@ def infill(
     decode = jax.jit(
         lambda params: greedy_targets(model, params, batch), out_shardings=_everywhere(params)
     )
-    arrays = features["inputs"], features["targets"], decode(params)
-    given, truth, predicted = jax.device_get(arrays)
-    return [
-        Infilled(*(_until(np.asarray(tokens).tolist(), ids.eos) for tokens in row))
-        for row in zip(given, predicted, truth)
-    ]
+    arrays = jax.device_get((features["inputs"], decode(params), features["targets"]))
+    return [Infilled(*(_until(tokens.tolist(), ids.eos) for tokens in row)) for row in zip(*arrays)]
 
 
 def fill_in_place(

@@ -7,6 +7,7 @@ Letters: B rows, T slots, K masks of a row, V ids.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from jax import lax
 
 from ...constraints import Count, NonNegative, checked
 from ...objectives import PromptForm
-from ..decoding.batching import encoder_batch, in_batches, jitted, padded_rows
+from ..decoding.batching import encoder_batch, in_batches, jitted, padded_rows, padded_width
 from ..decoding.sampling import most_likely, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
@@ -71,13 +72,14 @@ def fill_masks(
     def guesses(chosen: list[int]) -> Iterator[list[list[Guess]]]:
         rows = [read[i] for i in chosen]
         batch = batch_of(trained, [row.tokens for row in rows])
-        logits = predict(trained.params, batch, _mask_slots(rows))
+        slots_BxK = np.array([*itertools.zip_longest(*(x.masks for x in rows), fillvalue=0)]).T
+        logits = predict(trained.params, batch, slots_BxK)
         p_BxKxV = jax.nn.softmax(jnp.where(allowed_V, logits, -1e30), -1)
         p_BxKxN, ids_BxKxN = jax.device_get(lax.top_k(p_BxKxV, top))
-        for row, p, ids in zip(rows, p_BxKxN, ids_BxKxN):
+        for row, p_KxN, ids_KxN in zip(rows, p_BxKxN.tolist(), ids_BxKxN.tolist()):
             yield [
-                [Guess(trained.decode([int(x)]), int(x), float(y)) for x, y in zip(ids[k], p[k])]
-                for k in range(len(row.masks))
+                [Guess(trained.decode([x]), x, y) for x, y in zip(ids_N, p_N)]
+                for _, ids_N, p_N in zip(row.masks, ids_KxN, p_KxN)
             ]
 
     return in_batches(guesses, [len(one.tokens) for one in read], batch_size, on_batch)
@@ -133,20 +135,15 @@ def unmask(
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
     """Returns a batch with bidirectional attention for the model's stack."""
-    batch = encoder_batch(rows, trained.model.max_positions)
     if trained.model.layout == "decoder":
-        width = batch["encoder_positions"].shape[1]
+        width = padded_width(rows, trained.model.max_positions)
         return padded_rows("decoder", rows, width)[0]
+    batch = encoder_batch(rows, trained.model.max_positions)
     if "generator" in trained.model.heads:  # ELECTRA samples at labelled slots: there are none
         none = jnp.zeros((len(rows), 1), jnp.int32)
         names = ("target_tokens", "target_slots", "loss_weights")
         batch |= {f"encoder_{name}": none for name in names}
     return batch
-
-
-def _mask_slots(rows: Sequence[Masked]):
-    most = max(len(row.masks) for row in rows)
-    return jnp.array([row.masks + [0] * (most - len(row.masks)) for row in rows], jnp.int32)
 
 
 def states_and_head(outputs, head: str | None):

@@ -43,11 +43,7 @@ class TextRow(NamedTuple):
 
 
 def states(
-    trained: Trained,
-    texts: Sequence[str],
-    *,
-    layers: Sequence[int] = (TOP,),
-    batch_size: int = 32,
+    trained: Trained, texts: Sequence[str], *, layers: Sequence[int] = (TOP,), batch_size: int = 32
 ) -> Iterator[tuple[int, TextStates]]:
     """Yields the number of each text with its states, the shortest texts first.
 

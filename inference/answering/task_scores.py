@@ -34,15 +34,9 @@ class TaskScores(NamedTuple):
 
 
 def score_task(
-    trained: Trained,
-    task: EvaluationTask,
-    mode: str | None = None,
-    options: Options | None = None,
+    trained: Trained, task: EvaluationTask, mode: str | None = None, options: Options | None = None
 ) -> TaskScores:
     """Answers all examples and applies the task's metrics.
-
-    Args:
-      mode: one that gives a text or a class; None: what the model was trained for.
 
     Raises ValueError for a mode that writes no answer, such as "embed".
     """
@@ -60,14 +54,11 @@ def score_task(
         scored = score(trained, pairs, options.decoding.batch_size)
         log_probs = [one.log_prob for one in scored]
         metrics |= _merged(metric(targets, log_probs) for metric in task.score_metrics)
-    return TaskScores(
-        metrics,
-        figures([task.guess] * len(answers)),
-        [
-            {"text": text, "target": target, "answer": given}
-            for text, target, given in zip(task.texts, task.targets, answers)
-        ],
-    )
+    records = [
+        {"text": text, "target": target, "answer": written}
+        for text, target, written in zip(task.texts, task.targets, answers)
+    ]
+    return TaskScores(metrics, figures([task.guess] * len(answers)), records)
 
 
 def written_answers(
@@ -83,7 +74,10 @@ def written_answers(
             f"{', '.join(WRITTEN)}."
         )
     records = answer(trained, mode, [{"text": text} for text in texts], options)
-    return [_text_of(record) for record in records]
+    return [
+        (record["blanks"][0] if "blanks" in record else record["answer"]).strip()
+        for record in records
+    ]
 
 
 def task_figures(trained: Trained, tasks: Sequence[EvaluationTask]) -> dict[str, float]:
@@ -91,21 +85,15 @@ def task_figures(trained: Trained, tasks: Sequence[EvaluationTask]) -> dict[str,
     figures: dict[str, float] = {}
     for task in tasks:
         options = Options(decoding=Decoding(max_new=longest_answer(task.targets, trained.encode)))
-        found = score_task(trained, task, options=options)
-        figures |= {f"task/{task.name}/{name}": value for name, value in found.metrics.items()}
-        figures |= {f"baseline/task/{task.name}/{n}": value for n, value in found.baseline.items()}
+        scores = score_task(trained, task, options=options)
+        for prefix, metrics in (("task", scores.metrics), ("baseline/task", scores.baseline)):
+            figures |= {f"{prefix}/{task.name}/{name}": x for name, x in metrics.items()}
     return figures
 
 
 def longest_answer(targets: Sequence[str], encode: Callable[[str], Sequence[int]]) -> int:
     """Returns how many tokens an answer may have: some more than the longest target."""
     return max(len(encode(target)) for target in targets) + 4
-
-
-def _text_of(record: dict) -> str:
-    if "blanks" in record:  # what fills the first blank
-        return record["blanks"][0].strip()
-    return record["answer"].strip()
 
 
 def _merged(parts) -> dict[str, float]:

@@ -24,8 +24,8 @@ def padded_length(longest: int, limit: int | None = None) -> int:
 def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """Yields the indices of each batch's rows, shortest rows first.
 
-    Every batch has the same number of rows, a multiple of the devices that rows are sharded over;
-    the last one is filled up by repeating its last row.
+    Every batch has the same number of rows, a multiple of the devices that they are sharded over;
+    the last one repeats its last row.
 
     >>> list(by_length([5, 1, 3], 2))
     [[1, 2], [0, 0]]
@@ -82,7 +82,6 @@ def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment
 
 
 def padded_width(rows: Sequence[Sequence[int]], max_positions: int) -> int:
-    """Returns the slots to pad these rows to; `check_positions` says which are too long."""
     return padded_length(max(len(row) for row in rows), max_positions)
 
 
@@ -111,11 +110,7 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
     """Returns (a batch for `stack` with bidirectional attention, the rows' lengths i32[B]).
 
     They are arrays of NumPy: what JAX computes of rows of another width is another program to
-    compile.
-
-    Args:
-      stack: "encoder" or "decoder", the prefix of the features' names.
-      width: slots to pad to; None: the length of the longest row.
+    compile. `width` None is the length of the longest row.
 
     Raises ValueError where there are no rows, or one has no tokens.
     """

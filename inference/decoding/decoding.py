@@ -103,10 +103,8 @@ def encoder_decoder_prompts(
     encoder_decoder_prompts([[5, 6, 7], [8]], [[0], [0]]).batch["encoder_input_tokens"]
     # [[5, 6, 7], [8, 0, 0]]
 
-    Args:
-      rows: the encoder's tokens of each prompt, one or more.
-      starts: the first tokens of the decoder for each row, mostly bos alone.
-      width, start_width: the slots of the encoder and of the decoder, as in `decoder_prompts`.
+    `starts` are the first tokens of the decoder for each row, mostly bos alone; the widths are the
+    slots of the encoder and of the decoder, as in `decoder_prompts`.
 
     Raises ValueError where a row, or a start, has no tokens.
     """
@@ -172,7 +170,6 @@ def decode(model, params, prompts: Prompts, *, max_new: int, **settings: Any) ->
     Args:
       model, params: what `decoding_form` returns.
       prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns.
-      max_new: the most tokens to generate for each row.
       stop_ids: ids that end a row.
       sampling: how a token is chosen; the default is greedy.
       keys: a random key for each row, so that a row's draws do not depend on its neighbours;

@@ -100,9 +100,7 @@ def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
 
 
 def penalized(logits_BxV, seen_BxV, sampling: Sampling):
-    """Returns the logits with those of seen ids lowered (arXiv:1909.05858): divided, or if negative
-    multiplied, by the penalty.
-    """
+    """Returns the logits, those of seen ids divided, or if negative multiplied, by the penalty."""
     if seen_BxV is None or sampling.repetition_penalty == 1:
         return logits_BxV
     penalty = sampling.repetition_penalty

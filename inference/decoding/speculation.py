@@ -87,11 +87,7 @@ def speculate(
 ) -> tuple[Decoded, DraftCounts]:
     """Does what `inference.decoding.decoding.decode` does, with drafts.
 
-    Args:
-      model, params: what `inference.decoding.decoding.decoding_form` returns.
-      drafter, draft_params: the source of drafts, and its parameters. `own_drafts` returns these
-        four arguments.
-      The others: as in `decode`.
+    `own_drafts` returns the first four arguments; the others are as in `decode`.
 
     Raises ValueError as `decode` does, and for a repetition penalty, which each draft would change
     for the next.
@@ -110,17 +106,7 @@ def speculate(
 
 
 def _speculate(
-    model,
-    drafter,
-    sampling,
-    stop_ids,
-    capacity,
-    params,
-    draft_params,
-    prompts,
-    keys,
-    allowed_V,
-    max_new,
+    model, drafter, sampling, stops, capacity, params, draft_params, prompts, keys, allowed, max_new
 ):
     rows, number = jnp.arange(prompts.lengths.shape[0]), drafter.number
 
@@ -128,7 +114,7 @@ def _speculate(
         """Reads the prompts, which is a step without drafts."""
         outputs, cache = model.prefill(params, prompts.batch, capacity + number)
         last = prompts.lengths - 1
-        logits = next_logits(outputs, outputs.hidden["top"][rows, last], allowed_V)
+        logits = next_logits(outputs, outputs.hidden["top"][rows, last], allowed)
         tokens = prompts.batch["decoder_input_tokens"]
         tokens = jnp.pad(tokens, [(0, 0), (0, capacity + number + 1 - tokens.shape[1])])
         zero = jnp.zeros(rows.shape, jnp.int32)
@@ -156,7 +142,7 @@ def _speculate(
         slots = state.ends[:, None] - 1 + jnp.arange(number + 1)[None]
         batch = next_batch(prompts, read, slots)
         outputs, cache = model.extend(params, state.cache, batch)
-        logits = next_logits(outputs, outputs.hidden["top"], allowed_V)
+        logits = next_logits(outputs, outputs.hidden["top"], allowed)
         new, accepted = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
         counted = (~is_finished(state)).astype(jnp.int32)
         counts = DraftCounts(
@@ -182,7 +168,7 @@ def _speculate(
         drafts = jnp.pad(state.drafts.tokens, [(0, 0), (0, 1)])
         new = jnp.where(column < accepted[:, None], drafts, 0)
         new = jnp.where(column == accepted[:, None], pending[:, None], new)
-        is_stop = jnp.isin(new, jnp.array(stop_ids, jnp.int32)) & (column <= accepted[:, None])
+        is_stop = jnp.isin(new, jnp.array(stops, jnp.int32)) & (column <= accepted[:, None])
         stops_before = jnp.cumsum(is_stop, 1) - is_stop
         left = max_new - (state.ends - prompts.lengths)
         live = (column <= accepted[:, None]) & (stops_before == 0) & (column < left[:, None])
@@ -216,10 +202,7 @@ def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
     distribution that `sampling` makes of the model's logits; after the first one that is rejected,
     the next token is drawn from the positive part of p - q, normalised.
 
-    Args:
-      keys_B: a random key for each row.
-      logits_BxTxV: the model's logits after the pending token and after each draft, T = N + 1.
-      drafts: of N tokens.
+    `logits_BxTxV` are the model's after the pending token and after each draft, T = N + 1.
     """
     number = drafts.tokens.shape[1]
     if not sampling.temperature:

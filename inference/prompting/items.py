@@ -18,9 +18,7 @@ class Unreadable(dict):
 def read_items(file: str, *, strict: bool = True) -> list[dict]:
     """Returns the objects of a JSONL file; a line that is a JSON string "…" becomes {"text": "…"}.
 
-    Args:
-      strict: whether a line that is neither an object nor a string is an error; else it is
-        `Unreadable`.
+    `strict`: whether a line that is neither is an error; else it is `Unreadable`.
 
     Raises ValueError, naming the file and the line, for such a line, and where the file does not
     exist, has no lines, or none that can be read.

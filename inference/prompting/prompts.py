@@ -72,8 +72,7 @@ def prompts_width(model, prompts: Sequence[Prompt], max_new: int = 0) -> int:
 def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = None) -> Prompt:
     """Returns the prompt for a text that the model continues, or reads and answers, by its mode.
 
-    Args:
-      denoiser: name of a mode token before the text, in place of what the form has there.
+    `denoiser`: name of a mode token before the text, in place of what the form has there.
 
     Raises ValueError for a text without words, where the mode reads one, and for a text with blanks
     that is to be continued.

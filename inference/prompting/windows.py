@@ -34,10 +34,7 @@ class BeyondTraining(UserWarning):
 
 
 def check_texts(trained: Trained, rows: Sequence[Sequence[int]]) -> None:
-    """Checks rows, as token ids, that one stack reads whole.
-
-    Raises ValueError as `batching.check_positions` does; warns of `BeyondTraining`.
-    """
+    """Checks rows that one stack reads whole: raises and warns as `check_prompts` does."""
     stack = "decoder" if trained.model.layout == "decoder" else "encoder"
     longest = max(rows, key=len, default=())
     _check(trained, stack, len(longest), longest)

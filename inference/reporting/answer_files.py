@@ -57,7 +57,7 @@ class AnswerFile:
     """
 
     def __init__(self, file: str, items: Sequence[dict]):
-        self._path, self._items = Path(file), items
+        self._path, self._made_by, self._items = Path(file), Path(f"{file}.made_by.json"), items
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self.done = self._whole_lines()
 
@@ -66,7 +66,7 @@ class AnswerFile:
 
         Raises ValueError where the file holds answers produced with other settings.
         """
-        path, settings = self._made_by(), json.loads(json.dumps(settings))
+        path, settings = self._made_by, json.loads(json.dumps(settings))
         if self.done and path.exists():
             before = _object(path.read_bytes())
             if before is None:
@@ -92,10 +92,9 @@ class AnswerFile:
         Where an answer has a field of its item's name, the item's is renamed: see `_beside`.
         """
         lines: list[str] = []
-        for record in records:
-            item = self._items[self.done + len(lines)]
-            line = {**_renamed(item, record), **record}
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        for item, record in zip(self._items[self.done :], records):
+            own = {(_beside(key, item) if key in record else key): x for key, x in item.items()}
+            lines.append(json.dumps({**own, **record}, ensure_ascii=False) + "\n")
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
@@ -127,9 +126,6 @@ class AnswerFile:
                 x["answer"].strip() == str(x[field]).strip() for x in records if "answer" in x
             )
 
-    def _made_by(self) -> Path:
-        return Path(f"{self._path}.made_by.json")
-
     def _whole_lines(self) -> int:
         """Returns the number of answers in the file, and cuts off what a kill left of another."""
         if not self._path.exists():
@@ -143,7 +139,7 @@ class AnswerFile:
                     f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: "
                     "the answers are to another file. Give another --out, or delete it."
                 )
-        if torn and not (torn.startswith(b"{") and self._made_by().exists()):
+        if torn and not (torn.startswith(b"{") and self._made_by.exists()):
             raise ValueError(
                 f"{self._path} holds {torn[:40]!r}, which is no answer: give another --out, or "
                 "delete it."
@@ -198,11 +194,6 @@ def _reason(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"It does not fit in memory: {str(error).partition(chr(10))[0]}"
     return str(error) if isinstance(error, ValueError | RecursionError) else None
-
-
-def _renamed(item: dict, record: dict) -> dict:
-    """Returns an item's fields, those that the answer has too under another name."""
-    return {(_beside(key, item) if key in record else key): x for key, x in item.items()}
 
 
 def _beside(key: str, item: dict) -> str:

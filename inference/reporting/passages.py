@@ -32,11 +32,8 @@ def show_passages(
 ) -> None:
     """Fills in passages of documents with the first member that hides tokens.
 
-    Passages are cut from the concatenated documents; for an objective that requires rows of one
-    document they are whole documents.
-
-    Shows nothing where no member hides tokens (causal language modelling, pairs and views), and
-    where labels are not tokens.
+    Passages are cut from the concatenated documents, or are whole ones where the objective requires
+    rows of one document. None are shown where no member hides tokens, or labels are no tokens.
     """
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective) if _fills(m.objective)]

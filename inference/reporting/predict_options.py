@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from ..answering.answers import Options
-from ..answering.generation import Decoding, Draft
+from ..answering.generation import Decoding
 from ..prompting.items import items_of, with_examples, with_masks
 from ..trained import Trained, check_mode, mode_of
 
@@ -95,8 +95,3 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     made_by = {name: x for name, x in values.items() if name not in _CHANGES_NO_ANSWER}
     made_by |= {"mode": mode, "step": trained.step}
     return Request(mode, items, options, arguments, made_by)
-
-
-def with_draft(request: Request, draft: Draft) -> Request:
-    """Returns the request with a smaller model for speculative decoding."""
-    return request._replace(options=dataclasses.replace(request.options, draft=draft))

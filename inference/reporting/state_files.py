@@ -9,15 +9,10 @@ import numpy as np
 from ..answering.states import layers_of, states
 from ..trained import Trained
 
-ALL = "all"
-
 
 def layers_named(trained: Trained, layer: str) -> list[int]:
-    """Returns the layers that "3", "-1" or "all" means; `states` checks that there are such.
-
-    Raises ValueError for what is no number.
-    """
-    if layer == ALL:
+    """Returns the layers that "3", "-1" or "all" means; `states` checks that there are such."""
+    if layer == "all":
         return layers_of(trained)
     try:
         return [int(layer)]
@@ -41,10 +36,7 @@ def write_states(
 
     `hidden_states_0[k]` is `hidden_states[layers[k]][0]` of Hugging Face's
     output_hidden_states=True: embeddings are layer 0, and the last layer comes after the final
-    norm. One batch is in memory at a time.
-
-    Args:
-      on_text: called with 1 for each text that was written.
+    norm. One batch is in memory at a time; `on_text` is called with 1 for each text.
 
     Raises ValueError as `states` does.
     """
