@@ -11,6 +11,8 @@ from ..objectives.sentence_pairs import next_sentence_form
 
 
 class Mode(NamedTuple):
+    """A way to use a model."""
+
     about: str
     layouts: tuple[str, ...]  # of models that support it
 
@@ -64,11 +66,10 @@ def mode_of(trained: Trained) -> str:
 
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
-    """Returns whether training prompted the model so; True where nothing is known of its training,
-    and of hidden states, which any model has."""
+    """Returns whether training prompted the model so, or nothing is known of its training."""
     trained_for = {form.mode for form in trained.prompt_forms}
     same_form = {"mask", "unmask"} if mode in ("mask", "unmask") else {mode}
-    return mode == "states" or not trained_for or bool(trained_for & same_form)
+    return mode == "states" or not trained_for or bool(trained_for & same_form)  # all have states
 
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:

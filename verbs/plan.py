@@ -24,6 +24,7 @@ from ..training.devices.accelerators import kind_of_name, short_names
 from ..training.settings.command_line import (
     GinArguments,
     add_gin_arguments,
+    at_least,
     given_options,
     mistakes_in_words,
     parse_with_gin,
@@ -61,7 +62,7 @@ def parser_of_plans() -> argparse.ArgumentParser:
     add("--parameters", type=above_zero, metavar="N", help="of a model, such as 7e9")
     add("--tokens", type=above_zero, metavar="N", help="that it is trained on, such as 2e12")
     add = parser.add_argument_group("chips").add_argument
-    add("--chips", type=int, metavar="N", help="their number (default: 1)")
+    add("--chips", type=at_least(1), metavar="N", help="their number (default: 1)")
     kinds = ", ".join(short_names())
     add("--of", metavar="KIND", help=f"one of {kinds}")
     share = "share of their peak that a step reaches (default: 0.4)"
@@ -92,7 +93,6 @@ def mistake_of(
     asked = [name for name, there in kinds.items() if there]
     mistakes = {
         "--chips and --of go together": bool(options.chips) != bool(options.of),
-        "--chips must be 1 or more": options.chips is not None and options.chips < 1,
         "--mfu is a share of the peak, 1 at most": options.mfu > 1,
         "--hours are of chips: give --chips and --of": options.hours and not options.of,
         "--law goes with a budget or a size: a run's cost follows from its shapes": bool(

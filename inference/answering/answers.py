@@ -78,9 +78,6 @@ def _each(items: Sequence, numbers: Sequence[int] | None, make: Callable) -> lis
     return made
 
 
-# --- what a mode reads of an item: its text, if it is not listed here ---------------------------
-
-
 def _string(item: dict, name: str, otherwise: str | None = None) -> str:
     value = item.get(name, otherwise)
     if not isinstance(value, str):
@@ -92,14 +89,12 @@ def _text_and_target(item: dict) -> tuple[str, str]:
     return (text_of(item), _string(item, "target")) if "target" in item else ("", text_of(item))
 
 
+# What a mode reads of an item; if it is not listed, its text.
 _INPUTS: dict[str, Callable[[dict], tuple[str, str]]] = {
     "middle": lambda item: (_string(item, "prefix", ""), _string(item, "suffix", "")),
     "pair": lambda item: (text_of(item), _string(item, "second")),
     "score": _text_and_target,
 }
-
-
-# --- answers that are generated -----------------------------------------------------------------
 
 
 def _generated(trained, prompts, options: Options, numbers):
@@ -174,9 +169,6 @@ def _middle(trained, mode, gaps, options: Options, numbers):
     return records
 
 
-# --- answers that are predicted at once ---------------------------------------------------------
-
-
 def _masks(trained, mode, texts, options: Options, numbers):
     batch_size = options.decoding.batch_size
     return [
@@ -246,9 +238,8 @@ def _tags(trained, mode, texts, options: Options, numbers):
 
 
 def _scores(trained, mode, pairs, options: Options, numbers):
-    batch_size = options.decoding.batch_size
-    scores = score(trained, pairs, batch_size, options.on_batch, options.denoiser)
-    return [_scored(one) for one in scores]
+    batch_size, denoiser = options.decoding.batch_size, options.denoiser
+    return [_scored(x) for x in score(trained, pairs, batch_size, options.on_batch, denoiser)]
 
 
 def _scored(one: Scored) -> dict:

@@ -43,8 +43,8 @@ def fill_in_place(
 ) -> list[Infilled]:
     """Predicts masked tokens in rows of one document each, every token independently.
 
-    In the result sentinel k stands for the k-th mask. Tokens that an objective predicts without
-    masking them are left out, and so are rows without a mask and masks beyond the sentinels.
+    In the result sentinel k stands for the k-th mask. Tokens that are predicted without a mask are
+    left out, and so are rows without a mask and masks beyond the sentinels.
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
     heads = [form.head for form in objective.prompt_forms if form.mode in ("mask", "unmask")]

@@ -34,6 +34,8 @@ class Guess(NamedTuple):
 
 
 class Masked(NamedTuple):
+    """A text with masks, as token ids."""
+
     tokens: list[int]
     masks: list[int]  # slots of the masks
 
@@ -147,9 +149,8 @@ def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
 
 
 def states_and_head(outputs, head: str | None):
-    """Returns (hidden states [B, T, E], states -> logits) of a head over ids; None: the vocabulary
-    projection. A head with its own stack takes that stack's states, as ELECTRA's generator.
-    """
+    """Returns (hidden states [B, T, E], states -> logits) of a head over ids, with the states of
+    its own stack if it has one, as ELECTRA's generator; None: the vocabulary projection."""
     head = head or "vocabulary"
     states = outputs.hidden[head if head in outputs.hidden else "top"]
     return states, functools.partial(outputs.head, head)

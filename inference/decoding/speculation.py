@@ -144,12 +144,8 @@ def _speculate(
         outputs, cache = model.extend(params, state.cache, batch)
         logits = next_logits(outputs, outputs.hidden["top"], allowed)
         new, accepted = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
-        counted = (~is_finished(state)).astype(jnp.int32)
-        counts = DraftCounts(
-            state.counts.steps + counted,
-            state.counts.drafted + counted * number,
-            state.counts.accepted + counted * accepted,
-        )
+        live, of_step = ~is_finished(state), DraftCounts(1, number, accepted)
+        counts = jax.tree.map(lambda total, count: total + live * count, state.counts, of_step)
         return new._replace(counts=counts)
 
     def advanced(state: SpeculationState, outputs, batch, logits, first):

@@ -1,8 +1,6 @@
-"""Prompts: a text in the very form that the model was trained on.
+"""Prompts: a text in the very form that the model was trained on (`objectives.PromptForm`).
 
-Which token ids stand around the text is said by the objective (`objectives.PromptForm`).
-`batch_prompts` arranges prompts for an encoder-decoder, or joins them for a decoder, as
-`objectives.layouts` does.
+`batch_prompts` arranges them for an encoder-decoder or a decoder, as `objectives.layouts` does.
 """
 
 import re
@@ -99,8 +97,7 @@ def _in_form(form: PromptForm, tokens: list[int]) -> Prompt:
 def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
     """Returns the ids before and after a text in a row that the model continues, or reads.
 
-    Of a causal language model they are ([bos], []), of a T5 ([], [eos]). Mode tokens are left out:
-    they are chosen with the text.
+    Of a causal language model they are ([bos], []), of a T5 ([], [eos]); mode tokens are left out.
     """
     form = prompt_form(trained, mode_of(trained))
     modes = {i for _, i in trained.ids.modes}

@@ -1,10 +1,8 @@
 """Files of answers to items, as JSONL, that survive a kill.
 
-An answer is a line of JSON: its item's fields and its own. Answers are in the order of the items.
-Whole lines are written and synced to disk before more are computed; a last line that a kill cut
+An answer is a line of JSON, in the order of the items: its item's fields and its own, or {"error":
+…}. Whole lines are written and synced to disk before more are computed; a last line that a kill cut
 short is removed when the file is opened again.
-
-A line that cannot be read or answered has {"error": …} for an answer, and the others have theirs.
 """
 
 import dataclasses
