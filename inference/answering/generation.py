@@ -133,7 +133,7 @@ def generate(
       on_batch: called after each batch with the number of prompts that it answered.
       on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
-    Raises ValueError and warns of `BeyondTraining` as `check_prompts` does, before any is generated.
+    Raises and warns as `check_prompts` does, before any answer is generated.
     """
     ids, model, params = trained.ids, trained.model, trained.params
     numbers = range(len(prompts)) if numbers is None else numbers

@@ -57,7 +57,7 @@ def print_answers(console: Console, trained: Trained, request: Request) -> None:
 
 @contextlib.contextmanager
 def draft_counts(console: Console, options: Options) -> Iterator[Options]:
-    """Gives options that count drafts; then prints the acceptance rate, and the tokens of a call."""
+    """Gives options that count drafts, then prints the acceptance rate and the tokens of a call."""
     counts: list[DraftCounts] = []
     yield dataclasses.replace(options, on_drafts=counts.append)
     if counts:
