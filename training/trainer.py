@@ -4,7 +4,6 @@ result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
 result.scores[0].loss                                           # nats per target
 """
 
-import contextlib
 import functools
 from collections.abc import Callable, Collection
 
@@ -55,10 +54,7 @@ def train(
     trusted: Collection[str] = (),
     profiled: Steps | None = None,
 ) -> Result:
-    """Trains a run, or goes on training it, in its directory.
-
-        result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
-        result.scores[0].loss                                           # nats per target
+    """Trains a run, or continues it, in its directory.
 
     Args:
       run: see `training.settings.run`.
@@ -67,8 +63,7 @@ def train(
         those of the run's own functions are trusted already.
       profiled: steps to trace; None: none.
 
-    Returns:
-      the held-out scores, and whether the run is finished: it is not when SIGTERM stopped it.
+    Returns the held-out scores, and whether the run is finished: it is not after SIGTERM.
 
     Raises ValueError for what cannot work, saying what to change, and FloatingPointError when the
     loss is no longer finite.
@@ -89,7 +84,7 @@ def train(
     # Held first: to open checkpoints for writing clears what a save has left behind.
     with (
         run_directory.held(run.run_dir),
-        contextlib.closing(Checkpoints(where, Keep.of(run))) as checkpoints,
+        Checkpoints(where, Keep.of(run)) as checkpoints,
     ):
         training = Training(run, shapes, batches, Spikes(run.rollback_sigmas), checkpoints)
         resumed = resume(training, changed)

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from pretrax.models.trees import nested
 from pretrax.training.run_directory import save_classes
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.warm_start import warm_start
@@ -27,8 +28,8 @@ class Arrays:
         params = {}
         for i, (name, shape) in enumerate(sorted(self.shapes.items())):
             value = jax.random.normal(jax.random.fold_in(key, i), shape)
-            params[name] = {"w": nn.LogicallyPartitioned(value, ("embed", None))}
-        return params
+            params[f"{name}/w"] = nn.LogicallyPartitioned(value, ("embed", None))
+        return nested(params.items())
 
 
 def state_of(seed, optimizer=None, mesh_shape=(2, 2, 2), **shapes):

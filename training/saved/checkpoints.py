@@ -52,21 +52,22 @@ class Keep(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> "Keep":
-        """Returns which checkpoints of a run are kept."""
         due = run.checkpoint_every if run.rollback_sigmas is not None else None
         return cls(run.keep_checkpoints, run.keep_every, run.keep_best, due)
 
     def policy(self) -> Any:
-        """Returns it as a policy of Orbax."""
         policies = ocp.training.preservation_policies
         chosen: list[Any] = [policies.LatestN(self.latest)]
         if self.every is not None:
             chosen.append(policies.EveryNSteps(self.every))
         if self.best is not None:
-            # It keeps the last ones of an order, of which the lowest loss shall be the last.
-            by_loss = dict(get_metric_fn=lambda metrics: metrics[_LOSS], reverse=True)
             chosen.append(
-                policies.BestN(n=self.best, keep_checkpoints_without_metrics=False, **by_loss)
+                policies.BestN(
+                    n=self.best,
+                    get_metric_fn=lambda metrics: metrics[_LOSS],
+                    reverse=True,  # the lowest loss last: the last ones of its order are kept
+                    keep_checkpoints_without_metrics=False,
+                )
             )
         if self.due is not None:
             chosen.append(_LatestDue(self.due))
@@ -123,21 +124,30 @@ def differences(saved: Described, wanted: Described) -> list[str]:
 class Checkpoints:
     """The checkpoints of one run, `DIRECTORY/STEP`, of which those of `keep` are kept.
 
-    With `keep` None they are read-only: another run's.
+    With `keep` None they are read-only: another run's, which may have no such directory.
     """
 
     def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = epath.Path(directory).absolute()
-        writing: dict[str, Any] = {}
+        self._checkpointer: Any = None
         if keep is not None:
-            writing = dict(preservation_policy=keep.policy(), cleanup_tmp_directories=True)
-        self._checkpointer = ocp.training.Checkpointer(self._root, **writing)
+            self._checkpointer = ocp.training.Checkpointer(
+                self._root, preservation_policy=keep.policy(), cleanup_tmp_directories=True
+            )
+        elif self._root.exists():  # to open it would make it
+            self._checkpointer = ocp.training.Checkpointer(self._root)
         # The response of a save that may be running. Its event loop, a thread and three
         # descriptors, lasts until somebody asks for its result.
         self._saving: Any = None
 
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def steps(self) -> list[int]:
-        return sorted(c.step for c in self._checkpointer.checkpoints)
+        return sorted(c.step for c in self._checkpointer.checkpoints) if self._checkpointer else []
 
     def save(
         self,
@@ -196,11 +206,13 @@ class Checkpoints:
                 problem = problem or "another process cannot read it"
             elif unlike:
                 raise MismatchError("\n".join(unlike))
-            elif loaded:
-                problem = _wrong(*loaded, step)
             if loaded and not problem:
                 state, files = loaded
-                return Restored(state, files.read, tuple(damaged))
+                problem = _differing_array(state._asdict(), files)
+                if not problem and int(state.step) != step:
+                    problem = f"it holds step {int(state.step)}"
+                if not problem:
+                    return Restored(state, files.read, tuple(damaged))
             where = self._set_aside(step)
             damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")
         if damaged:
@@ -218,12 +230,16 @@ class Checkpoints:
             if later > step:
                 self._checkpointer.delete(later)
 
-    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every array of a checkpoint, by name.
+    def param_shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every parameter of a checkpoint, by name.
 
         Raises ValueError where its description is damaged.
         """
-        return {name: tuple(x.shape) for name, x in self._arrays(step).items()}
+        return {
+            name.removeprefix("params/"): tuple(x.shape)
+            for name, x in self._arrays(step).items()
+            if name.startswith("params/")
+        }
 
     def load_params(self, step: int, target) -> Any:
         """Returns the parameters in `target`, a tree of shapes and shardings, which may name a few.
@@ -240,10 +256,8 @@ class Checkpoints:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": {"params": target}, "data": files}
             )["state"]
-        saved = files.read_json("checksums.json")["arrays"]
-        wrong = [name for name, value in _checksums(loaded).items() if saved.get(name) != value]
-        if wrong:
-            raise ValueError(f"checksum of {wrong[0]} does not agree with what was saved")
+        if problem := _differing_array(loaded, files):
+            raise ValueError(problem)
         return loaded["params"]
 
     def wait(self) -> None:
@@ -255,6 +269,8 @@ class Checkpoints:
             self._checkpointer.wait()
 
     def close(self) -> None:
+        if self._checkpointer is None:
+            return
         try:
             self.wait()
         finally:
@@ -284,7 +300,7 @@ class Checkpoints:
         for process in range(files.read_json("checksums.json")["processes"]):
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
-                    raise ValueError(f"checksum of {name} does not agree with what was saved")
+                    raise ValueError(_DIFFERS.format(name))
         return State(**loaded["state"]), files
 
     def _differences(self, step: int, target: State) -> list[str]:
@@ -299,8 +315,7 @@ class Checkpoints:
         return differences(saved, wanted)
 
     def _arrays(self, step: int) -> dict[str, Any]:
-        """Returns the description of every array of a checkpoint, with its shape and dtype, by
-        name."""
+        """Returns a description of every array of a checkpoint, with shape and dtype, by name."""
         described = self._checkpointer.metadata(step).metadata
         if described is None:
             raise ValueError("the description of its arrays cannot be read")
@@ -353,15 +368,14 @@ class _Files:
             raise ValueError(f"{name} is not JSON: {error}") from error
 
 
-def _wrong(state: State, files: _Files, step: int) -> str:
-    """Returns what is wrong with a loaded state, or ""; the same on every process."""
+_DIFFERS = "checksum of {} does not agree with what was saved"
+
+
+def _differing_array(arrays, files: _Files) -> str:
+    """Returns which loaded array differs from what was saved, or ""; the same on every process."""
     saved = files.read_json("checksums.json")["arrays"]
-    wrong = [
-        name for name, value in _checksums(state._asdict()).items() if saved.get(name) != value
-    ]
-    if wrong:
-        return f"checksum of {wrong[0]} does not agree with what was saved"
-    return "" if int(state.step) == step else f"it holds step {int(state.step)}"
+    names = (name for name, value in _checksums(arrays).items() if saved.get(name) != value)
+    return next(map(_DIFFERS.format, names), "")
 
 
 def _first_line(error: Exception) -> str:
@@ -377,16 +391,15 @@ def _on_any_process(problem: str | None) -> bool:
 
 
 def _by_path(tree) -> dict[str, Any]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {_name(path): leaf for path, leaf in flat if hasattr(leaf, "shape")}
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree.leaves_with_path(tree)
+        if hasattr(leaf, "shape")
+    }
 
 
 def _largest_bytes(tree) -> int:
     return max(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _name(path) -> str:
-    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
 def _checksums(tree) -> dict[str, int]:

@@ -1,9 +1,7 @@
-"""A run directory of an imported model: its parameters as step 0, and the config that builds it.
+"""A run directory of an imported model, from which other runs start and which every verb opens.
 
-    write_parameters("runs/t5", arrays, rows)       # checkpoints/0
-    config_text("runs/t5", "hf:t5", "encoder_decoder", settings, rows)      # of its config.gin
-
-The directory is what a run leaves: other runs start from it, and every verb opens it.
+write_parameters("runs/t5", arrays, rows)       # checkpoints/0
+config_text("runs/t5", "hf:t5", "encoder_decoder", settings, rows)      # of its config.gin
 """
 
 import dataclasses
@@ -57,9 +55,8 @@ def write_parameters(run_dir: str, arrays: Iterable[tuple[str, np.ndarray]], row
         for path, array in arrays
     )
     os.makedirs(run_dir, exist_ok=True)
-    checkpoints = Checkpoints(os.path.join(run_dir, CHECKPOINTS))
-    checkpoints.save(State(jnp.int32(0), params, {}), {}, one_by_one=True)
-    checkpoints.close()
+    with Checkpoints(os.path.join(run_dir, CHECKPOINTS)) as checkpoints:
+        checkpoints.save(State(jnp.int32(0), params, {}), {}, one_by_one=True)
     return sum(x.size for x in jax.tree.leaves(params))
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from ...models import Model
@@ -68,18 +67,14 @@ def load_model(
             f"{directory}/config.gin names no model: expected training.Run.model = @models.NAME."
         )
     with _saved(directory, fields) as checkpoints:
-        steps = checkpoints.steps() if checkpoints else []
-        if checkpoints is None or not steps:
+        steps = checkpoints.steps()
+        if not steps:
             raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
         if step is not None and step not in steps:
             raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {steps}.")
         step = steps[-1] if step is None else step
         with damage_in_words(directory, step):
-            shapes = {
-                name.removeprefix("params/"): shape
-                for name, shape in checkpoints.shapes(step).items()
-                if name.startswith("params/")
-            }
+            shapes = checkpoints.param_shapes(step)
         if model is None:
             with settings_in_words(directory):
                 model = _saved_model(builder, shapes, f"Checkpoint {step} of {directory}")
@@ -110,8 +105,7 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0)
 
 @contextlib.contextmanager
 def settings_in_words(directory: str) -> Iterator[None]:
-    """Raises ValueError, with the file, where a setting of another kind than expected ends a call
-    of what a run directory names."""
+    """Names the file where a setting of the wrong kind ends a call of what a run names."""
     try:
         yield
     except (TypeError, AttributeError, ArithmeticError) as error:
@@ -134,56 +128,47 @@ def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: s
 
 def _spread(params, mesh: Mesh | None) -> dict:
     """Abstract parameters with where they go."""
-    whole = SingleDeviceSharding(jax.devices()[0])
-    shapes = unboxed(params)
-    shardings = shardings_of(params, mesh) if mesh else jax.tree.map(lambda x: whole, shapes)
-    return jax.tree.map(
-        lambda x, where: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=where),
-        shapes,
-        shardings,
-    )
+
+    def abstract(x, sharding):
+        return jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=sharding)
+
+    if mesh is not None:
+        return jax.tree.map(abstract, unboxed(params), shardings_of(params, mesh))
+    first = SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(lambda x: abstract(x, first), unboxed(params))
 
 
 def saved_steps(directory: str, trusted: Collection[str] = ()) -> list[int]:
     """The steps of a run's checkpoints. Raises ValueError where `directory` is no run."""
     with _saved(directory, read_directory(directory, trusted)) as checkpoints:
-        return checkpoints.steps() if checkpoints else []
+        return checkpoints.steps()
 
 
-@contextlib.contextmanager
-def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | None]:
-    """A run's checkpoints, to be read alone; None where it has no folder of them."""
+def _saved(directory: str, fields: Mapping[str, Any]) -> Checkpoints:
     where = run_directory.checkpoints(directory, fields.get("checkpoint_dir"))
-    if not epath.Path(where).exists():  # to open it would make it
-        yield None
-        return
-    with contextlib.closing(Checkpoints(where, keep=None)) as checkpoints:
-        yield checkpoints
+    return Checkpoints(where, keep=None)
 
 
 def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
     """The heads that have parameters here, with their numbers of classes where they classify."""
     tops = {name.partition("/")[0] for name in shapes}
     heads: dict[str, int | None] = {"vocabulary": None} if "vocabulary" in tops else {}
-    for name in sorted(
-        t.removeprefix("projections_") for t in tops if t.startswith("projections_")
-    ):
-        classifier = shapes.get(f"projections_{name}/classifier/kernel")
-        heads[name] = classifier[-1] if classifier else None
-    heads |= {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
-    return heads
+    for top in sorted(tops):
+        if top.startswith("projections_"):
+            classifier = shapes.get(f"{top}/classifier/kernel")
+            heads[top.removeprefix("projections_")] = classifier[-1] if classifier else None
+    return heads | {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
 
 
 def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
     """How many tokens beyond the next these parameters predict."""
-    scale = "{}/layer/mlp_norm/scale"
-    parallel = shapes.get(f"decoder/ahead/{scale.format('layers')}", (0,))[0]
-    sequential = shapes.get(f"decoder/ahead/{scale.format('modules')}", (0,))[0]
-    apart = {  # of layers that are not scanned
-        kind: sum(f"decoder/ahead/{scale.format(f'{kind}_{k}')}" in shapes for k in range(64))
-        for kind in ("layers", "modules")
-    }
-    return max(parallel - 1, sequential, apart["layers"] - 1, apart["modules"], 0)
+
+    def count(kind: str) -> int:
+        scale = "decoder/ahead/{}/layer/mlp_norm/scale"
+        scanned = shapes.get(scale.format(kind), (0,))[0]
+        return scanned or sum(scale.format(f"{kind}_{k}") in shapes for k in range(64))
+
+    return max(count("layers") - 1, count("modules"), 0)
 
 
 def _with_heads(builder: Callable, rows: int, heads: dict[str, int | None]) -> Model:

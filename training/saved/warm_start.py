@@ -5,7 +5,7 @@ Parameters are matched by name and shape; those left over on either side are rep
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from ...data import whole_files
 from ...models.directories import own_file
 from ...models.heads import CLASSIFIERS
-from ...models.trees import named
+from ...models.trees import named, nested
 from .. import run_directory
 from ..settings.run import Run
 from ..state import Abstract, State, new_state
@@ -33,17 +33,15 @@ class WarmStart(NamedTuple):
     def describe(self) -> str:
         sizes = {name: x.size for name, x in named(self.state.params).items()}
         count = sum(sizes[name] for name in self.taken)
-        lines = [
+        text = (
             f"Starting from step {self.step} of {self.source}: "
             f"{len(self.taken)} arrays, {count:,} parameters."
-        ]
+        )
         if self.fresh:
-            lines.append(
-                f"Not there, or of other classes, and initialised: {', '.join(self.fresh)}"
-            )
+            text += f"\nNot there, or of other classes, and initialised: {', '.join(self.fresh)}"
         if self.unused:
-            lines.append(f"There, and not used: {', '.join(self.unused)}")
-        return "\n".join(lines)
+            text += f"\nThere, and not used: {', '.join(self.unused)}"
+        return text
 
 
 def first_state(
@@ -76,21 +74,20 @@ def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmSt
     no name matches, or where one is damaged.
     """
     with _saved(source) as (checkpoints, step), damage_in_words(source, step):
-        saved = checkpoints.shapes(step)
-        in_source = {
-            n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")
-        }
-        wanted = named(state.params)
-        of_others = _classifiers(wanted) if _other_classes(source, classes) else set()
-        taken = sorted((wanted.keys() & in_source.keys()) - of_others)
-        _check_shapes(source, step, wanted, in_source, taken)
-        loaded = checkpoints.load_params(step, _only(state.params, taken))
+        in_source, in_run = checkpoints.param_shapes(step), named(state.params)
+        taken = sorted(in_run.keys() & in_source.keys())
+        if _other_classes(source, classes):  # the last layer of a classifier has a column for each
+            layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
+            taken = [name for name in taken if not name.startswith(layers)]
+        _check_shapes(source, step, in_run, in_source, taken)
+        target = nested((name, _abstract(in_run[name])) for name in taken)
+        loaded = named(checkpoints.load_params(step, target))
     return WarmStart(
-        state._replace(params=_overlaid(state.params, loaded)),
+        state._replace(params=nested((in_run | loaded).items())),
         source,
         step,
         tuple(taken),
-        tuple(sorted(wanted.keys() - set(taken))),
+        tuple(sorted(in_run.keys() - set(taken))),
         tuple(sorted(in_source.keys() - set(taken))),
     )
 
@@ -100,15 +97,12 @@ def _other_classes(source: str, classes: Sequence[str]) -> bool:
     return bool(in_source and classes) and in_source != list(classes)
 
 
-def _classifiers(names: Iterable[str]) -> set[str]:
-    """The parameters of the last layers of classifiers, which have a column for each class."""
-    layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
-    return {name for name in names if name.startswith(layers)}
+def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def check_source(source: str) -> None:
-    """Raises ValueError where `source` is no directory that `warm_start` can take parameters
-    from."""
+    """Raises ValueError where `source` holds nothing that `warm_start` can take."""
     with _saved(source):
         pass
 
@@ -116,19 +110,15 @@ def check_source(source: str) -> None:
 @contextlib.contextmanager
 def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
     """The checkpoints of a source, and the step of the latest one."""
-    root = epath.Path(source)
-    in_source = [path for path in (root / run_directory.CHECKPOINTS, root) if path.exists()]
-    with contextlib.ExitStack() as stack:
-        if in_source:
-            checkpoints = stack.enter_context(
-                contextlib.closing(Checkpoints(str(in_source[0]), keep=None))
-            )
-        if not in_source or not checkpoints.steps():
+    folder = epath.Path(source) / run_directory.CHECKPOINTS
+    with Checkpoints(str(folder if folder.exists() else source), keep=None) as checkpoints:
+        steps = checkpoints.steps()
+        if not steps:
             raise ValueError(
                 f"initial_run = {source!r} holds no checkpoint: give the directory of a run that "
                 "has saved one, or of its checkpoints."
             )
-        yield checkpoints, checkpoints.steps()[-1]
+        yield checkpoints, steps[-1]
 
 
 def check_same_vocabulary(source: str, run_dir: str) -> None:
@@ -171,11 +161,11 @@ def _kept_values(directory: str) -> dict[str, Any]:
         raise whole_files.damaged(file, error) from error
 
 
-def _check_shapes(source, step, wanted, in_source, taken):
+def _check_shapes(source, step, in_run, in_source, taken):
     differ = [
-        f"{name}: there {in_source[name]}, here {wanted[name].shape}"
+        f"{name}: there {in_source[name]}, here {in_run[name].shape}"
         for name in taken
-        if in_source[name] != wanted[name].shape
+        if in_source[name] != in_run[name].shape
     ]
     if differ or not taken:
         raise MismatchError(
@@ -183,21 +173,3 @@ def _check_shapes(source, step, wanted, in_source, taken):
             + ("; ".join(differ) or "no array has a name of this model's")
             + ". Configure the same model and vocabulary as that run's config.gin."
         )
-
-
-def _only(tree, names, prefix=""):
-    """Returns the branches of a tree with these names, as shapes with shardings."""
-    if not isinstance(tree, dict):
-        return jax.ShapeDtypeStruct(tree.shape, tree.dtype, sharding=tree.sharding)
-    result = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        if path in names or any(name.startswith(f"{path}/") for name in names):
-            result[key] = _only(value, names, f"{path}/")
-    return result
-
-
-def _overlaid(tree, part):
-    if not isinstance(tree, dict):
-        return part
-    return {k: _overlaid(v, part[k]) if k in part else v for k, v in tree.items()}
