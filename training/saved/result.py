@@ -19,9 +19,7 @@ class Result(NamedTuple):
     finished: bool  # False: stopped before its last step; the same call resumes it
     scores: tuple[Score, ...]  # of each member of the objective, on held-out text
     tasks: dict[str, float]  # downstream: "task/NAME/METRIC", and "baseline/task/NAME/METRIC"
-    seconds: dict[
-        str, float
-    ]  # where the time of the last start went, see `training.reporting.wall_time`
+    seconds: dict[str, float]  # where the last start's went, see `training.reporting.wall_time`
 
 
 def write_result(result: Result) -> None:

@@ -1,10 +1,7 @@
 """Resuming a run from the latest checkpoint of its directory."""
 
-import contextlib
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
-
-from etils import epath
 
 from .. import run_directory
 from ..batches import Batches
@@ -37,21 +34,21 @@ class Training(NamedTuple):
 
 
 def resume(training: Training, changed: Sequence[str] = ()) -> Resumed | None:
-    """Restores the latest sound checkpoint, the batches to its data position, and the spikes to
-    what they were then; None without one.
+    """Restores the latest sound checkpoint, and batches and spikes to what they were then; None
+    without one.
 
     `changed` is what `check_resumable` returned.
 
     Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
     """
     run = training.run
+    fields = f"Values that differ from the run's config.gin:\n{_listed(changed or ['none'])}"
     try:
         restored = training.checkpoints.restore(training.shapes.shapes)
     except MismatchError as error:
         raise ValueError(
-            f"The checkpoints in {run.run_dir} do not fit this configuration.\n"
-            f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}\n"
-            f"Arrays that differ:\n{indented(_first(str(error).splitlines(), 12))}\n"
+            f"The checkpoints in {run.run_dir} do not fit this configuration.\n{fields}\n"
+            f"Arrays that differ:\n{_listed(str(error).splitlines())}\n"
             "Set the values back, or start anew in another run directory."
         ) from None
     if restored is None:
@@ -61,8 +58,7 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Resumed | None:
         training.batches.restore(step, restored.read)
     except (ValueError, OSError, KeyError) as error:
         raise ValueError(
-            f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n"
-            f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}"
+            f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n{fields}"
         ) from error
     training.spikes.restore(restored.read)
     return Resumed(restored.state, restored.damaged, changed)
@@ -98,6 +94,7 @@ _ADJUSTED = (
     *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards", "rollback_sigmas"),
     *("corpus.stores", "corpus.temperature"),  # rates of token stores; other stores are refused
 )
+_SET_BACK = "Set them back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
 
 
 def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
@@ -109,14 +106,13 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
     Raises ValueError where the run's directory holds checkpoints of another run.
     """
     changed = changed_fields(run, trusted)
-    if other := _changed_beyond(changed, (*_FREE, *_ADJUSTED)):
-        if has_checkpoint(run.run_dir):
-            raise ValueError(
-                f"{run.run_dir} holds checkpoints of a run with other values:\n"
-                f"{indented(_first(other, 12))}\nA run that is resumed keeps them; its steps, "
-                "optimizer, devices, data_shards and schedule of evaluations may change. Set them "
-                "back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
-            )
+    other = _changed_beyond(changed, (*_FREE, *_ADJUSTED))
+    if other and has_checkpoint(run.run_dir):
+        raise ValueError(
+            f"{run.run_dir} holds checkpoints of a run with other values:\n{_listed(other)}\n"
+            "A run that is resumed keeps them; its steps, optimizer, devices, data_shards and "
+            f"schedule of evaluations may change. {_SET_BACK}"
+        )
     return changed
 
 
@@ -130,8 +126,7 @@ def finished_result(run: Run, resumed: Resumed) -> Result | None:
     if finished is not None and finished.step == step >= run.steps:
         if other := _changed_beyond(resumed.changed, _FREE):
             raise ValueError(
-                f"{run.run_dir} holds a finished run with other values:\n{indented(other)}\nSet "
-                "them back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+                f"{run.run_dir} holds a finished run with other values:\n{_listed(other)}\n{_SET_BACK}"
             )
         return finished
     if step > run.steps:
@@ -154,18 +149,11 @@ def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]
 
 def has_checkpoint(run_dir: str) -> bool:
     """Returns whether the run that was last started here has saved a checkpoint."""
-    elsewhere = plain_field(run_dir, "checkpoint_dir")
-    where = run_directory.checkpoints(run_dir, elsewhere)
-    if not epath.Path(where).exists():  # to open it would make it
-        return False
-    with contextlib.closing(Checkpoints(where, keep=None)) as checkpoints:
+    where = run_directory.checkpoints(run_dir, plain_field(run_dir, "checkpoint_dir"))
+    with Checkpoints(where, keep=None) as checkpoints:
         return bool(checkpoints.steps())
 
 
-def indented(lines: Sequence[str]) -> str:
-    return "\n".join(f"  {line}" for line in lines)
-
-
-def _first(lines: Sequence[str], count: int) -> list[str]:
-    more = len(lines) - count
-    return [*lines[:count], *([f"and {more} more"] if more > 0 else [])]
+def _listed(lines: Sequence[str], most: int = 12) -> str:
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return "\n".join(f"  {line}" for line in [*lines[:most], *more])
