@@ -70,8 +70,7 @@ class _Output:
 
 
 class StepProgress:
-    """A live bar with loss, tokens/s, MFU where it is known, and time left; a line every 20 s where
-    the output is a log."""
+    """A live bar with loss, tokens/s, MFU if known, and time left; in a log, a line every 20 s."""
 
     def __init__(self, console: Console, step: int, steps: int):
         self._console, self._steps, self._printed = console, steps, time.monotonic()
@@ -109,19 +108,15 @@ class StepProgress:
 def print_check(console: Console, check: Check) -> bool:
     """Prints what the compiler says of a run on a topology; returns whether it fits."""
     devices = math.prod(check.mesh.values())
+    active, tflop = active_words(check.parameters, check.active), check.flops / 1e12
     what = Table(box=None, show_header=False, title_justify="left")
     what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
     what.add_row("devices", f"{devices:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
-    what.add_row(
-        "parameters", f"{check.parameters:,}{active_words(check.parameters, check.active)}"
-    )
+    what.add_row("parameters", f"{check.parameters:,}{active}")
     if check.attention is not None:
         what.add_row("attention", check.attention)
     what.add_row("text", f"{check.text_tokens:,} tokens a step")
-    what.add_row(
-        "compute",
-        f"{check.flops / 1e12:,.4g} TFLOP a step, {check.flops / devices / 1e12:,.4g} a chip",
-    )
+    what.add_row("compute", f"{tflop:,.4g} TFLOP a step, {tflop / devices:,.4g} a chip")
     console.print(what)
     if check.refusal:
         console.print(f"\nThe compiler: {check.refusal}", markup=False, soft_wrap=True)
@@ -133,9 +128,8 @@ def print_check(console: Console, check: Check) -> bool:
         memory.add_row("  in all", f"{check.memory.total / GIB:.2f} of {check.chip_gib}")
     console.print(memory)
     if check.traffic:
-        sent = Table("collectives", box=None)
-        sent.add_column("a step", justify="right")
-        sent.add_column("GiB a step, on a chip", justify="right")
+        columns = (Column(name, justify="right") for name in ("a step", "GiB a step, on a chip"))
+        sent = Table("collectives", *columns, box=None)
         for kind, one in check.traffic.items():
             sent.add_row(f"  {kind}", f"{one.calls:,}", f"{one.bytes / GIB:.3f}")
         console.print(sent)
@@ -148,7 +142,7 @@ def print_check(console: Console, check: Check) -> bool:
 
 
 def _advice(state: int, most: int) -> str:
-    """Returns what to change, for bytes of state on a chip that has so many in all."""
+    """Returns what to change where parameters and optimizer take `state` of a chip's bytes."""
     if state > most / 2:
         return (
             "Most of a chip is taken by parameters and the optimizer: spread them over more chips "
@@ -185,22 +179,25 @@ def model_words(plan: Plan, state: State) -> str:
     return f"{', '.join(parts)}, mesh {dict(mesh.shape)} of {mesh.devices.flat[0].device_kind}"
 
 
+_OF_WORDS = ("member", "stacks", "objective")  # columns; the others are of numbers
+
+
+def _table(*headings: str, **settings: Any) -> Table:
+    table = Table(box=None, header_style="bold", title_justify="left", **settings)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in _OF_WORDS else "right")
+    return table
+
+
 def print_plan(console: Console, plan: Plan) -> None:
     """Prints each member's row group, the length of its rows, and their share of useful slots."""
-    table = Table(title="Rows of a step", title_justify="left", box=None, header_style="bold")
-    for heading in ("member", "rows", "raw tokens", "stacks", "useful"):
-        table.add_column(heading, justify="left" if heading in ("member", "stacks") else "right")
+    table = _table("member", "rows", "raw tokens", "stacks", "useful", title="Rows of a step")
     members = members_of(plan.recipe.objective)
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
         for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
-            share = schedule.share(number)
-            table.add_row(
-                escape(members[number].name),
-                f"{share * schedule.rows:.1f}",
-                str(raw),
-                _stacks(group),
-                f"{useful:.2f}",
-            )
+            rows = f"{schedule.share(number) * schedule.rows:.1f}"
+            name, stacks = escape(members[number].name), _stacks(group)
+            table.add_row(name, rows, str(raw), stacks, f"{useful:.2f}")
     console.print(table)
     console.print(f"Useful slots, all rows: {planned_useful(plan):.3f}")
 
@@ -236,27 +233,22 @@ def print_warning(console: Console, message: str) -> None:
 
 
 def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
-    table = Table(
+    table = _table(
+        *("objective", "loss", "perplexity", "baseline", "better by", "targets"),
         title=f"Held-out loss after {step} steps, nats per target",
-        title_justify="left",
-        box=None,
-        header_style="bold",
         caption="baseline: tokens by frequency, classes by share, or all texts alike",
         caption_justify="left",
     )
-    for heading in ("objective", "loss", "perplexity", "baseline", "better by", "targets"):
-        table.add_column(heading, justify="left" if heading == "objective" else "right")
     for s in (score for score in scores if not score.metric):
-        table.add_row(
-            escape(s.name),
-            f"{s.loss:.3f}",
-            f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else "",
-            f"{s.baseline:.3f}",
-            f"{s.gain:.0%}",
-            f"{s.targets:,}",
-        )
+        table.add_row(*_loss_cells(s), f"{s.baseline:.3f}", f"{s.gain:.0%}", f"{s.targets:,}")
     console.print(table)
     print_metrics(console, scores)
+
+
+def _loss_cells(score: Score) -> tuple[str, str, str]:
+    """Returns a term's name, its loss, and its perplexity where it has one."""
+    perplexity = f"{math.exp(min(score.loss, 700.0)):,.1f}" if score.of_tokens else ""
+    return escape(score.name), f"{score.loss:.3f}", perplexity
 
 
 def print_heldout(
@@ -264,22 +256,17 @@ def print_heldout(
 ) -> None:
     """Prints held-out figures of checkpoints, (step, scores) each, and what they are.
 
-    A loss that is the text's exact likelihood has bits per byte too, unless `bytes_per_token` is
-    nan.
+    Losses that are the text's exact likelihood have bits per byte, if `bytes_per_token` is finite.
     """
-    has_bits = math.isfinite(bytes_per_token) and any(
-        s.of_text for _, some in evaluations for s in some
-    )
-    table = Table(box=None, header_style="bold")
-    for name in ("step", "objective", "nats", "perplexity", "bits per byte", "baseline", "targets"):
-        if has_bits or name != "bits per byte":
-            table.add_column(name, justify="left" if name == "objective" else "right")
+    of_text = any(s.of_text for _, scores in evaluations for s in scores)
+    has_bits = math.isfinite(bytes_per_token) and of_text
+    of_bits = ["bits per byte"] if has_bits else []
+    table = _table("step", "objective", "nats", "perplexity", *of_bits, "baseline", "targets")
     for step, scores in evaluations:
         for s in (score for score in scores if not score.metric):
-            perplexity = f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else ""
             bits = f"{s.loss / math.log(2) / bytes_per_token:.3f}" if s.of_text else ""
-            cells = [escape(s.name), f"{s.loss:.3f}", perplexity, *([bits] if has_bits else [])]
-            table.add_row(str(step), *cells, f"{s.baseline:.3f}", f"{s.targets:,}")
+            cells = [*_loss_cells(s), *([bits] if has_bits else []), f"{s.baseline:.3f}"]
+            table.add_row(str(step), *cells, f"{s.targets:,}")
     console.print(table)
     for step, scores in evaluations:
         print_metrics(console, scores, step)
@@ -302,11 +289,8 @@ def print_metrics(console: Console, scores: Sequence[Score], step: int | None = 
 
 
 def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
-    """Returns the closing lines of a run: its files, and next commands; to predict is for text
-    alone.
-
-    `read` is the `progress` of its `Batches`.
-    """
+    """Returns the closing lines of a run: what it read, the `progress` of its `Batches`, its files,
+    and next commands; to predict is for text alone."""
     stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
     shares = [
         f"{name} {read[f'data/{name}/share']:.1%} of the tokens, {read[f'data/{name}/epochs']:.3g} "
@@ -344,7 +328,6 @@ def resumed_words(step: int, changed: Sequence[str]) -> str:
 
 
 def stopped_words(run: Run, step: int) -> str:
-    """Returns the message for a run that was asked to stop."""
     return (
         f"\nStopped at step {step} of {run.steps} as asked; a checkpoint is saved. The same "
         "command continues from there."
@@ -360,8 +343,7 @@ def unnamed_words(functions: Sequence[str]) -> str:
 
 
 def finished_words(run: Run, step: int) -> str:
-    """Returns the message for a run that is finished at this step already: how to train it
-    further."""
+    """Returns the message for a run that is finished at this step: how to train it further."""
     another = run.run_dir.rstrip("/") + "_2"
     took = f"{step} of {step} steps"
     if run.steps < step:

@@ -1,5 +1,4 @@
-"""Metrics of a run, written as JSON lines, for TensorBoard (without TensorFlow), and where else
-asked."""
+"""Metrics of a run, written as JSON lines, for TensorBoard (without TensorFlow), and for others."""
 
 import contextlib
 import json
@@ -54,58 +53,38 @@ class MetricsWriter:
         warn: Callable[[str], None] = lambda message: None,
         open_more: Callable[[], Sequence[Tracker]] = tuple,
     ):
-        self._on = jax.process_index() == 0
-        if not self._on:
+        self._warn, self._failed = warn, False
+        self._trackers: list[Tracker] = []
+        if jax.process_index() != 0:
             return
-        path, self._warn = Path(run_dir) / run_directory.METRICS, warn
+        path = Path(run_dir) / run_directory.METRICS
         for line in _read(path).damaged:
             warn(f"{path}, line {line} cannot be read, and is left out.")
-        self._lines = _Lines(path)
-        self._lines.rewind(step)
+        lines = _Lines(path)
+        lines.rewind(step)
         from .tensorboard import TensorBoard
 
-        tensorboard = TensorBoard(Path(run_dir) / run_directory.TENSORBOARD, step)
-        self._trackers: list[Tracker] = [tensorboard]
-        self._failed = False
+        self._trackers += [lines, TensorBoard(Path(run_dir) / run_directory.TENSORBOARD, step)]
         with self._failures_in_words():
             self._trackers += open_more()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one entry; `step` must not be lower than the one before, or that of `rewind`."""
-        if not self._on:
-            return
-        with self._failures_in_words():
-            self._lines.write(json.dumps({"step": step} | dict(values)) + "\n")
-        for tracker in self._trackers:
-            with self._failures_in_words():
-                tracker.write(step, values)
+        self._all(lambda tracker: tracker.write(step, values))
 
     def write_text(self, step: int, name: str, text: str) -> None:
         """Shows text, as it is, in TensorBoard and where else; nothing where there is none."""
-        for tracker in self._trackers if self._on and text else ():
-            with self._failures_in_words():
-                tracker.write_text(step, name, text)
+        if text:
+            self._all(lambda tracker: tracker.write_text(step, name, text))
 
     def flush(self) -> None:
         """Writes to the disk what waits in memory; to be called with each checkpoint."""
-        if not self._on:
-            return
-        with self._failures_in_words():
-            self._lines.write("")
-        for tracker in self._trackers:
-            with self._failures_in_words():
-                tracker.flush()
+        self._all(lambda tracker: tracker.flush())
 
     def rewind(self, step: int) -> None:
         """Takes back the entries of later steps, as where a run resumes from this one."""
         self.flush()
-        if not self._on:
-            return
-        with self._failures_in_words():
-            self._lines.rewind(step)
-        for tracker in self._trackers:
-            with self._failures_in_words():
-                tracker.rewind(step)
+        self._all(lambda tracker: tracker.rewind(step))
 
     def __enter__(self) -> "MetricsWriter":
         return self
@@ -115,9 +94,12 @@ class MetricsWriter:
 
     def close(self, failed: bool = False) -> None:
         self.flush()
-        for tracker in self._trackers if self._on else ():
+        self._all(lambda tracker: tracker.close(failed))
+
+    def _all(self, act: Callable[[Tracker], None]) -> None:
+        for tracker in self._trackers:
             with self._failures_in_words():
-                tracker.close(failed)
+                act(tracker)
 
     @contextlib.contextmanager
     def _failures_in_words(self):
@@ -130,13 +112,20 @@ class MetricsWriter:
 
 
 class _Lines:
-    """Appends whole lines to a file; those that could not be written come before the next."""
+    """A tracker that appends whole lines to a file; those that could not be written come before
+    the next."""
 
     def __init__(self, path: Path):
         self._path, self._waiting = path, ""
 
-    def write(self, text: str) -> None:
-        self._waiting += text
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._waiting += json.dumps({"step": step} | dict(values)) + "\n"
+        self.flush()
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Only numbers are kept."""
+
+    def flush(self) -> None:
         size = os.path.getsize(self._path) if self._path.exists() else 0
         try:
             with self._path.open("a", encoding="utf-8") as file:
@@ -151,6 +140,9 @@ class _Lines:
         """Removes the entries of later steps, and lines that are damaged."""
         earlier = [entry for entry in _read(self._path).entries if entry["step"] <= step]
         whole_files.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
+
+    def close(self, failed: bool) -> None:
+        """Nothing is open between two writes."""
 
 
 class _Found(NamedTuple):
@@ -167,8 +159,7 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
 
 
 def _read(path: Path) -> _Found:
-    """Returns the entries of a file; a last line that a kill cut short is not said to be
-    damaged."""
+    """Returns the entries of a file; a last line that a kill cut short is not damaged."""
     content = _Found([], [])
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):

@@ -61,33 +61,24 @@ class Monitor:
         self._reported = self._wall_time.seconds()
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
-        """Writes and shows means over the steps that were checked since the last report, and what
-        the data were; nothing where there are none.
-
-        `read` is the `progress` of the run's `Batches`.
-        """
+        """Writes and shows means over the steps that were checked since the last report, if any,
+        and `read`, the `progress` of the run's `Batches`."""
         if not self._recent:
             return
         line = self._means() | dict(read)
         now, before = self._wall_time.seconds(), self._reported
         passed, self._reported = {kind: now[kind] - before[kind] for kind in KINDS}, now
-        line |= self._speed(line["text_tokens"], passed["data"] + passed["step"])
+        steps_per_second = len(self._recent) / (passed["data"] + passed["step"])
+        flops = self._flops * steps_per_second
+        line["tokens_per_second"] = line["text_tokens"] * steps_per_second
+        line["tflops_per_second"] = flops / 1e12
+        if self._peak:
+            line["mfu"] = flops / self._peak
         if self._learning_rate is not None:
             line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
         self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
         self._progress.update(step, line)
         self._recent.clear()
-
-    def _speed(self, tokens: float, seconds: float) -> dict[str, float]:
-        """Returns the speed of the recent steps, of so many tokens each, which took these
-        seconds."""
-        steps_per_second = len(self._recent) / seconds
-        flops = self._flops * steps_per_second
-        speed = {
-            "tokens_per_second": tokens * steps_per_second,
-            "tflops_per_second": flops / 1e12,
-        }
-        return speed | ({"mfu": flops / self._peak} if self._peak else {})
 
     def _means(self) -> dict[str, float]:
         names = [name for name in self._recent[0] if name != "member_terms"]

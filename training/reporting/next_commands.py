@@ -1,5 +1,4 @@
-"""What to run next with an imported model: a command that trains it further, one that applies
-it."""
+"""Commands to run next with an imported model: to train it further, and to apply it."""
 
 from collections.abc import Mapping
 
@@ -8,20 +7,17 @@ from ...models import Model
 from ...objectives import Builder, TokenIds, plan
 from ...objectives.layouts import LAYOUTS
 
+_SHORT = {"encoder": 128, "decoder": 64}
 # layout -> (gin files, objective, sequence lengths), tried in turn
 STARTS: dict[str, list[tuple[list[str], Builder, list[dict[str, int]]]]] = {
     "decoder": [(["runs/decoder.gin"], objectives.causal_lm, [{"decoder": 256}])],
     "encoder": [(["runs/encoder.gin"], objectives.masked_lm, [{"encoder": 128}])],
     "encoder_decoder": [
-        (
-            ["runs/quickstart.gin"],
-            objectives.ul2,
-            [{"encoder": 128, "decoder": 64}, {"encoder": 128, "decoder": 128}],
-        ),
+        (["runs/quickstart.gin"], objectives.ul2, [_SHORT, {"encoder": 128, "decoder": 128}]),
         (
             ["runs/quickstart.gin", "objectives/span_corruption.gin"],
             objectives.span_corruption,
-            [{"encoder": 128, "decoder": 64}],
+            [_SHORT],
         ),
     ],
 }
@@ -42,14 +38,13 @@ def next_lines(
             f"The tokenizer has {ids.size} ids, the model's embedding {model.vocab_size} rows: "
             f"{rows - model.vocab_size} were added, each the mean of the others."
         )
-    if train := train_command(run_dir, model, ids):
-        lines.append(f"To train it further: {train}")
-    else:
-        lines.append(
-            "The tokenizer lacks special tokens that an objective needs: import it with "
-            "--specials=mask,cls,sep (an encoder) or --sentinels=128 --specials=R,S,X (an "
-            "encoder-decoder)."
-        )
+    lacking = (
+        "The tokenizer lacks special tokens that an objective needs: import it with "
+        "--specials=mask,cls,sep (an encoder) or --sentinels=128 --specials=R,S,X (an "
+        "encoder-decoder)."
+    )
+    train = train_command(run_dir, model, ids)
+    lines.append(f"To train it further: {train}" if train else lacking)
     mask = None if ids.mask is None else names[ids.mask]
     return [*lines, f"To apply it: {predict_command(run_dir, model, mask)}"]
 
@@ -83,12 +78,9 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
 
 
 def predict_command(run_dir: str, model: Model, mask: str | None) -> str:
-    """A command that applies the model to a text. `mask`: the name of the mask token, if it has
-    one."""
+    """A command that applies the model to a text; `mask`: the name of the mask token."""
     text, mode = "The capital of France is", ""
     if model.layout == "encoder" and "vocabulary" in model.heads:  # others classify, tag or embed
-        if mask is not None:
-            text += f" {mask}."
-        else:
-            mode = " --mode=embed"
+        mode = " --mode=embed" if mask is None else ""
+        text += "" if mask is None else f" {mask}."
     return f'pretrax predict --run={run_dir}{mode} "{text}"'

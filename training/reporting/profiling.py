@@ -27,11 +27,10 @@ def read_steps(text: str | None) -> Steps | None:
     if text is None:
         return None
     match = re.fullmatch(r"(\d+):(\d+)", text)
-    steps = Steps(*map(int, match.groups())) if match else None
-    if steps is None or not 1 <= steps.first <= steps.last:
+    steps = Steps(*map(int, match.groups())) if match else Steps(0, 0)
+    if not 1 <= steps.first <= steps.last:
         raise ValueError(
-            f"--profile is {text!r}, expected the first and the last step of a trace, such as "
-            "10:13."
+            f"--profile is {text!r}, expected the first and the last step of a trace, as in 10:13."
         )
     return steps
 
@@ -49,8 +48,8 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
 class Profiler:
     """Traces its steps into a folder; without steps it does nothing.
 
-    To write a trace takes seconds, which `wall_time` does not count as those of a step. One that
-    cannot be written is given to `warn`, in words: the run continues.
+    To write a trace takes seconds, which `wall_time` does not count as those of a step. Where it
+    cannot be written, `warn` is called with a message, and the run continues.
     """
 
     def __init__(

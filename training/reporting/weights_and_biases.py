@@ -1,5 +1,4 @@
-"""Metrics in Weights & Biases, for a run with a `wandb_project`; nothing else imports its
-package."""
+"""Metrics in Weights & Biases, for a run with a `wandb_project`."""
 
 import contextlib
 import html
@@ -16,10 +15,8 @@ from ..settings.run import Run, fields_of
 
 
 def check_installed(run: Run) -> None:
-    """Raises ValueError for a run with a project where the package is not installed.
-
-    It is needed to train, and not to plan or to evaluate the run, perhaps on another machine.
-    """
+    """Raises ValueError for a run with a project where the package, which only training needs, is
+    not installed."""
     if run.wandb_project is None:
         return
     spec = importlib.util.find_spec("wandb")
@@ -40,9 +37,8 @@ class WeightsAndBiases:
 
     A run that is resumed is one there too: its id is kept in the run's directory. Steps that are
     taken again are left out there: after a stop they had the same metrics, after a roll-back those
-    of the batches that are skipped. What the package itself keeps lies where it
-    always does, `wandb/` where the command is started, and its variables such as WANDB_MODE work as
-    ever: its logs are links to other places, for which a run's directory would be refused.
+    of the batches that are skipped. What the package itself keeps lies in `wandb/` where the
+    command is started: its logs are links, for which a run's directory would be refused.
 
     Raises ValueError where it cannot start, as without an account, and OSError where a run that has
     begun there cannot continue, as without a network: it is then trained without, as where that is
@@ -55,7 +51,10 @@ class WeightsAndBiases:
         settings = [part for field in fields_of(run).items() for part in flattened(*field)]
         self._html, self._error = wandb.Html, wandb.Error
         file = os.path.join(run.run_dir, run_directory.WANDB_ID)
-        kept = _read(file)
+        kept = None
+        if os.path.exists(file):
+            with open(file, encoding="utf-8") as opened:
+                kept = opened.read()
         run_id = kept or secrets.token_hex(6)
         try:
             self._run = wandb.init(
@@ -102,14 +101,6 @@ class WeightsAndBiases:
             yield
         except (self._error, OSError) as error:  # an OSError: the connection to its service is lost
             raise OSError(f"Weights & Biases: {error}") from error
-
-
-def _read(file: str) -> str | None:
-    """Returns the text of a file; None where there is none."""
-    if not os.path.exists(file):
-        return None
-    with open(file, encoding="utf-8") as kept:
-        return kept.read()
 
 
 def _plain(value: Any) -> Any:
