@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 from etils import epath
@@ -39,14 +39,6 @@ _PAUSED_AT_MOST = 600  # seconds; then JAX aborts the others, in C++
 _IDLE, _BETWEEN = 15, 5  # seconds until a silent host is probed, and between two probes
 _NEWS = 2  # seconds in which the end of another process is heard of
 _ADDRESS, _SETTINGS = "pretrax/watch", "pretrax/settings"  # keys of JAX's key-value store
-
-
-class Ended(NamedTuple):
-    """The end of a process before the run's."""
-
-    process: int
-    host: str
-    how: str  # "died, or cannot be reached", or "failed: …"
 
 
 class ProcessWatch:
@@ -79,7 +71,7 @@ class ProcessWatch:
         """Tells the others how this process failed, unless one of them ended before."""
         time.sleep(_NEWS)  # what failed here may be that another ended, and then that is said
         self._ending.acquire()
-        self._tell(Ended(self._number, socket.gethostname(), how))
+        self._tell(self._words(self._number, socket.gethostname(), how))
         self._await_others()
 
     def _accept(self, listener: Listener) -> None:
@@ -88,45 +80,46 @@ class ProcessWatch:
                 _start(self._greet, listener.accept())
 
     def _greet(self, connection: Connection) -> None:
-        number, host = json.loads(connection.recv_bytes())
-        self._listen(number, host, connection)
+        self._listen(*json.loads(connection.recv_bytes()), connection)
 
     def _connect(self, host: str, port: int, key: bytes) -> None:
         try:
             connection = Client((host, port), authkey=key)
             connection.send_bytes(json.dumps([self._number, socket.gethostname()]).encode())
         except (OSError, EOFError, AuthenticationError) as error:
-            print(
+            _print(
                 f"warning: process {self._number} cannot connect to port {port} of {host} "
-                f"({error}): the end of a process will be noticed minutes later.",
-                file=sys.stderr,
+                f"({error}): the end of a process will be noticed minutes later."
             )
-            return
-        self._listen(0, host, connection)
+        else:
+            self._listen(0, host, connection)
 
     def _listen(self, number: int, host: str, connection: Connection) -> None:
+        """Waits for what the process of this number sends as it ends: None where it needs nobody
+        any more, or how a process failed."""
         _probe_when_silent(connection)
         self._connections[number] = connection
         try:
-            news = json.loads(connection.recv_bytes())
-            ended = news and Ended(*news)
+            failure = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            ended = Ended(number, host, "died, or cannot be reached")
+            failure = self._words(number, host, "died, or cannot be reached")
         del self._connections[number]
-        if ended:
-            self._end(ended)
+        if failure:
+            self._end(failure)
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, failure: str) -> None:
         self._ending.acquire()
-        print(f"\nerror: {self._words(ended)}", file=sys.stderr, flush=True)
-        self._tell(ended)
+        step = _last_saved_step(self._run)
+        resumed = "starts anew" if step is None else f"continues from the checkpoint of step {step}"
+        _print(f"\nerror: {failure}\nStart all processes again: the same command {resumed}.")
+        self._tell(failure)
         self._await_others()
         os._exit(1)  # the main thread may wait in C++ for what never comes
 
-    def _tell(self, ended: Ended | None) -> None:
+    def _tell(self, failure: str | None) -> None:
         for connection in list(self._connections.values()):
             with contextlib.suppress(OSError):
-                connection.send_bytes(json.dumps(ended).encode())
+                connection.send_bytes(json.dumps(failure).encode())
 
     def _await_others(self) -> None:
         """Waits for their ends: where the first process ends before them, JAX aborts them."""
@@ -134,13 +127,8 @@ class ProcessWatch:
         while self._number == 0 and self._connections and time.monotonic() < until:
             time.sleep(0.01)
 
-    def _words(self, ended: Ended) -> str:
-        step = _last_saved_step(self._run)
-        resumed = "starts anew" if step is None else f"continues from the checkpoint of step {step}"
-        return (
-            f"process {ended.process} of {self._processes}, on {ended.host}, {ended.how}\n"
-            f"Start all processes again: the same command {resumed}."
-        )
+    def _words(self, number: int, host: str, how: str) -> str:
+        return f"process {number} of {self._processes}, on {host}, {how}"
 
 
 _watch: ProcessWatch | None = None  # like JAX's own connection, one for each process
@@ -192,30 +180,23 @@ def join_processes(run: Run) -> None:
 
 @contextlib.contextmanager
 def _waiting_reported(address: str | None) -> Iterator[None]:
-    """A context in which other processes are awaited, which says so, and in the end that none
-    came."""
+    """A context in which other processes are awaited; reports it, and ends if none comes."""
     joined = threading.Event()
 
-    def say() -> None:
+    def report() -> None:
         where = f"at {address}" if address else "where JAX looks for them"
         for seconds in range(_SAY_SO_EVERY, _MISSING_AFTER + 1, _SAY_SO_EVERY):
             if joined.wait(_SAY_SO_EVERY):
                 return
-            print(
-                f"Waiting for the other processes of this run, {where}, {seconds} seconds.",
-                file=sys.stderr,
-                flush=True,
-            )
-        print(
+            _print(f"Waiting for the other processes of this run, {where}, {seconds} seconds.")
+        _print(
             "\nerror: Some processes of this run were not started, or cannot be reached. Start all "
             "at once, with the same JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES, each with a "
-            "JAX_PROCESS_ID of its own, from 0.",
-            file=sys.stderr,
-            flush=True,
+            "JAX_PROCESS_ID of its own, from 0."
         )
         os._exit(2)  # the main thread waits in C++
 
-    _start(say)
+    _start(report)
     try:
         yield
     finally:
@@ -226,10 +207,8 @@ def _check_same_settings(run: Run) -> None:
     """Raises ValueError where this process and the first one were started with different settings:
     they would wait for each other without end, or train two halves of a model on two objectives."""
     state: Any = distributed.global_state
-    lines = [
-        f"{state.num_processes} processes",
-        *filter(None, gin_text(fields_of(run)).text.splitlines()),
-    ]  # as text, for functions are not the same object in two processes
+    text = gin_text(fields_of(run)).text  # functions are not the same object in two processes
+    lines = [f"{state.num_processes} processes", *filter(None, text.splitlines())]
     if state.process_id == 0:
         state.client.key_value_set(_SETTINGS, json.dumps(lines))
         return
@@ -256,10 +235,8 @@ def check_alone(verb: str) -> None:
 
 
 def first_process_first(prepare: Callable[[], T]) -> T:
-    """Calls `prepare` on the first process and then on the others, which then find its files on a
-    shared disk."""
-    if jax.process_count() == 1:
-        return prepare()
+    """Calls `prepare` on the first process, then on the others, which find its files on a shared
+    disk."""
     result = prepare() if jax.process_index() == 0 else None
     multihost_utils.sync_global_devices("prepared by the first process")
     return prepare() if result is None else result
@@ -267,8 +244,7 @@ def first_process_first(prepare: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def ends_together() -> Iterator[None]:
-    """A context of what processes do together: where one fails in it, the others name it and
-    end."""
+    """A context of what processes do together: if one fails, the others name it and end."""
     try:
         yield
     except BaseException as error:
@@ -303,6 +279,10 @@ def _how(error: BaseException) -> str:
 
 def _start(function: Callable, *arguments) -> None:
     threading.Thread(target=function, args=arguments, daemon=True).start()
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _probe_when_silent(connection: Connection) -> None:
