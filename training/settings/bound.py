@@ -1,9 +1,8 @@
 """Functions with settings, as values: a run's corpus, objective, model and optimizer.
 
-`functools.partial` lacks two features: equality by value, and settings that are results of calls
-made later. A `Bound` is equal to another of the same
-function and settings, so that runs can be compared field by field, written to a file, and read
-back.
+Unlike `functools.partial`, a `Bound` is equal to another of the same function and settings, so that
+runs can be compared field by field, written to a file, and read back; and settings may be results
+of calls made later.
 """
 
 import inspect
@@ -72,8 +71,7 @@ class Bound:
 
 
 class Call(Bound):
-    """The result of a function with settings, computed at every call of the function that takes
-    it."""
+    """The result of a function with settings, computed at each call of what takes it."""
 
     __slots__ = ()
 
@@ -88,15 +86,14 @@ def bound(value: Callable) -> Bound:
 
 
 def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
-    """Returns the parameters that can be given by name; None for **kwargs or an unknown
-    signature."""
+    """Returns the parameters that can be given by name; None for **kwargs or no known signature."""
     try:
-        found = inspect.signature(function).parameters
+        every = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions written in C have no signature
         return None
-    if any(p.kind is p.VAR_KEYWORD for p in found.values()):
+    if any(p.kind is p.VAR_KEYWORD for p in every.values()):
         return None
-    return {n: p for n, p in found.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    return {n: p for n, p in every.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -109,8 +106,8 @@ def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Bound):
         yield name, name_of(value.function)
         known = parameters(value.function) or {}
-        given = {n: p.default for n, p in known.items() if p.default is not p.empty}
-        for setting, inner in (given | dict(value.settings)).items():
+        defaults = {n: p.default for n, p in known.items() if p.default is not p.empty}
+        for setting, inner in (defaults | dict(value.settings)).items():
             yield from flattened(f"{name}.{setting}", inner)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
@@ -134,7 +131,7 @@ def functions_in(value: Any) -> list[Bound]:
     [Bound(training.optimizers.warmup_constant, peak=0.1)]
     """
     if isinstance(value, Mapping):
-        return [one for inner in value.values() for one in functions_in(inner)]
+        value = list(value.values())
     if isinstance(value, list | tuple):
         return [one for inner in value for one in functions_in(inner)]
     if not callable(value):
@@ -153,13 +150,17 @@ def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, An
     known = parameters(function)
     if known is None:
         return
-    places = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in places):
+    every = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in every):
         return
-    by_place = [p.name for p in places if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    given = [*by_place[: len(args)], *settings]
-    twice = sorted({name for name in given if given.count(name) > 1})
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
+    positional = [p.name for p in every if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_position = positional[: len(args)]
+    twice = sorted(name for name in by_position if name in settings)
+    missing = [
+        name
+        for name, p in known.items()
+        if p.default is p.empty and name not in (*by_position, *settings)
+    ]
     if twice:
         raise ValueError(
             f"{name_of(function)} is given its {' and '.join(twice)} by the run: do not set it."
@@ -186,7 +187,7 @@ def _called(value: Any) -> Any:
 def _is_later(value: Any) -> bool:
     """Returns whether a value is a `Call` or holds one, and so is known at the call."""
     if isinstance(value, Mapping):
-        return any(map(_is_later, value.values()))
+        value = list(value.values())
     if isinstance(value, list | tuple):
         return any(map(_is_later, value))
     return isinstance(value, Call)

@@ -32,14 +32,9 @@ class GinArguments(NamedTuple):
 
 def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Adds what `parse_with_gin` reads; `default` is for the help."""
-    parser.add_argument(
-        "--gin_file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a gin file: a path, or a name within pretrax's gin_configs; may be repeated"
-        + (f" (default: {default})" if default else ""),
-    )
+    standard = f" (default: {default})" if default else ""
+    files = f"a gin file: a path, or a name within pretrax's gin_configs; may be repeated{standard}"
+    _add_repeatable(parser, "--gin_file", "FILE", files)
     parser.add_argument(
         "--gin.NAME",
         dest="unused",
@@ -47,20 +42,10 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
         help="overrides a value of the gin files, e.g. --gin.STEPS=1000 or "
         "--gin.RUN_DIR=\"'runs/mine'\"; VALUE is a Python literal, so strings are quoted twice",
     )
-    parser.add_argument(
-        "--gin_bindings",
-        action="append",
-        default=[],
-        metavar="BINDING",
-        help='the same in gin\'s own spelling, e.g. --gin_bindings="STEPS = 1000"',
-    )
-    parser.add_argument(
-        "--gin_search_paths",
-        action="append",
-        default=[],
-        metavar="DIRS",
-        help="folders, separated by commas, in which gin files are looked for as well",
-    )
+    spelling = 'the same in gin\'s own spelling, e.g. --gin_bindings="STEPS = 1000"'
+    _add_repeatable(parser, "--gin_bindings", "BINDING", spelling)
+    folders = "folders, separated by commas, in which gin files are looked for as well"
+    _add_repeatable(parser, "--gin_search_paths", "DIRS", folders)
     add_trust_argument(parser)
     parser.add_argument(
         "--traceback", action="store_true", help="show where in the program an error came up"
@@ -69,14 +54,15 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     """Adds --trust, the modules that a run directory may name, see `training.settings.trust`."""
-    parser.add_argument(
-        "--trust",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module that the config.gin of a run directory may name, such as that of your own "
-        "objective; repeatable",
+    modules = (
+        "a module that the config.gin of a run directory may name, such as that of your own "
+        "objective; repeatable"
     )
+    _add_repeatable(parser, "--trust", "MODULE", modules)
+
+
+def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, text: str) -> None:
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
 
 
 def parse_with_gin(
@@ -96,10 +82,8 @@ def parse_with_gin(
     if others:
         parser.error(f"unknown argument {others[0]!r}; gin values are --gin.NAME=VALUE")
     paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
-    given = GinArguments(
-        tuple(options.gin_file), tuple(options.gin_bindings), tuple(paths), tuple(options.trust)
-    )
-    return options, given
+    lists = options.gin_file, options.gin_bindings, paths, options.trust
+    return options, GinArguments(*map(tuple, lists))
 
 
 def _as_binding(argument: str) -> str:
@@ -120,8 +104,8 @@ def given_options(
       argv: None: the program's own.
     """
     absent = argparse.Namespace(**dict.fromkeys(vars(options)))
-    found, _ = parser.parse_known_args(argv, absent)
-    return {name for name, value in vars(found).items() if value is not None}
+    parsed, _ = parser.parse_known_args(argv, absent)
+    return {name for name, value in vars(parsed).items() if value is not None}
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:

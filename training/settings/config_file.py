@@ -1,5 +1,4 @@
-"""Writes a `Run`, or the settings of another class, as a gin file, from which
-`training.settings.configuration` reads the same value."""
+"""Writes settings, such as those of a `Run`, as a gin file that `configuration` reads back."""
 
 import math
 import os
@@ -97,10 +96,8 @@ class _Writer:
         self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
         self.settings: list[list[str]] = []  # a block for each function
         self._selectors: list[tuple[Bound, str]] = []  # of the functions written so far
-        different: list[Bound] = []
-        for one in functions_in(fields):
-            if one not in different:
-                different.append(one)
+        everything = functions_in(fields)
+        different = [one for i, one in enumerate(everything) if one not in everything[:i]]
         functions = [one.function for one in different]
         # Functions used with several settings are written under scopes.
         self._scoped = [f for i, f in enumerate(functions) if f in functions[:i]]
@@ -139,23 +136,22 @@ class _Writer:
             selector = f"{scope}/{selector}"
         self._selectors.append((one, selector))
         block: list[str] = []
-        self.settings.append(block)
+        self.settings.append(block)  # before those of the functions in these settings
         for name, value in one.settings.items():
             block.append(f"{selector}.{name} = {self.value(value, f'{path}_{name}')}")
         return selector
 
     def selector(self, function: Callable) -> str:
         """Returns the name of a function in this file, and adds its import."""
-        found = import_name(function)
-        if found is None:
+        imported = import_name(function)
+        if imported is None:
             raise _UnnamedError(name_of(function))
-        module, name = found
+        module, name = imported
         parent, _, last = module.rpartition(".")
         statement = f"from {parent} import {last}" if parent else f"import {last}"
         if self.imports.setdefault(last, statement) == statement:
             return f"{last}.{name}"
-        alias = (
-            module.replace(".", "_") if parent else f"own_{last}"
-        )  # the name is another module's
+        # The name is another module's.
+        alias = module.replace(".", "_") if parent else f"own_{last}"
         self.imports[alias] = f"import {module} as {alias}"
         return f"{alias}.{name}"

@@ -18,9 +18,10 @@ Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
 
 import difflib
+import functools
 import importlib
 import tokenize
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,16 +121,6 @@ def read_run(
     return run
 
 
-def read_fields(
-    files: Sequence[str],
-    bindings: Sequence[str] = (),
-    search_paths: Sequence[str] = (),
-    trusted: Collection[str] = (),
-) -> dict[str, Any]:
-    """Returns the fields of a `Run` that gin files give; see `read_run`. Others may be missing."""
-    return read_settings(Run, files, bindings, search_paths, trusted)
-
-
 def read_settings(
     function: Callable,
     files: Sequence[str],
@@ -144,6 +135,9 @@ def read_settings(
     Raises ValueError as `read_run`, also for a binding that nothing in these settings uses.
     """
     return _Reader(function, search_paths, trusted).read(files, bindings).settings()
+
+
+read_fields = functools.partial(read_settings, Run)  # of which some may be missing
 
 
 def read_lines(
@@ -205,13 +199,13 @@ def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
 
 
 def plain_field(run_dir: str, name: str) -> Any:
-    """Returns the literal that a run directory's config.gin gives a field of `Run`; None without
-    one.
+    """Returns the literal that a run directory's config.gin gives a field of `Run`, or None.
 
-    Nothing that the file names is imported, so that any directory can be asked.
+    Nothing that the file names is imported, so the directory may be anybody's.
     """
     path = Path(run_dir) / run_directory.CONFIG
-    for statement in config_parser.ConfigParser(path.read_text(), _Literals()):
+    literals = _Delegate(lambda *_: None, lambda _: None)  # functions and macros are read as None
+    for statement in config_parser.ConfigParser(path.read_text(), literals):
         match statement:
             case config_parser.BindingStatement("", "training.Run", parameter, value):
                 if parameter == name:
@@ -274,8 +268,7 @@ _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no functi
 
 
 class _Reader:
-    """Collects the bindings of gin files, and resolves the settings of a function, such as
-    `Run`."""
+    """Collects the bindings of gin files, and resolves the settings of a function like `Run`."""
 
     def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
         self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
@@ -292,24 +285,17 @@ class _Reader:
         for name in files:
             self._read_path(name, self._search_paths, _Source(name, True), ())
         for line in bindings:
-            self._read_binding(line)
+            try:
+                self._read_text(line, self._imported, _Source(line, False), ())
+            except (SyntaxError, tokenize.TokenError):
+                raise ValueError(
+                    f"{line} cannot be read: values are Python literals; strings are quoted twice: "
+                    "--gin.NAME=\"'text'\"."
+                ) from None
         return self
 
-    def _read_binding(self, line: str) -> None:
-        try:
-            self._read_text(line, self._imported, _Source(line, False), None, ())
-        except (SyntaxError, tokenize.TokenError):
-            raise ValueError(
-                f"{line} cannot be read: values are Python literals; strings are quoted twice: "
-                "--gin.NAME=\"'text'\"."
-            ) from None
-
     def _read_path(
-        self,
-        name: str,
-        folders: Sequence[str | Path],
-        source: _Source,
-        within: tuple[Path, ...],
+        self, name: str, folders: Sequence[str | Path], source: _Source, within: tuple[Path, ...]
     ) -> None:
         path = find_gin_file(name, folders)
         # A link may not hide what it is.
@@ -321,7 +307,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from None
         try:
-            self._read_text(text, {}, source, path, (*within, path), checked)
+            self._read_text(text, {}, source, (*within, path), checked)
         except tokenize.TokenError as error:
             raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
         except SyntaxError as error:
@@ -333,16 +319,20 @@ class _Reader:
         text: str,
         names: dict[str, Any],
         source: _Source,
-        path: Path | None,
         within: tuple[Path, ...],
         checked: bool = False,
     ) -> None:
-        """Reads statements in turn; `names` are what this file has imported so far.
+        """Reads statements in turn.
 
-        `checked` is a file of `_OF_DIRECTORIES`, of which `training.settings.trust` lets some
-        through.
+        Args:
+          names: what this file has imported so far.
+          within: the file, behind those that include it; () for a binding.
+          checked: whether `training.settings.trust` has to let through what it names.
         """
-        where = source.text if path is None else str(path)
+        path = within[-1] if within else None
+
+        def place(line: int) -> str:
+            return source.text if path is None else f"{path}, line {line}"
 
         def function_of(selector: str, at: str) -> Callable:
             function = _function(selector, names, at)
@@ -350,13 +340,19 @@ class _Reader:
                 trust.check_function(function, self._trusted, at)
             return function
 
-        def referred(selector: str) -> Callable:
-            line = parser.current_token.start[0]
-            return function_of(selector, where if path is None else f"{where}, line {line}")
+        def reference(scoped: str, called: bool) -> _Reference:
+            scope, _, selector = scoped.rpartition("/")
+            function = function_of(selector, place(parser.current_token.start[0]))
+            self._mentioned.add(function)
+            return _Reference(function, scope, called)
 
-        parser = config_parser.ConfigParser(text, _Delegate(referred, self._mentioned))
+        def macro(name: str) -> _Macro:
+            self._mentioned.add(name)
+            return _Macro(name)
+
+        parser = config_parser.ConfigParser(text, _Delegate(reference, macro))
         for statement in parser:
-            at = where if path is None else f"{where}, line {statement.location.line_num}"
+            at = place(statement.location.line_num)
             match statement:
                 case config_parser.ImportStatement(module) if module.startswith("__gin__."):
                     pass  # dynamic registration is the only dialect here
@@ -370,8 +366,8 @@ class _Reader:
                 case config_parser.IncludeStatement(filename):
                     if checked:
                         trust.check_include(filename, at)
-                    beside = [] if path is None else [path.parent]
-                    folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
+                    beside = [file.parent for file in within[-1:]]
+                    folders = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
                     self._read_path(filename, folders, source, within)
                 case config_parser.BindingStatement(scope, selector, "", value):
                     name = f"{scope}/{selector}" if scope else selector
@@ -400,10 +396,8 @@ class _Reader:
     # Values
 
     def settings(self, idle_files: bool = False) -> dict[str, Any]:
-        """Returns the settings of the target; ValueError for a binding nothing uses.
-
-        `idle_files`: whether files may be there of which later lines leave nothing.
-        """
+        """Returns the settings of the target; ValueError for a binding nothing uses, or, unless
+        `idle_files`, for a file of which later ones leave nothing."""
         try:
             found = self._settings(self._target, "")
         except RecursionError:
@@ -452,8 +446,7 @@ class _Reader:
         return value
 
     def _check_all_used(self, idle_files: bool) -> None:
-        """Raises ValueError for a binding that nothing uses, and for a file of the command line of
-        which nothing is used.
+        """Raises ValueError as `settings` does.
 
         A file may set what a later file made idle: one that chooses another model leaves the
         settings of the first one behind. But that model has been referred to.
@@ -467,22 +460,22 @@ class _Reader:
             source = binding.source
             if key in self._used:
                 continue
-            if self._is_mentioned(key) and not self._holding_scope(key):
+            scope, function, name = key
+            is_mentioned = (function or name) in self._mentioned  # in some scope
+            if is_mentioned and not self._holding_scope(key):
                 if source in used or (source.is_file and idle_files):
                     continue
                 if source.is_file:
                     raise ValueError(self._idle_file(source))
-            scope, function, name = key
-            said = name if function is None else f"{name_of(function)}.{name}"
-            said = f"{scope}/{said}" if scope else said
-            sets = f"{said}, which {source.text} sets" if source.is_file else source.text
-            raise ValueError(f"Nothing in this {self._said} uses {sets}. {self._remedy(key)}")
+            setting = name if function is None else f"{name_of(function)}.{name}"
+            setting = f"{scope}/{setting}" if scope else setting
+            sets = f"{setting}, which {source.text} sets" if source.is_file else source.text
+            raise ValueError(f"Nothing in this {self._kind} uses {sets}. {self._remedy(key)}")
 
     def _holding_scope(self, key: _Key) -> str | None:
-        """The scope of a binding that holds in place of `key`, though it is narrower and came
-        first.
+        """The scope of a binding that holds in place of `key`, which came later and is wider.
 
-        In one file both are seen, and the wider one may be for scopes without a value of their own.
+        Within one file the wider one may be for scopes without a value of their own.
         """
         scope, function, name = key
         for other in self._used:
@@ -492,11 +485,6 @@ class _Reader:
                 if theirs.number < ours.number and theirs.path != ours.path:
                     return other[0]
         return None
-
-    def _is_mentioned(self, key: _Key) -> bool:
-        """Whether a file or binding refers to this macro, or to this function in some scope."""
-        _, function, name = key
-        return (name if function is None else function) in self._mentioned
 
     def check_not_moved(self) -> None:
         """Raises ValueError where the run's directory is that of a config.gin in another folder."""
@@ -514,13 +502,13 @@ class _Reader:
             )
 
     @property
-    def _said(self) -> str:
+    def _kind(self) -> str:
         return self._target.__name__.lower()  # "run"
 
     def _idle_file(self, source: _Source) -> str:
         return (
             f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs "
-            f"to a function that is not part of this {self._said}. Give it after the other files, "
+            f"to a function that is not part of this {self._kind}. Give it after the other files, "
             "or leave it out."
         )
 
@@ -530,7 +518,7 @@ class _Reader:
             return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
         if function is None and name in (parameters(self._target) or {}):
             selector = selector_of(self._target)
-            return f"It is a field of the {self._said}: --gin.{selector}.{name}=VALUE."
+            return f"It is a field of the {self._kind}: --gin.{selector}.{name}=VALUE."
         if scope := self._holding_scope(key):
             selector = f"{scope}/{selector_of(function)}"
             return f"Its scope {scope!r} has a value of its own: --gin.{selector}.{name}=VALUE."
@@ -544,31 +532,17 @@ class _Reader:
         return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
 
 
-class _Literals(config_parser.ParserDelegate):
-    """Reads functions and macros as None."""
-
-    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> None:
-        return None
-
-    def macro(self, macro_name: str) -> None:
-        return None
-
-
 class _Delegate(config_parser.ParserDelegate):
-    """Says what gin's parser makes of `@function` and `%NAME`."""
+    """What gin's parser makes of `@scope/function`, `@scope/function()` and `%NAME`."""
 
-    def __init__(self, function_of: Callable[[str], Callable], mentioned: set):
-        self._function_of, self._mentioned = function_of, mentioned
+    def __init__(self, reference: Callable[[str, bool], Any], macro: Callable[[str], Any]):
+        self._reference, self._macro = reference, macro
 
-    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> _Reference:
-        scope, _, selector = scoped_configurable_name.rpartition("/")
-        function = self._function_of(selector)
-        self._mentioned.add(function)
-        return _Reference(function, scope, evaluate)
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Any:
+        return self._reference(scoped_configurable_name, evaluate)
 
-    def macro(self, macro_name: str) -> _Macro:
-        self._mentioned.add(macro_name)
-        return _Macro(macro_name)
+    def macro(self, macro_name: str) -> Any:
+        return self._macro(macro_name)
 
 
 def _imported_module(statement: config_parser.ImportStatement, name: str, at: str) -> Any:
@@ -596,25 +570,26 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
             "the gin file, such as `from pretrax.training import optimizers`; the command line "
             f"knows what the run's files import: {', '.join(sorted(names))}."
         )
-    found = names[first]
+    value = names[first]
     for name in rest:
-        if not hasattr(found, name):
-            near = difflib.get_close_matches(name, dir(found), 1)
-            raise ValueError(
-                f"{at}: there is no {selector!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
-            )
-        found = getattr(found, name)
-    if not callable(found):
+        if not hasattr(value, name):
+            raise ValueError(f"{at}: there is no {selector!r}{_near(name, dir(value))}")
+        value = getattr(value, name)
+    if not callable(value):
         raise ValueError(f"{at}: {selector!r} is no function.")
-    return found
+    return value
 
 
 def _check_parameter(function: Callable, selector: str, parameter: str, at: str) -> None:
     known = parameters(function)
-    if known is None or parameter in known:
-        return
-    near = difflib.get_close_matches(parameter, known, 1)
-    raise ValueError(
-        f"{at}: {selector} has no parameter {parameter!r}"
-        f"{f'; did you mean {near[0]!r}?' if near else '.'} Its parameters: {', '.join(known)}."
-    )
+    if known is not None and parameter not in known:
+        raise ValueError(
+            f"{at}: {selector} has no parameter {parameter!r}{_near(parameter, known)} "
+            f"Its parameters: {', '.join(known)}."
+        )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a sentence about a name that is not known."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else "."

@@ -13,8 +13,7 @@
     )
     longer = dataclasses.replace(run, steps=1400)
 
-`training.planning.plan` checks a run and solves its lengths, `train.train` trains it, and
-`training.settings.configuration` makes one of gin files, and a gin file of one.
+`training.planning.plan` checks a run, and `training.settings.configuration` reads one.
 """
 
 import dataclasses
@@ -28,13 +27,13 @@ from ...objectives.mixtures import longest
 from ..devices.mesh import make_mesh
 from .bound import flattened
 
+Lengths = Mapping[str, Count]  # of the rows of each stack
 T5_VOCABULARY = 32_128  # rows, for a run that is described without its vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """All settings of a training run: data, objective, model, optimizer, rows, devices,
-    schedule."""
+    """All settings of a training run."""
 
     # Where
     run_dir: NonEmptyText  # a directory on disk, for everything that the run writes
@@ -45,25 +44,18 @@ class Run:
 
     # Data
     corpus: Callable  # run_dir -> data.corpus.Corpus
-    # Shards of the document stream, at least one per host; with batch_size they fix its order.
-    data_shards: Count = 1
-    heldout_tokens: Count = (
-        20_000  # of held-out text, on which each member of the objective is evaluated
-    )
+    data_shards: Count = 1  # of the stream, at least one per host; with batch_size: its order
+    heldout_tokens: Count = 20_000  # of held-out text, on which each member is evaluated
 
     # Objective
     objective: Callable  # TokenIds -> objectives.Objective
     packing: Policy | None = None  # of documents, see `data.packing`; None: the objective's
     max_documents: Count = 16  # per row, under the policies "whole" and "isolate"
-    mark_document_ends: bool | None = (
-        None  # end-of-sequence after each; None: the objective's choice
-    )
+    mark_document_ends: bool | None = None  # by end-of-sequence; None: the objective's choice
 
     # Model
     model: Callable  # (rows of the embedding, heads of the objective) -> models.Model
-    vocabulary_rows: Count | None = (
-        None  # of the embedding; None: the vocabulary size, rounded up to 128
-    )
+    vocabulary_rows: Count | None = None  # of the embedding; None: ids, rounded up to 128
     initial_run: str | None = None  # warm start: a run or imported model whose parameters it takes
 
     # Optimization
@@ -72,19 +64,13 @@ class Run:
     z_loss: NonNegative = 0.0  # weight of the squared log-partition, in the term `tokens`
     load_balance_loss: NonNegative = 0.01  # weights of the losses of a sparse model's routers:
     router_z_loss: NonNegative = 0.001  # see `training.router_terms`
-    rollback_sigmas: Positive | None = (
-        None  # a loss so many standard deviations above its mean is a spike; None: no roll-back
-    )
+    rollback_sigmas: Positive | None = None  # above its mean a loss is a spike; None: no roll-back
     seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
 
     # Rows
-    sequence_lengths: (
-        Mapping[str, Count] | Sequence[Mapping[str, Count]]
-    )  # of row groups: smallest first
+    sequence_lengths: Lengths | Sequence[Lengths]  # of row groups: smallest first
     batch_size: Count  # rows of a step, over all devices and row groups
-    microbatches: Count = (
-        1  # of a step, whose gradients are computed one after another, to save memory
-    )
+    microbatches: Count = 1  # of a step: gradients are computed one by one, to save memory
 
     # Devices
     mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
@@ -162,10 +148,8 @@ _ABSENT = object()
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {name: field.default for name, field in FIELDS.items() if not is_required(name)}
-    found: dict[str, Any] = {}
-    for name, value in (defaults | dict(fields)).items():
-        found |= flattened(name, value)
-    return found
+    values = (defaults | dict(fields)).items()
+    return dict(part for name, value in values for part in flattened(name, value))
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:

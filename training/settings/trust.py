@@ -1,5 +1,4 @@
-"""What the config.gin of a run directory may name: functions that describe a run, mostly of
-pretrax.
+"""What the config.gin of a run directory may name.
 
 A run directory may come from anybody, and whoever opens it calls what its config.gin names. So no
 module is imported from there, and no function called, but those of `OWN` and of modules that the
@@ -57,16 +56,13 @@ def check_function(function: Callable, trusted: Collection[str], at: str) -> Non
         return
     module, name = import_name(function) or ("", "")
     if module not in OWN or (OWN[module] and name not in OWN[module]):
-        said = f"{at} names {getattr(function, '__name__', function)!r} of {defined}"
-        raise _refusal(said, defined)
+        named = getattr(function, "__name__", function)
+        raise _refusal(f"{at} names {named!r} of {defined}", defined)
 
 
 def check_module(value: Any, trusted: Collection[str], at: str) -> None:
-    """Raises ValueError for a value of the setting `MODULE` that is not trusted: one module, or
-    several.
-
-    It may be the path of a Python file, which is then trusted by that path and no other.
-    """
+    """Raises ValueError for a value of the setting `MODULE` that is not trusted: modules, or paths
+    of Python files, each of which is trusted by that path and no other."""
     for module in _modules_in(value):
         named = isinstance(module, str) and all(part.isidentifier() for part in module.split("."))
         if module not in (None, *trusted) and not (named and _is_trusted(module, trusted)):
@@ -97,8 +93,8 @@ def _is_trusted(module: str, trusted: Collection[str]) -> bool:
     return any(f"{module}.".startswith(f"{name}.") for name in trusted)
 
 
-def _refusal(said: str, module: str) -> ValueError:
+def _refusal(reason: str, module: str) -> ValueError:
     return ValueError(
-        f"{said}, which is no part of pretrax that a run directory may name: whoever wrote the "
+        f"{reason}, which is no part of pretrax that a run directory may name: whoever wrote the "
         f"directory would run code on this machine. If you know that code, add --trust={module}"
     )

@@ -1,7 +1,4 @@
-"""Imports of a user's own modules, whose mistakes are said in words.
-
-Gin files, `pretrax check` and the tasks of SeqIO name such modules, or files.
-"""
+"""Imports of a user's own modules, which gin files, `pretrax check` and tasks of SeqIO name."""
 
 import contextlib
 import importlib
