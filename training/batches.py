@@ -74,47 +74,36 @@ def schedule(
         GroupSchedule(count * multiple, group.members, tuple(rates[m] for m in group.members))
         for count, group in zip(counts, groups)
     )
-    for one in schedules:
-        _check_shares(one, members_of(objective))
-    _check_rows(schedules, shares, members_of(objective))
+    if not any(map(callable, rates)):
+        for one, share in zip(schedules, shares):
+            _check_shares(one, share / sum(shares), batch_size, members_of(objective))
     return schedules
 
 
-def _check_rows(
-    schedules: Sequence[GroupSchedule], rates: Sequence[float], members: Sequence[Member]
+def _check_shares(
+    schedule: GroupSchedule, planned: float, batch_size: int, members: Sequence[Member]
 ) -> None:
-    """Warns where a row group's share of a step is not that of its members' rates, to a fifth."""
-    batch_size = sum(one.rows for one in schedules)
-    for one, rate in zip(schedules, rates):
-        planned, actual = rate / sum(rates), one.rows / batch_size
-        if len(schedules) > 1 and abs(actual - planned) > planned / 5:
-            names = ", ".join(repr(members[number].name) for number in one.members)
-            warnings.warn(
-                f"The rates of {names} come to {planned:.2g} of all rows, and they get {one.rows} "
-                f"of {batch_size}, {actual:.2g}: the rows of a row group are whole multiples. "
-                "Raise batch_size, or let them share a row group (.sequence_lengths).",
-                stacklevel=2,
-            )
-
-
-def _check_shares(schedule: GroupSchedule, members: Sequence[Member]) -> None:
-    """Raises ValueError for a constant rate that comes to no rows; warns where it comes to
-    others."""
-    if any(map(callable, schedule.rates)):
-        return
+    """Raises ValueError for a constant rate that comes to no rows; warns where a member, or the
+    row group, whose `planned` share its rates give, gets other shares than that of its rates."""
+    actual = schedule.rows / batch_size
+    if abs(actual - planned) > planned / 5:
+        names = ", ".join(repr(members[number].name) for number in schedule.members)
+        warnings.warn(
+            f"The rates of {names} come to {planned:.2g} of all rows, and they get {schedule.rows} "
+            f"of {batch_size}, {actual:.2g}: the rows of a row group are whole multiples. "
+            "Raise batch_size, or let them share a row group (.sequence_lengths).",
+            stacklevel=2,
+        )
     for number, rate in zip(schedule.members, schedule.rates):
         planned, actual = rate / sum(schedule.rates), schedule.share(number)
+        got = f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows,"
         if not actual:
             raise ValueError(
-                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, "
-                f"expected at least 1 of {PERIOD}: raise it, or leave the member out."
+                f"{got} expected at least 1 of {PERIOD}: raise it, or leave the member out."
             )
         if abs(actual - planned) > planned / 10:
-            warnings.warn(
-                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, "
-                f"of which it gets {actual:.2g}: rates are kept to whole rows of {PERIOD}.",
-                stacklevel=2,
-            )
+            rounded = f"of which it gets {actual:.2g}: rates are kept to whole rows of {PERIOD}."
+            warnings.warn(f"{got} {rounded}", stacklevel=2)
 
 
 def _rate(rate, step: int) -> float:
@@ -158,8 +147,7 @@ def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
 
 
 class Batches:
-    """An endless iterator over steps: a batch of rows for every row group, sharded over the
-    mesh."""
+    """An endless iterator over steps: sharded rows for every row group."""
 
     def __init__(
         self,
@@ -174,8 +162,7 @@ class Batches:
     ):
         packing = packing or concatenation(groups)
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
-        self._limits = packing.limits
-        self._sharding = batch_sharding(mesh)
+        self._limits, self._sharding = packing.limits, batch_sharding(mesh)
         rows_of_a_step = sum(schedule.rows for schedule in schedules) // data_shards
         rows_from = end_of_document, packing.policy, packing.column, rows_of_a_step
         self._readers = {
@@ -232,8 +219,7 @@ class Batches:
         self.step = step
 
     def skip(self, count: int) -> None:
-        """Reads the batches of the next steps, so many, and leaves them out: the same steps come
-        again with the text after them."""
+        """Leaves out the batches of `count` steps, which then come with the text after them."""
         step = self.step
         for _ in range(count):
             for shard in self._readers:
@@ -247,8 +233,7 @@ class Batches:
         {"data/web/share": 0.7, "data/web/epochs": 0.02, "data/books/share": 0.3, …}
 
         They are of this process's shards since the run began; nothing for a corpus without stores.
-        Documents that wait for a row do not count as epochs; they are taken for such of all stores
-        alike.
+        Documents that wait for a row do not count as epochs, and are taken for all stores' alike.
         """
         readers = self._readers.values()
         shards = [reader.progress() for reader in readers]
@@ -266,14 +251,15 @@ class Batches:
     def _read(self, shard: int) -> list[Row]:
         """Returns the shard's block of rows in every group."""
         rows = []
-        self._readers[shard].begin_step(self.step)
+        reader = self._readers[shard]
+        reader.begin_step(self.step)
         for group, schedule in zip(self._groups, self._schedules):
             size = schedule.rows // self._shards
             # Shifted by one row after every full cycle, so that members rotate over the shards.
             cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
             members = schedule.order(self.step)[numbers % PERIOD]
-            packed = [self._readers[shard].row(self._limits[m]) for m in members]
+            packed = [reader.row(self._limits[m]) for m in members]
             rows.append(stacked(packed, members, group.row_length))
         return rows
 

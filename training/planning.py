@@ -51,8 +51,7 @@ def open_corpus(run: Run) -> Corpus:
 
 
 def plan_evaluation(run: Run) -> Plan:
-    """Returns the plan of a run that has begun, on the devices that there are, whichever it was
-    trained on.
+    """Returns the plan of a run that has begun, on whatever devices there are.
 
     What is evaluated is padded to their number: only the rows of a training step must divide over
     them, and only training needs the kernels of fused attention.
@@ -86,15 +85,9 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
-    lengths = run.sequence_lengths
+    lengths, most = run.sequence_lengths, documents_of_a_row(policy, run.max_documents)
     try:
-        groups = objectives.plan(
-            objective,
-            layout,
-            ids,
-            row_shapes(lengths),
-            documents_of_a_row(policy, run.max_documents),
-        )
+        groups = objectives.plan(objective, layout, ids, row_shapes(lengths), most)
     except ValueError as error:  # whose messages name no setting of a run
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
@@ -177,50 +170,15 @@ def check_run(run: Run) -> None:
     """Raises ValueError for settings that are wrong for any corpus, objective and model, and for a
     warm start from what is not there."""
     check_fields(run, "training.Run.")
-    _check_together(run)
+    _check_checkpoints(run)
+    _check_directories_and_processes(run)
     run.optimizer(run.steps)
-    if run.initial_run is not None and not is_run(
-        run.run_dir
-    ):  # one that has begun needs it no more
+    has_begun = is_run(run.run_dir)
+    if run.initial_run is not None and not has_begun:
         check_source(run.initial_run)
 
 
-def _check_together(run: Run) -> None:
-    _check_kept(run)
-    if run.rollback_sigmas is not None and run.checkpoint_every is None:
-        raise ValueError(
-            f"training.Run.rollback_sigmas = {run.rollback_sigmas} goes back to a checkpoint, and "
-            "checkpoint_every = None saves none before the end: give "
-            "--gin.training.Run.checkpoint_every=NUMBER."
-        )
-    if "://" in str(run.run_dir):
-        raise ValueError(
-            f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "
-            "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
-        )
-    if os.path.isfile(run.run_dir):
-        raise ValueError(
-            f"run_dir is a directory, and {run.run_dir} is a file: give another "
-            "(--gin.RUN_DIR=\"'runs/NAME'\")."
-        )
-    where = str(run.checkpoint_dir or run.run_dir)
-    if "[" in where or "]" in where:  # Orbax reads them as a pattern, and finds nothing
-        raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
-    processes = jax.process_count()
-    if processes > 1 and not run.distributed:
-        raise ValueError(
-            f"There are {processes} processes: set training.Run.distributed = True, so that they "
-            "save and stop together."
-        )
-    if processes > 1 and run.evaluation_tasks is not None:
-        raise ValueError(
-            "evaluation_tasks are scored by a single process: leave them out, and score the run's "
-            "checkpoints by `pretrax evaluate`."
-        )
-
-
-def _check_kept(run: Run) -> None:
-    """Raises ValueError for checkpoints to be kept of which there would be none."""
+def _check_checkpoints(run: Run) -> None:
     saved, evaluated = run.checkpoint_every, run.evaluate_every
     if run.keep_every is not None and (saved is None or run.keep_every % saved):
         raise ValueError(
@@ -233,6 +191,39 @@ def _check_kept(run: Run) -> None:
             f"training.Run.keep_best = {run.keep_best} keeps checkpoints by their held-out loss, "
             f"and with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have "
             "none: make checkpoint_every a multiple of evaluate_every."
+        )
+    if run.rollback_sigmas is not None and run.checkpoint_every is None:
+        raise ValueError(
+            f"training.Run.rollback_sigmas = {run.rollback_sigmas} goes back to a checkpoint, and "
+            "checkpoint_every = None saves none before the end: give "
+            "--gin.training.Run.checkpoint_every=NUMBER."
+        )
+
+
+def _check_directories_and_processes(run: Run) -> None:
+    if "://" in run.run_dir:
+        raise ValueError(
+            f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "
+            "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
+        )
+    if os.path.isfile(run.run_dir):
+        raise ValueError(
+            f"run_dir is a directory, and {run.run_dir} is a file: give another "
+            "(--gin.RUN_DIR=\"'runs/NAME'\")."
+        )
+    where = run.checkpoint_dir or run.run_dir
+    if "[" in where or "]" in where:  # Orbax reads them as a pattern, and finds nothing
+        raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
+    processes = jax.process_count()
+    if processes > 1 and not run.distributed:
+        raise ValueError(
+            f"There are {processes} processes: set training.Run.distributed = True, so that they "
+            "save and stop together."
+        )
+    if processes > 1 and run.evaluation_tasks is not None:
+        raise ValueError(
+            "evaluation_tasks are scored by a single process: leave them out, and score the run's "
+            "checkpoints by `pretrax evaluate`."
         )
 
 
@@ -258,14 +249,13 @@ def _check_attention(model: Model, mesh: Mesh) -> None:
             f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone "
             f"have its kernels: {plain}"
         )
-    if config is not None:
-        size = config.head_dim * np.dtype(config.dtype).itemsize
-        if size > kernels.WIDEST_HEAD:
-            raise ValueError(
-                f"Got heads of {config.head_dim} numbers, {size} bytes of {config.dtype}, and the "
-                f"kernels of attention='fused' on {platform} have room for {kernels.WIDEST_HEAD}: "
-                f"give the model dtype='bfloat16', or {plain}"
-            )
+    size = config.head_dim * np.dtype(config.dtype).itemsize if config else 0
+    if config and size > kernels.WIDEST_HEAD:
+        raise ValueError(
+            f"Got heads of {config.head_dim} numbers, {size} bytes of {config.dtype}, and the "
+            f"kernels of attention='fused' on {platform} have room for {kernels.WIDEST_HEAD}: "
+            f"give the model dtype='bfloat16', or {plain}"
+        )
 
 
 def _check_experts(model: Model, mesh: Mesh) -> None:
@@ -299,8 +289,7 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             "The objective predicts numbers, and the labels of this corpus are "
             f"{len(corpus.classes)} classes ({', '.join(corpus.classes[:8])}): choose "
             "sequence_classification (--gin_file=runs/finetune_classification.gin), or a corpus of "
-            "numbers "
-            '(seqio_corpora.seqio_pairs, answers "number").'
+            'numbers (seqio_corpora.seqio_pairs, answers "number").'
         )
     read = "tokens" if "labels" in objective.lengths(2) else "documents"
     if column == "labels" and corpus.labels_of not in (None, read):
@@ -308,8 +297,8 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             f"The objective predicts labels of {read}, and this corpus has labels of "
             f"{corpus.labels_of}: choose sequence_classification "
             "(--gin_file=runs/finetune_classification.gin) for classes of texts, and for classes "
-            "of words token_classification (--gin_file=runs/finetune_tags.gin) "
-            'with seqio_corpora.seqio_pairs, answers "tags".'
+            "of words token_classification (--gin_file=runs/finetune_tags.gin) with "
+            'seqio_corpora.seqio_pairs, answers "tags".'
         )
 
 

@@ -37,8 +37,6 @@ _ADVICE = (
 
 
 class LossSpike(Exception):
-    """A spike was met; the message says what it is."""
-
     def __init__(self, step: int, message: str):
         super().__init__(message)
         self.step = step
@@ -51,8 +49,7 @@ class Rollback(NamedTuple):
     checkpoint: int
 
     @property
-    def skipped(self) -> int:
-        """Returns how many batches were read between them."""
+    def skipped(self) -> int:  # batches that were read between them
         return self.spike - self.checkpoint
 
 
@@ -70,8 +67,7 @@ class Spikes:
         self.rollbacks: list[Rollback] = []  # of the run, oldest first
 
     def check(self, step: int, watched: Mapping[str, float]) -> None:
-        """Raises LossSpike where the metrics `WATCHED` of a step are one; otherwise keeps its
-        loss."""
+        """Raises LossSpike where the `WATCHED` metrics of a step are one, else keeps its loss."""
         if not all(map(math.isfinite, watched.values())):
             values = ", ".join(f"{name} {value:g}" for name, value in watched.items())
             raise LossSpike(step, f"At step {step} the training is no longer finite: {values}.")
@@ -87,23 +83,18 @@ class Spikes:
         self._losses.append(loss)
 
     def checkpoint_before(self, spike: LossSpike, saved: Sequence[int], every: int | None) -> int:
-        """Returns the step of the checkpoint to which a run is rolled back.
+        """Returns the step of the checkpoint to which a run is rolled back, of those `saved`.
 
         It is the last one that was due, every so many steps: where a run was stopped and has saved
         others must not change what it comes to.
-
-        Args:
-          saved: the steps of its checkpoints.
 
         Raises FloatingPointError where the run is to stop: it has no checkpoint, was rolled back to
         this one `MOST_ROLLBACKS` times, or is not to be rolled back.
         """
         if self._sigmas is None or every is None or not saved:
-            last = (
-                f"the last checkpoint is of step {saved[-1]}"
-                if saved
-                else "no checkpoint is saved yet"
-            )
+            last = "no checkpoint is saved yet"
+            if saved:
+                last = f"the last checkpoint is of step {saved[-1]}"
             raise FloatingPointError(f"{spike} It stops here; {last}. {_ADVICE}")
         due = [step for step in saved if step % every == 0]
         last_due = (due or saved)[-1]
@@ -122,8 +113,7 @@ class Spikes:
         return [one for one in self.rollbacks if one.checkpoint >= checkpoint]
 
     def state(self) -> dict[str, bytes]:
-        """Returns the file that one process saves with a checkpoint; none where nothing is rolled
-        back."""
+        """Returns the file that one process saves with a checkpoint, if the run is rolled back."""
         if self._sigmas is None or jax.process_index() != 0:
             return {}
         content = {"losses": list(self._losses), "rollbacks": self.rollbacks}
