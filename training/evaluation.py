@@ -1,11 +1,8 @@
-"""Held-out loss and metrics of every member of the objective, beside a baseline on the same
-targets.
+"""Held-out loss and metrics of every member of the objective, beside a baseline.
 
-The baseline is the loss of a model that ignores its input. It predicts the labels of a term by
-their frequency, or mean, among the training targets (`training.baselines`); of a metric, such as an
-accuracy, they are all taken for the most frequent one. A term without labels is
-computed for outputs that are equal everywhere: with one embedding for all texts a contrastive loss
-is the logarithm of the number of texts in the batch.
+The baseline is the loss of a model that ignores its input, see `training.baselines`. A term without
+labels is computed for outputs that are equal everywhere: with one embedding for all texts a
+contrastive loss is the logarithm of the number of texts in the batch.
 
 All members are given the same held-out text, cut to their own raw lengths, with noise that depends
 on the row's number alone: the figures of two checkpoints, or two runs, can be compared.
@@ -13,6 +10,7 @@ on the row's number alone: the figures of two checkpoints, or two runs, can be c
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -76,8 +74,8 @@ class Evaluator:
         end_of_document: int | None,
         rows: int = 16,
     ):
-        self._recipe, self._mesh = recipe, mesh
-        size = _up(rows, int(np.lcm(2, batch_shards(mesh))))
+        self._mesh = mesh
+        size = _up(rows, math.lcm(2, batch_shards(mesh)))
         # Replicated, so that every process can read the figures.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
         by_loss: dict = {}  # members that differ in noise only share a program
@@ -98,28 +96,29 @@ class Evaluator:
             arrange = jax.jit(
                 functools.partial(arranged, recipe, group), out_shardings=batch_sharding(mesh)
             )
+
+            def batches_of(member, pieces, tokens, group=group, arrange=arrange):
+                packed = rows_of_documents(
+                    pieces,
+                    packing.policy,
+                    packing.limits[member],
+                    end_of_document=end_of_document,
+                    tokens=tokens,
+                    column=packing.column,
+                )
+                blank = empty_row(packing.column)
+                packed += [blank] * (_up(len(packed), size) - len(packed))
+                return self._arranged(arrange, packed, member, group.row_length, size)
+
             for member in group.members:
                 name, objective, *_ = members_of(recipe.objective)[member]
-
-                def batches_of(pieces, tokens, member=member, group=group, arrange=arrange):
-                    packed = rows_of_documents(
-                        pieces,
-                        packing.policy,
-                        packing.limits[member],
-                        end_of_document=end_of_document,
-                        tokens=tokens,
-                        column=packing.column,
-                    )
-                    blank = empty_row(packing.column)
-                    packed += [blank] * (_up(len(packed), size) - len(packed))
-                    return self._arranged(arrange, packed, member, group.row_length, size)
-
                 figures, tallies = programs(objective)
+                seen = batches_of(member, training_pieces, 8 * tokens)
                 self._members[member] = _HeldOutMember(
                     name,
-                    batches_of(heldout, tokens),
+                    batches_of(member, heldout, tokens),
                     figures,
-                    self._sum(tallies(batch) for batch in batches_of(training_pieces, 8 * tokens)),
+                    self._sum(map(tallies, seen)),
                 )
 
     def __call__(self, params) -> list[Score]:
@@ -151,12 +150,12 @@ class Evaluator:
 
     def _sum(self, trees) -> dict:
         """Returns the sum of trees of arrays, computed one after another, as float64."""
-        total: dict | None = None
+        total: dict = {}
         with placed_on(self._mesh):
             for tree in trees:
                 tree = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(tree))
-                total = tree if total is None else jax.tree.map(np.add, total, tree)
-        return {} if total is None else total
+                total = jax.tree.map(np.add, total, tree) if total else tree
+        return total
 
 
 def _spread(x: np.ndarray, sharding) -> jax.Array:
@@ -187,10 +186,8 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
         name: TermSums(
             sum=jnp.sum(term.sums),
             weight=jnp.sum(term.weights),
-            tally=None
-            if term.labels is None
-            else tally(term.labels, _classes(recipe, objective, term.labels)),
-            constant=jnp.sum(constant[name].sums) if term.labels is None else None,
+            tally=term.labels and tally(term.labels, _classes(recipe, objective, term.labels)),
+            constant=None if term.labels else jnp.sum(constant[name].sums),
             of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
             metric=term.scale is None,
             of_text=name == objective.likelihood,

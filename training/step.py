@@ -47,14 +47,14 @@ def check_recipe(recipe: Recipe) -> Recipe:
             "choose a model that has them."
         )
     config = recipe.model.config
-    if recipe.objective.needs_dropout and config is not None:
-        if not config.dropout_rate or config.dropout_shared:
-            raise ValueError(
-                "The objective's two views of a text differ by the model's dropout alone, and "
-                f"would be equal with dropout_rate={config.dropout_rate} and dropout_shared="
-                f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
-                "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
-            )
+    views_are_equal = config is not None and (not config.dropout_rate or config.dropout_shared)
+    if recipe.objective.needs_dropout and views_are_equal:
+        raise ValueError(
+            "The objective's two views of a text differ by the model's dropout alone, and "
+            f"would be equal with dropout_rate={config.dropout_rate} and dropout_shared="
+            f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
+            "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
+        )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "
@@ -143,9 +143,8 @@ def constant_outputs(model, params, batch):
     shapes = jax.eval_shape(lambda p, b: _arrays(model.apply(p, b)), params, batch)
 
     def head(name, hidden):
-        like = jax.eval_shape(
-            lambda p, b, h: model.apply(p, b).head(name, h), params, batch, hidden
-        )
+        outputs = lambda p, b, h: model.apply(p, b).head(name, h)  # noqa: E731
+        like = jax.eval_shape(outputs, params, batch, hidden)
         return jnp.ones(like.shape, like.dtype)
 
     return _Constant(head, *jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
@@ -231,31 +230,30 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         params, hidden
     )
 
-    def carry_on(total, piece):
+    def add_gradient(total, piece):
         numbered, cotangents = piece
         _, pull_back = jax.vjp(lambda p: hidden_states(p, numbered), params)
         return jax.tree.map(jnp.add, total, pull_back(cotangents)[0]), None
 
-    grads, _ = lax.scan(carry_on, grads, (pieces, of_hidden))
+    grads, _ = lax.scan(add_gradient, grads, (pieces, of_hidden))
     return (value, terms), grads
 
 
 def _microbatches(recipe: Recipe, batch):
     """Returns (their numbers, the batch as [microbatches, rows of each, …])"""
-    pieces = jax.tree.map(lambda x: _split_rows(x, recipe.microbatches), batch)
-    return jnp.arange(recipe.microbatches), pieces
+    count = recipe.microbatches
 
+    def split(x):  # every device has its own rows in each microbatch
+        x = x.reshape((x.shape[0] // count, count) + x.shape[1:]).swapaxes(0, 1)
+        if jax.sharding.get_abstract_mesh().empty:
+            return x
+        return lax.with_sharding_constraint(x, P(None, BATCH))
 
-def _split_rows(x, pieces: int):
-    """Reshapes [B, …] to [pieces, B / pieces, …]; every device has its own rows in each piece."""
-    x = x.reshape((x.shape[0] // pieces, pieces) + x.shape[1:]).swapaxes(0, 1)
-    if jax.sharding.get_abstract_mesh().empty:
-        return x
-    return lax.with_sharding_constraint(x, P(None, BATCH))
+    return jnp.arange(count), jax.tree.map(split, batch)
 
 
 def _joined_rows(x):
-    """Reshapes [M, B / M, …] back to [B, …], the inverse of `_split_rows`."""
+    """Reshapes [M, B / M, …] back to [B, …], as before `_microbatches`."""
     return x.swapaxes(0, 1).reshape((-1,) + x.shape[2:])
 
 
