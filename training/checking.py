@@ -54,7 +54,6 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
 
 def check_terms(recipe: Recipe, batch: dict) -> None:
     """Raises ValueError where the model's outputs and the loss do not match; nothing is run."""
-    rows = batch["member"].shape[0]
 
     def terms(batch):
         params = nn.unbox(recipe.model.init(jax.random.key(0), batch))
@@ -62,14 +61,18 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
         return outputs.hidden["top"], recipe.objective.loss(outputs, batch)
 
     top, losses = jax.eval_shape(terms, batch)
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
-    slots = batch[f"{stack}_segment_ids"].shape
-    if top.shape[:2] != slots:
+    stack = _predicting_stack(batch)
+    rows, slots = batch[f"{stack}_segment_ids"].shape
+    if top.shape[:2] != (rows, slots):
         raise ValueError(
             f"The model's hidden['top'] is of shape {list(top.shape)}, expected "
-            f"[{slots[0]}, {slots[1]}, …]: one state for each slot of the {stack}."
+            f"[{rows}, {slots}, …]: one state for each slot of the {stack}."
         )
     check_shapes(losses, rows)
+
+
+def _predicting_stack(batch: dict) -> str:
+    return "decoder" if "decoder_segment_ids" in batch else "encoder"
 
 
 def check_leaks(recipe: Recipe, batch: dict) -> None:
@@ -90,7 +93,7 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
     params = nn.unbox(model.init(jax.random.key(0), batch))
     top = jax.jit(lambda batch: model.apply(params, batch).hidden["top"].astype(jnp.float32))
     before = np.asarray(top(batch))
-    predicting = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    predicting = _predicting_stack(batch)
     segments = np.asarray(batch[f"{predicting}_segment_ids"])
     for stack in ("encoder", "decoder"):
         if f"{stack}_segment_ids" not in batch:
@@ -116,11 +119,9 @@ def _leak(stack: str, slot: int, document: int, at: int, of: int) -> str:
         f"The model's output at slot {at}, of document {of}, depends on input {slot} of the "
         f"{stack}, of document {document}, "
     )
-    if document != of:
-        return message + (
-            f"so documents of a packed row leak into each other: look at {stack}_segment_ids or "
-            f"{stack}_key_intervals in the model, or give packing = 'single' or 'concatenate'."
-        )
+    if document == of:
+        return f"{message}which its {stack}_key_intervals hide: it sees what it has to predict."
     return (
-        message + f"which its {stack}_key_intervals keep from it: it sees what it has to predict."
+        f"{message}so documents of a packed row leak into each other: look at {stack}_segment_ids "
+        f"or {stack}_key_intervals in the model, or give packing = 'single' or 'concatenate'."
     )

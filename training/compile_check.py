@@ -2,13 +2,13 @@
 
     pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8
 
-What cannot be seen from a run's numbers: whether its mesh suits the slice, how much memory the
-compiled step takes on a chip, and what it sends between chips. No corpus is opened, and nothing is
-trained.
+It says whether a run's mesh suits the slice, how much memory the step takes on a chip, and what it
+sends between chips. No corpus is opened, and nothing is trained.
 """
 
 import dataclasses
 import inspect
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -40,9 +40,7 @@ class Memory(NamedTuple):
 
     parameters: int
     optimizer: int
-    activations: (
-        int  # and gradients: all that lives within a step; more than there is, if it does not fit
-    )
+    activations: int  # and gradients, and all else that lives within a step
     program: int
     padding: int = 0  # of the tiles that parameters and optimizer are held in; and a step's rows
 
@@ -130,8 +128,7 @@ def check(run: Run, topology: Topology) -> Check:
 
 
 def _elsewhere(run: Run, devices) -> tuple[Run, Corpus, Mesh]:
-    """Returns the run, a corpus of which nothing but its ids is known, and the mesh of these
-    devices."""
+    """Returns the run, a corpus without text, and the mesh of these devices."""
     mesh = bound(run.mesh).function
     try:
         inspect.signature(mesh).bind_partial(devices=devices)
@@ -148,32 +145,21 @@ def _elsewhere(run: Run, devices) -> tuple[Run, Corpus, Mesh]:
 def _corpus_of(run: Run) -> Corpus:
     ids = specimen_ids(run.vocabulary_rows or T5_VOCABULARY)
     objective = run.objective(ids)
-    column = column_of(objective)
     counts = with_counted_classes(objective, 2) != objective
+    unread: Any = None  # a compile check reads no text
     return Corpus(
         ids,
-        train=_nothing,
-        heldout=_nothing,
+        train=unread,
+        heldout=unread,
         classes=("first", "second") if counts else (),
-        columns=() if column is None else (column,),
+        columns=tuple(filter(None, [column_of(objective)])),
     )
-
-
-def _nothing(*_):
-    raise AssertionError("A compile check reads no text.")
 
 
 def _bytes_on_a_chip(tree) -> int:
     return sum(
-        x.dtype.itemsize * _size(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree)
+        x.dtype.itemsize * math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree)
     )
-
-
-def _size(shape) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _shortened(error: str) -> str:

@@ -139,8 +139,7 @@ class Evaluator:
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
         with placed_on(self._mesh):  # keys made elsewhere are of another type, and traced anew
-            # A key is the same among more. Their number is one of few, for each of which JAX
-            # compiles.
+            # A key is the same among more: of few numbers, for each of which JAX compiles.
             number = 1 << (len(packed) - 1).bit_length()
             keys = jax.random.split(jax.random.key(EVALUATION_SEED), number)
             for i in range(0, len(packed), size):
@@ -186,7 +185,7 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
         name: TermSums(
             sum=jnp.sum(term.sums),
             weight=jnp.sum(term.weights),
-            tally=term.labels and tally(term.labels, _classes(recipe, objective, term.labels)),
+            tally=term.labels and _tally_of(recipe, objective, term.labels),
             constant=None if term.labels else jnp.sum(constant[name].sums),
             of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
             metric=term.scale is None,
@@ -205,22 +204,20 @@ def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, T
         labels = term.labels
         if labels is not None and not labels.from_outputs:
             once = dataclasses.replace(labels, weights=(labels.weights > 0).astype(jnp.float32))
-            sums[name] = tally(once, _classes(recipe, objective, labels))
+            sums[name] = _tally_of(recipe, objective, once)
     return sums
 
 
-def _classes(recipe: Recipe, objective: Objective, labels: Labels) -> int:
-    """Returns the number of classes of the labels' head."""
+def _tally_of(recipe: Recipe, objective: Objective, labels: Labels) -> Tally:
     if labels.head not in objective.heads:
         raise ValueError(
             f"A term's labels are of the head {labels.head!r}, the objective names "
             f"{sorted(objective.heads)}: name the head that the term scores."
         )
-    return objective.heads[labels.head] or recipe.ids.size
+    return tally(labels, classes=objective.heads[labels.head] or recipe.ids.size)
 
 
 def _baseline(figures: TermSums, training: Tally | None) -> float:
-    """Returns the term's sum for a model that ignores its input."""
     if figures.tally is None:
         return float(figures.constant)
     trivial = trivial_hits if figures.metric else trivial_loss
@@ -228,7 +225,6 @@ def _baseline(figures: TermSums, training: Tally | None) -> float:
 
 
 def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:
-    """Returns the stream's next documents, until they have `tokens` tokens."""
     pieces = []
     while tokens > 0:
         pieces.append(stream.next_document())

@@ -1,5 +1,6 @@
 """The held-out evaluation of a run: as training makes it, and under another objective."""
 
+import dataclasses
 import statistics
 from collections.abc import Callable
 from typing import NamedTuple
@@ -40,8 +41,7 @@ def evaluator_of_training(
     console: Console,
     wall_time: WallTime,
 ) -> Callable[[int, dict], Evaluation]:
-    """Returns (step, params) -> the figures on held-out text and of `score_tasks`, which it
-    writes."""
+    """Returns (step, params) -> figures on held-out text and of `score_tasks`, which it writes."""
     heldout = heldout_evaluator(plan)
 
     def evaluate(step: int, params: dict) -> Evaluation:
@@ -84,15 +84,9 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
     Raises ValueError for an objective that the model or the corpus cannot have (`recipe_under`).
     """
     recipe, packing, end = recipe_under(plan, objective, row_tokens)
-    return Evaluator(
-        recipe,
-        packing,
-        plan.mesh,
-        plan.corpus.heldout(tokens),
-        plan.corpus.train(0, 1),
-        tokens=tokens,
-        end_of_document=end,
-    )
+    run = dataclasses.replace(plan.run, heldout_tokens=tokens)
+    under = plan._replace(run=run, recipe=recipe, packing=packing, end_of_document=end)
+    return heldout_evaluator(under)
 
 
 def recipe_under(

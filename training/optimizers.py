@@ -22,8 +22,7 @@ Dtype = Literal["float32", "bfloat16"]
 def warmup_cosine(
     total_steps: int, *, peak: NonNegative, warmup_steps: Natural, end_share: NonNegative = 0.1
 ):
-    """Linear warm-up from 0 to `peak`, then a cosine down to `end_share * peak` at the last
-    step."""
+    """Linear warm-up from 0 to `peak`, then a cosine to `end_share * peak` at the last step."""
     _check_warmup("warmup_cosine", warmup_steps, total_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, total_steps, end_share * peak
@@ -213,8 +212,7 @@ def adafactor(
     parameter, except from norms and biases.
     """
     rate = scheduled(learning_rate, total_steps)
-    # Optax's own is not multiplied by the learning rate: .1 would shrink weights by 10% in each
-    # step.
+    # Optax's is not multiplied by the learning rate: .1 would shrink weights by 10% in each step.
     decay = None if weight_decay is None else lambda step: weight_decay * rate(step)
     return _clipped(
         clip_norm,
@@ -230,8 +228,7 @@ def adafactor(
 
 
 def _decayed(params):
-    """Returns True for matrices, which weight decay shrinks; scanned norms and biases have rank
-    2."""
+    """Returns True for matrices, which weight decay shrinks; scanned norms have rank 2 too."""
 
     def is_matrix(path, x):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -53,8 +53,7 @@ def check_is_run(directory: str | os.PathLike) -> None:
 
 
 def checkpoints(directory: str, elsewhere: str | None = None) -> str:
-    """The folder of a run's checkpoints: `elsewhere`, such as in a bucket, or within its
-    directory."""
+    """The folder of a run's checkpoints: `elsewhere`, as in a bucket, or within its directory."""
     return elsewhere or os.path.join(directory, CHECKPOINTS)
 
 
@@ -68,8 +67,7 @@ def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
 def save_classes(run_dir: str | os.PathLike, classes: Sequence[str]) -> None:
     """Keeps the names of a run's classes, in order.
 
-    Raises:
-        ValueError: a name that comes twice, or the directory holds others.
+    Raises ValueError for a name that comes twice, and where the directory holds others.
     """
     names = list(classes)
     if len(set(names)) < len(names):

@@ -41,13 +41,11 @@ def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: 
         # The optimizer is given plain arrays here as in every step: it may tell them apart by their
         # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
         opt_state = jax.eval_shape(optimizer.init, params)
-        shardings = State(
-            replicated(mesh), of_params, shardings_like(opt_state, params, of_params, mesh)
-        )
+        of_optimizer = shardings_like(opt_state, params, of_params, mesh)
         shapes = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             State(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state),
-            shardings,
+            State(replicated(mesh), of_params, of_optimizer),
         )
     return Abstract(shapes, create)
 

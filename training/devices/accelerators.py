@@ -1,5 +1,4 @@
-"""Accelerators: what one of each kind computes in a second and holds, from the makers' data
-sheets."""
+"""Accelerators: what each kind computes in a second and holds, from the makers' data sheets."""
 
 from typing import NamedTuple
 
@@ -52,9 +51,5 @@ def kind_of_device(device_kind: str) -> str | None:
 
 
 def short_names() -> list[str]:
-    """Returns the names that `kind_of_name` takes.
-
-    >>> short_names()[:3]
-    ['v3', 'v4', 'v5e']
-    """
+    """Returns the names that `kind_of_name` takes: ['v3', 'v4', 'v5e', …]."""
     return [kind.split()[-1] for kind in ACCELERATORS]

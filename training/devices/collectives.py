@@ -1,25 +1,21 @@
 """The collectives of a compiled program, counted in its text."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 KINDS = (
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
+    *("all-gather", "all-reduce", "reduce-scatter"),
+    *("all-to-all", "ragged-all-to-all", "collective-permute"),
 )
 
 
 class Traffic(NamedTuple):
-    """The collectives of one kind in a run of a program, on one device; those of a loop at each
-    turn."""
+    """The collectives of one kind in a run of a program, on one device."""
 
-    calls: int
+    calls: int  # of a loop at each turn
     bytes: int  # of whole arrays: what was gathered, or is to be reduced
 
 
@@ -72,8 +68,7 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _without_parts(computations: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Returns the computations without collectives that another one has started, on the same
-    channel."""
+    """Returns the computations without collectives that another one has started."""
     named, started = dict[str, set[str]](), set[str]()
     for name, lines in computations.items():
         named[name] = {operand for line in lines for operand in _STARTED.findall(line)}
@@ -86,8 +81,7 @@ def _without_parts(computations: Mapping[str, Sequence[str]]) -> dict[str, list[
 
 
 def _channel(line: str) -> str:
-    match = _CHANNEL.search(line)
-    return match[1] if match else ""
+    return "".join(_CHANNEL.findall(line)[:1])
 
 
 def _name(line: str) -> str:
@@ -126,10 +120,8 @@ def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
     only constant of its condition; else 1."""
     if known := re.search(r'known_trip_count[^}]*?"n":"(\d+)"', line):
         return int(known[1])
-    condition, body = (
-        computations.get(match[1], ()) if (match := re.search(rf"{name}=%?([\w.-]+)", line)) else ()
-        for name in ("condition", "body")
-    )
+    named = dict(re.findall(r"(condition|body)=%?([\w.-]+)", line))
+    condition, body = (computations.get(named.get(x, ""), ()) for x in ("condition", "body"))
     ends = re.findall(r"= [su]\d+\[\]\S* constant\((\d+)\)", "\n".join(condition))
     return -(-int(ends[0]) // _increment(condition, body)) if len(ends) == 1 else 1
 
@@ -175,12 +167,8 @@ def _names(operands: str) -> list[str]:
 
 def _size(shape: str) -> int:
     """Returns the bytes of an array, or of all arrays of a tuple."""
-    return sum(_bytes(*array) for array in _ARRAY.findall(shape))
-
-
-def _bytes(dtype: str, shape: str) -> int:
-    bits = 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
-    size = 1
-    for length in filter(None, shape.split(",")):
-        size *= int(length)
-    return -(-size * bits // 8)
+    total = 0
+    for dtype, lengths in _ARRAY.findall(shape):
+        bits = 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
+        total += -(-math.prod(map(int, filter(None, lengths.split(",")))) * bits // 8)
+    return total

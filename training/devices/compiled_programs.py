@@ -12,8 +12,7 @@ MAX_BYTES = 2 << 30  # of programs on disk; those of the quickstart take 9 MB
 
 
 def kept_in() -> str | None:
-    """Returns the folder in which this process keeps what is compiled, or None where it keeps
-    nothing."""
+    """Returns the folder in which this process keeps what is compiled, or None."""
     return jax.config.values[FOLDER] if jax.config.values[ENABLED] else None
 
 
@@ -24,21 +23,17 @@ def keep_compiled() -> None:
     code: they are read from a folder of the user's own, and never from a run directory, which may
     be another one's. What is compiled for the processor of one host need not run on another, so
     each has a folder; where that cannot be written, nothing is kept.
-    Before anything is added there, the programs that were not used for longest are removed until
-    the others take at most `MAX_BYTES`.
 
-    It is a setting of the process: for programs rather than libraries, before anything is compiled.
-    And not for a run of several processes: JAX has the first one alone write, so that those of
-    other hosts would find nothing in theirs, and on GPUs, where XLA divides the tuning of kernels
-    among all processes of a program, might wait for the first, which does not compile it again.
+    It is a setting of the process, before anything is compiled, and not for a run of several
+    processes: JAX has the first one alone write, so that those of other hosts would find nothing in
+    theirs, and on GPUs, where XLA divides the tuning of kernels among all processes of a program,
+    might wait for the first, which does not compile it again.
     """
     if jax.config.values[FOLDER] is None and jax.config.values[ENABLED]:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = os.path.join(caches, "pretrax", "compiled", platform.node() or "here")
-        try:
+        with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-        except OSError:
-            return
         if not os.access(folder, os.W_OK):
             return
         remove_beyond(MAX_BYTES, Path(folder))
@@ -48,10 +43,8 @@ def keep_compiled() -> None:
 
 
 def remove_beyond(most: int, folder: Path) -> None:
-    """Removes the programs in a folder that were not used for longest, until the others take `most`
-    bytes.
-
-    Used is read or written, as the disk records it, which may be to the day.
+    """Removes the programs in a folder that were not read or written for longest, until the others
+    take `most` bytes.
 
     JAX's own `jax_compilation_cache_max_size` is not used: whenever it adds a program, it reads a
     file beside every other one for the time of its use, and adds no more for ever where one is

@@ -59,16 +59,13 @@ def make_mesh(
     requested = dict(zip(AXES, sizes))
     if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
         raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {requested}.")
-    known = 1
-    for size in sizes:
-        known *= size if size != -1 else 1
     if -1 in sizes:
-        remaining = max(len(devices) // known, 1)
-        sizes[sizes.index(-1)] = remaining
-        known *= remaining
-    if known != len(devices):
+        others = -math.prod(sizes)
+        sizes[sizes.index(-1)] = max(len(devices) // others, 1)
+    taken = math.prod(sizes)
+    if taken != len(devices):
         raise ValueError(
-            f"The mesh {requested} takes {known} devices, there are {len(devices)}: "
+            f"The mesh {requested} takes {taken} devices, there are {len(devices)}: "
             "choose data, fsdp, expert and tensor (mesh.make_mesh) so that they multiply to that."
         )
     return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
@@ -88,8 +85,7 @@ def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
 
 
 def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
-    # An axis may be longer than an axis of the slice, such as 64 on 4x4x8: it takes parts of
-    # several.
+    # An axis may be longer than one of the slice, such as 64 on 4x4x8: it takes parts of several.
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
         return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
@@ -107,12 +103,9 @@ def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray
 @contextlib.contextmanager
 def placed_on(mesh: Mesh | AbstractMesh):
     """A context in which logical axis names map to axes of this mesh."""
-    with contextlib.ExitStack() as contexts:
-        if isinstance(mesh, AbstractMesh):
-            contexts.enter_context(jax.sharding.use_abstract_mesh(mesh))
-        else:
-            contexts.enter_context(jax.set_mesh(mesh))
-        contexts.enter_context(nn.logical_axis_rules(RULES))
+    is_abstract = isinstance(mesh, AbstractMesh)
+    use = jax.sharding.use_abstract_mesh if is_abstract else jax.set_mesh
+    with use(mesh), nn.logical_axis_rules(RULES):
         yield
 
 

@@ -28,8 +28,7 @@ CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
 class GPU(NamedTuple):
-    """What XLA has to know of a GPU to compile for it, from NVIDIA's data sheets and CUDA's
-    tables."""
+    """What XLA has to know of a GPU, from NVIDIA's data sheets and CUDA's tables."""
 
     name: str
     capability: int  # the version of its instructions
@@ -77,25 +76,23 @@ def read_topology(text: str) -> Topology:
     Raises ValueError for what is none.
     """
     kinds = [name.lower() for name in short_names()]
-    found = re.fullmatch(r"(?:(\d+)\*)?(\w+):(\d+(?:x\d+)*)", text.strip())
-    kind = kind_of_name(found[2]) if found and found[2].lower() in kinds else None
+    match = re.fullmatch(r"(?:(\d+)\*)?(\w+):(\d+(?:x\d+)*)", text.strip())
+    kind = kind_of_name(match[2]) if match and match[2].lower() in kinds else None
     axes = 1 if kind in GPUS else 3 if kind in ("TPU v4", "TPU v5p") else 2
-    if not found or not kind or found[3].count("x") + 1 != axes:
+    if not match or not kind or match[3].count("x") + 1 != axes:
         raise ValueError(
             f"Got the topology {text!r}, expected one of {', '.join(kinds)} and its chips, such as "
             f"{EXAMPLE}."
         )
-    shape = tuple(map(int, found[3].split("x")))
-    topology = Topology(kind, shape, int(found[1] or 1))
+    topology = Topology(kind, tuple(map(int, match[3].split("x"))), int(match[1] or 1))
     if not topology.chips:
         raise ValueError(f"Got the topology {text!r}, which has no chip.")
     return topology
 
 
 def use_cpu() -> None:
-    """Lets this process run nothing but on its CPU. To be called before JAX looks for devices, and
-    before `devices_of`: a plugin for GPUs that finds none here would not be there to compile
-    either."""
+    """Lets this process run on its CPU alone. To be called before JAX looks for devices: a plugin
+    for GPUs that finds none here would not be there to compile either."""
     jax.config.update("jax_platforms", "cpu")
 
 
@@ -106,10 +103,9 @@ def devices_of(topology: Topology) -> list[jax.Device]:
     """
     options = _gpus(topology) if topology.kind in GPUS else _tpus(topology)
     try:
-        found = topologies.get_topology_desc(**options)
+        return list(topologies.get_topology_desc(**options).devices)
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"There is no topology {topology}: {error}") from error
-    return list(found.devices)
 
 
 def _tpus(topology: Topology) -> dict:

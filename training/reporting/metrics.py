@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import jax
 
@@ -58,7 +58,7 @@ class MetricsWriter:
         if jax.process_index() != 0:
             return
         path = Path(run_dir) / run_directory.METRICS
-        for line in _read(path).damaged:
+        for line in _read(path)[1]:
             warn(f"{path}, line {line} cannot be read, and is left out.")
         lines = _Lines(path)
         lines.rewind(step)
@@ -138,16 +138,11 @@ class _Lines:
 
     def rewind(self, step: int) -> None:
         """Removes the entries of later steps, and lines that are damaged."""
-        earlier = [entry for entry in _read(self._path).entries if entry["step"] <= step]
+        earlier = [entry for entry in _read(self._path)[0] if entry["step"] <= step]
         whole_files.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
 
     def close(self, failed: bool) -> None:
         """Nothing is open between two writes."""
-
-
-class _Found(NamedTuple):
-    entries: list[dict[str, float]]
-    damaged: list[int]  # numbers of lines, from 1
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
@@ -155,20 +150,21 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
 
     Lines that are damaged are left out.
     """
-    return _read(Path(run_dir) / run_directory.METRICS).entries
+    return _read(Path(run_dir) / run_directory.METRICS)[0]
 
 
-def _read(path: Path) -> _Found:
-    """Returns the entries of a file; a last line that a kill cut short is not damaged."""
-    content = _Found([], [])
+def _read(path: Path) -> tuple[list[dict[str, float]], list[int]]:
+    """Returns the entries of a file, and the numbers, from 1, of its damaged lines, of which a last
+    one that a kill cut short is none."""
+    entries, damaged = [], []
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict) or not isinstance(entry["step"], int):
                 raise ValueError(f"got {entry!r}, expected an object with a step")
-            content.entries.append(entry)
+            entries.append(entry)
         except (ValueError, KeyError, RecursionError):
             if number < len(lines):
-                content.damaged.append(number)
-    return content
+                damaged.append(number)
+    return entries, damaged

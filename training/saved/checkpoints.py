@@ -27,8 +27,6 @@ from ..state import State
 
 _LOSS = "heldout_loss"  # in the description of a checkpoint
 
-Described = Mapping[str, object]  # arrays by name: their shapes, or their dtypes and shapes
-
 
 class Restored(NamedTuple):
     state: State
@@ -106,12 +104,11 @@ def damage_in_words(source: str, step: int):
         ) from error
 
 
-def differences(saved: Described, wanted: Described) -> list[str]:
-    """Returns how saved arrays differ from a run's, a line each, parameters first.
+def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
+    """Returns how descriptions of arrays by name differ, a line each, parameters first.
 
-    >>> differences({"params/a": (2, 3)}, {"params/b": (2, 3)})
-    ['params/a: the checkpoint has (2, 3), the run none', 'params/b: the checkpoint has none, the
-    run (2, 3)']
+    >>> differences({"params/a": (2, 3)}, {})
+    ['params/a: the checkpoint has (2, 3), the run none']
     """
     lines = []
     for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
@@ -130,12 +127,12 @@ class Checkpoints:
     def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = epath.Path(directory).absolute()
         self._checkpointer: Any = None
-        if keep is not None:
+        if keep is not None or self._root.exists():  # to open it would make it
             self._checkpointer = ocp.training.Checkpointer(
-                self._root, preservation_policy=keep.policy(), cleanup_tmp_directories=True
+                self._root,
+                preservation_policy=keep and keep.policy(),
+                cleanup_tmp_directories=keep is not None,
             )
-        elif self._root.exists():  # to open it would make it
-            self._checkpointer = ocp.training.Checkpointer(self._root)
         # The response of a save that may be running. Its event loop, a thread and three
         # descriptors, lasts until somebody asks for its result.
         self._saving: Any = None
@@ -167,20 +164,20 @@ class Checkpoints:
         self.wait()
         if step in self.steps():
             return
-        process = jax.process_index()
+        arrays, process = state._asdict(), jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
-        arrays = _checksums(state._asdict())  # computed by all processes together
+        of_arrays = _checksums(arrays)  # computed by all processes together
         if process == 0:
-            about = {"arrays": arrays, "processes": jax.process_count()}
+            about = {"arrays": of_arrays, "processes": jax.process_count()}
             files["checksums.json"] = json.dumps(about).encode()
         context = ocp.Context()
         if one_by_one:  # Orbax requires a limit above the largest
-            context.memory.write_concurrent_bytes = _largest_bytes(state._asdict()) + 1
+            context.memory.write_concurrent_bytes = _largest_bytes(arrays) + 1
         with self._errors_in_words(), context:
             self._saving = self._checkpointer.save_checkpointables_async(
                 step,
-                {"state": state._asdict(), "data": _Files(files)},
+                {"state": arrays, "data": _Files(files)},
                 force=True,
                 metrics={_LOSS: heldout_loss} if ranked else None,
             )
@@ -217,9 +214,8 @@ class Checkpoints:
             damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")
         if damaged:
             raise ValueError(
-                "No checkpoint of this run can be read: "
-                + "; ".join(damaged)
-                + ". Start anew in another run directory."
+                f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start anew in "
+                "another run directory."
             )
         return None
 
@@ -249,8 +245,7 @@ class Checkpoints:
         files = _Files({})
         context = ocp.Context()
         context.pytree.loading.partial_load = True
-        # As for `one_by_one`: by default all compressed and decompressed arrays are in memory at
-        # once.
+        # As for `one_by_one`: by default all arrays are in memory twice, compressed too.
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
             loaded = self._checkpointer.load_checkpointables(
@@ -304,15 +299,11 @@ class Checkpoints:
         return State(**loaded["state"]), files
 
     def _differences(self, step: int, target: State) -> list[str]:
-        """Returns how the saved arrays differ from the target's, a line each; [] when they agree.
-
-        In dtype too: Orbax would convert them, whose checksums were then others.
-        """
+        """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
+        them, whose checksums were then others."""
         both = self._arrays(step), _by_path(target._asdict())
-        saved, wanted = (
-            {name: f"{x.dtype} {tuple(x.shape)}" for name, x in arrays.items()} for arrays in both
-        )
-        return differences(saved, wanted)
+        described = ({k: f"{x.dtype} {tuple(x.shape)}" for k, x in some.items()} for some in both)
+        return differences(*described)
 
     def _arrays(self, step: int) -> dict[str, Any]:
         """Returns a description of every array of a checkpoint, with shape and dtype, by name."""

@@ -136,21 +136,19 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ['steps: was 700, is 1400']
     """
     old, new = _flat(before), _flat(now)
-    return [
-        f"{name}: was {_shown(old, name)}, is {_shown(new, name)}"
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
-    ]
+    both = ((name, old.get(name, _NOT_SET), new.get(name, _NOT_SET)) for name in old | new)
+    return [f"{name}: was {was!r}, is {now!r}" for name, was, now in both if was != now]
 
 
-_ABSENT = object()
+class _NotSet:
+    def __repr__(self) -> str:
+        return "not set"
+
+
+_NOT_SET = _NotSet()
 
 
 def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {name: field.default for name, field in FIELDS.items() if not is_required(name)}
     values = (defaults | dict(fields)).items()
     return dict(part for name, value in values for part in flattened(name, value))
-
-
-def _shown(values: Mapping[str, Any], name: str) -> str:
-    return repr(values[name]) if name in values else "not set"
