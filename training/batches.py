@@ -147,7 +147,7 @@ def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
 
 
 class Batches:
-    """An endless iterator over steps: sharded rows for every row group."""
+    """The rows of one step after another, for every row group, sharded over the mesh."""
 
     def __init__(
         self,
@@ -171,15 +171,12 @@ class Batches:
         }
         self.step = 0
 
-    def __iter__(self):
-        return self
-
     def __next__(self) -> tuple[Row, ...]:
-        blocks = {shard: self._read(shard) for shard in self._readers}
+        of_shards = [self._read(shard) for shard in self._readers]
         self.step += 1
         return tuple(
-            Row(*(x and self._spread(x, schedule.rows) for x in _transposed(blocks, g)))
-            for g, schedule in enumerate(self._schedules)
+            jax.tree.map(functools.partial(self._spread, schedule.rows), *blocks)
+            for schedule, blocks in zip(self._schedules, zip(*of_shards))
         )
 
     def state(self) -> dict[str, bytes]:
@@ -263,12 +260,14 @@ class Batches:
             rows.append(stacked(packed, members, group.row_length))
         return rows
 
-    def _spread(self, blocks: dict[int, np.ndarray], rows: int) -> jax.Array:
-        shape = (rows,) + next(iter(blocks.values())).shape[1:]
+    def _spread(self, rows: int, *blocks: np.ndarray) -> jax.Array:
+        """Returns the rows of a step over the mesh, from the block of each shard that is read."""
+        shape = (rows,) + blocks[0].shape[1:]
+        of_shards = dict(zip(self._readers, blocks))
 
         def local(index):
             owners = self._owners(index[0], rows)
-            joined = np.concatenate([blocks[shard] for shard in owners])
+            joined = np.concatenate([of_shards[shard] for shard in owners])
             start, stop, _ = index[0].indices(rows)
             before = owners[0] * (rows // self._shards)
             return joined[start - before : stop - before]
@@ -289,13 +288,6 @@ class Batches:
         size = rows // self._shards
         start, stop, _ = index.indices(rows)
         return range(start // size, -(-stop // size))
-
-
-def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.ndarray] | None]:
-    """Returns the shards' blocks of each field of a row; None for absent fields."""
-    of_shards = {shard: rows[group] for shard, rows in blocks.items()}
-    fields = [{s: row[f] for s, row in of_shards.items()} for f in range(len(Row._fields))]
-    return [None if any(x is None for x in field.values()) else field for field in fields]
 
 
 def _file(shard: int) -> str:

@@ -76,11 +76,10 @@ class Check(NamedTuple):
 def check(run: Run, topology: Topology) -> Check:
     """Returns what the compiler says of a run's step on a topology. Takes a minute or more.
 
-    The vocabulary is a stand-in of the run's `vocabulary_rows`, or of T5's size, and a run that
-    counts its classes is given two.
+    The vocabulary is a stand-in of the run's `vocabulary_rows`, or of T5's size; where a run counts
+    its classes, they are two.
 
-    Raises ValueError as `topologies.devices_of` and `planning.plan` do, and for a mesh of other
-    devices.
+    Raises ValueError as `devices_of` and `planning.plan` do, and for a mesh of other devices.
     """
     planned = plan(*_elsewhere(run, devices_of(topology)))
     state, mesh = abstract_state_of(planned).shapes, planned.mesh

@@ -113,13 +113,11 @@ class Evaluator:
             for member in group.members:
                 name, objective, *_ = members_of(recipe.objective)[member]
                 figures, tallies = programs(objective)
-                seen = batches_of(member, training_pieces, 8 * tokens)
-                self._members[member] = _HeldOutMember(
-                    name,
-                    batches_of(member, heldout, tokens),
-                    figures,
-                    self._sum(map(tallies, seen)),
+                in_training = self._sum(
+                    tallies(batch) for batch in batches_of(member, training_pieces, 8 * tokens)
                 )
+                batches = batches_of(member, heldout, tokens)
+                self._members[member] = _HeldOutMember(name, batches, figures, in_training)
 
     def __call__(self, params) -> list[Score]:
         scores = []
@@ -128,10 +126,14 @@ class Evaluator:
             figures = self._sum(member.figures(params, batch) for batch in member.batches)
             for term, sums in figures.items():
                 weight = max(float(sums.weight), 1.0)
-                baseline = _baseline(sums, member.training.get(term))
-                loss, baseline = float(sums.sum) / weight, baseline / weight
+                if sums.tally is None:
+                    baseline = float(sums.constant)
+                else:
+                    trivial = trivial_hits if sums.metric else trivial_loss
+                    baseline = trivial(sums.tally, member.training.get(term))
+                of_targets = float(sums.sum) / weight, baseline / weight, int(sums.weight)
                 facts = sums.of_tokens, sums.metric, sums.of_text
-                scores.append(Score(member.name, term, loss, baseline, int(sums.weight), *facts))
+                scores.append(Score(member.name, term, *of_targets, *facts))
         return scores
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
@@ -215,13 +217,6 @@ def _tally_of(recipe: Recipe, objective: Objective, labels: Labels) -> Tally:
             f"{sorted(objective.heads)}: name the head that the term scores."
         )
     return tally(labels, classes=objective.heads[labels.head] or recipe.ids.size)
-
-
-def _baseline(figures: TermSums, training: Tally | None) -> float:
-    if figures.tally is None:
-        return float(figures.constant)
-    trivial = trivial_hits if figures.metric else trivial_loss
-    return trivial(figures.tally, training)
 
 
 def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:

@@ -57,7 +57,7 @@ def evaluator_of_training(
 
 
 def heldout_evaluator(plan: Plan) -> Evaluator:
-    """Returns what scores parameters on the run's held-out text; they are sharded over its mesh."""
+    """Returns what scores parameters, sharded over the run's mesh, on its held-out text."""
     return Evaluator(
         plan.recipe,
         plan.packing,
@@ -74,12 +74,11 @@ def heldout_pieces(plan: Plan) -> list[Piece]:
 
 
 def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
-    """Returns what scores the run's parameters under an objective that need not be its own.
+    """Returns what scores the run's parameters under an objective that need not be its own, on so
+    many `tokens` of held-out text.
 
-    Args:
-      tokens: of held-out text.
-      row_tokens: the raw length of all rows, whatever the objective's members and the model are:
-        two runs with one corpus are given the same rows.
+    All rows are of raw length `row_tokens`, whatever the objective's members and the model are: two
+    runs with one corpus have the same rows.
 
     Raises ValueError for an objective that the model or the corpus cannot have (`recipe_under`).
     """
@@ -92,8 +91,8 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
 def recipe_under(
     plan: Plan, objective: Objective, row_tokens: int
 ) -> tuple[Recipe, Packing, int | None]:
-    """Returns the recipe of the run's model with another objective, its packing, and the id after
-    every document; packing and ids are those that the objective has by itself.
+    """Returns the recipe of the run's model with another objective, the packing that this has by
+    itself, and the id after every document.
 
     Raises ValueError where the layouts do not fit, the model lacks a head or positions, the
     vocabulary sentinels, or the corpus what the objective reads.

@@ -29,18 +29,9 @@ from .state import State
 
 
 class Reports(NamedTuple):
-    """Where a run is reported."""
-
     writer: MetricsWriter  # of metrics
     console: Console  # for progress and warnings
     wall_time: WallTime
-
-
-class Stopped(NamedTuple):
-    """The end of the loop."""
-
-    state: State
-    evaluation: Evaluation | None  # the last one; None if there was none
 
 
 def take_steps(
@@ -50,16 +41,17 @@ def take_steps(
     evaluate: Callable[[int, dict], Evaluation],
     reports: Reports,
     profiled: Steps | None = None,
-) -> Stopped:
-    """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early, and
-    after a loss spike, where the run says so, it goes back to a checkpoint.
+) -> tuple[State, Evaluation | None]:
+    """Takes the remaining steps of a run; returns the state, and the last evaluation if there was
+    one.
+
+    At SIGTERM it saves a checkpoint and stops early; after a loss spike, where the run has
+    `rollback_sigmas`, it goes back to a checkpoint.
 
     Args:
-      plan: of the run.
-      training: the run, at the data position of the state.
+      training: at the data position of the state.
       state: to start from; its buffers are donated.
       evaluate: (step, params) -> held-out figures; it counts its own wall time.
-      reports: where progress, metrics and time are reported.
       profiled: steps to trace, into the run's folder of TensorBoard.
 
     Raises FloatingPointError at a loss spike after which the run is not, or no more, rolled back.
@@ -90,16 +82,13 @@ def take_steps(
         Hook(save, run.checkpoint_every, at_stop=True),
         *own_hooks(plan),
     ]
+    traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
+    warn = functools.partial(print_warning, console)
     with (
         StepProgress(console, step, run.steps) as progress,
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
-        Profiler(
-            profiled,
-            os.path.join(run.run_dir, run_directory.TENSORBOARD),
-            wall_time,
-            functools.partial(print_warning, console),
-        ) as profiler,
+        Profiler(profiled, traces, wall_time, warn) as profiler,
         contextlib.ExitStack() as reading,
     ):
         ahead = reading.enter_context(read_ahead(training, step))
@@ -137,7 +126,7 @@ def take_steps(
                 break
     with wall_time.of("saving"):
         training.checkpoints.wait()
-    return Stopped(state, evaluation)
+    return state, evaluation
 
 
 def read_ahead(training: Training, step: int) -> contextlib.closing[ReadAhead]:
@@ -166,8 +155,7 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
     reports.writer.rewind(step)
     for one in spikes.since(step):
         batches.skip(one.skipped)
-        # As of the first step that is taken again: where a run resumes from the checkpoint, it is
-        # removed.
+        # As of the first step that is taken again: a run that resumes from the checkpoint drops it.
         values = {f"rollback/{name}": x for name, x in one._asdict().items()}
         reports.writer.write(step + 1, values)
     skipped = sum(one.skipped for one in spikes.since(step))
@@ -183,7 +171,7 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
 def stop_at_sigterm() -> Iterator[Callable[[int], bool]]:
     """Yields a function of the step: whether to save and stop. All processes agree on it.
 
-    Outside the main thread of a single process no signal arrives, and it never stops.
+    Outside of the main thread of a single process no signal arrives.
     """
     if jax.process_count() > 1:
         yield multihost_utils.reached_preemption_sync_point

@@ -76,11 +76,7 @@ def warmup_stable_decay(
 
 @checked
 def scheduled(learning_rate: Callable | NonNegative, total_steps: int) -> Callable[[int], float]:
-    """Returns an optimizer's learning rate as a function of the steps taken before.
-
-    >>> scheduled(0.1, 100)(50)
-    0.1
-    """
+    """Returns an optimizer's learning rate as a function of the steps taken before."""
     if callable(learning_rate):
         return learning_rate(total_steps)
     return optax.constant_schedule(learning_rate)
@@ -140,12 +136,7 @@ def muon(
     momentum, which Muon's has too (NAdam, Dozat 2016). The global norm is clipped first.
 
     Args:
-      total_steps: of the run.
-      learning_rate: as of `adamw`, to which it is comparable.
-      beta: of Muon's momentum.
-      b1, b2: of AdamW.
-      weight_decay: of Muon's matrices.
-      clip_norm: the largest global norm of gradients; None: not clipped.
+      beta: of Muon's momentum; b1 and b2 are AdamW's.
       momentum_dtype: as of `adamw`, of Muon's momentum and AdamW's first moments.
     """
     return _clipped(

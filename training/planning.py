@@ -64,11 +64,7 @@ def plan(run: Run, corpus: Corpus, mesh: Mesh | None = None) -> Plan:
 
         planned = plan(run, open_corpus(run))
 
-    Creates no parameters, and writes nothing.
-
-    Args:
-      corpus: of the run.
-      mesh: on which it trains; None: that of the run.
+    Creates no parameters, and writes nothing. `mesh` None is that of the run.
 
     Raises ValueError for settings that cannot work: what was got, expected and to be changed.
     """
@@ -112,7 +108,6 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
 
 
 def open_batches(plan: Plan) -> Batches:
-    """Returns the rows of every step, from the first step on."""
     return Batches(
         plan.corpus.train,
         plan.recipe.groups,

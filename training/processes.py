@@ -1,10 +1,9 @@
 """The processes of a run on several hosts: how they find each other, and learn that one has ended.
 
-JAX misses a process that died after a minute or more, and then aborts the others in C++. So JAX is
-told to wait for longer, and each process also keeps a connection to the first one. The operating
-system closes the connection of a process that ends, however it ends, and keeps that of a process
-that compiles, saves or is paused; only a host that answers nothing for `UNREACHABLE_AFTER` seconds
-counts as lost.
+JAX misses a process that died after a minute or more, and then aborts the others in C++. So JAX
+waits for longer here, and each process keeps a connection to the first one. The operating system
+closes that of a process that ends, however it ends, and keeps that of one that compiles, saves or
+is paused; only a host that answers nothing for `UNREACHABLE_AFTER` seconds counts as lost.
 """
 
 import contextlib
@@ -95,8 +94,7 @@ class ProcessWatch:
             self._listen(0, host, connection)
 
     def _listen(self, number: int, host: str, connection: Connection) -> None:
-        """Waits for what the process of this number sends as it ends: None where it needs nobody
-        any more, or how a process failed."""
+        """Waits for what a process sends as it ends: None, or which process failed, and how."""
         _probe_when_silent(connection)
         self._connections[number] = connection
         try:
@@ -140,8 +138,6 @@ def join_processes(run: Run) -> None:
     JAX finds the processes by itself on Cloud TPU, Slurm, Kubernetes and Open MPI. Elsewhere set
     three environment variables on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
     process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID from 0.
-
-    From then on, where one process ends before the others, they end too, see `ProcessWatch`.
 
     Raises ValueError when the processes are not found, or are of runs with other settings. Ends the
     program where one of them is not started in time, as JAX does, but in words.
@@ -235,8 +231,7 @@ def check_alone(verb: str) -> None:
 
 
 def first_process_first(prepare: Callable[[], T]) -> T:
-    """Calls `prepare` on the first process, then on the others, which find its files on a shared
-    disk."""
+    """Calls `prepare` on the first process, then on the others, which find its files on disk."""
     result = prepare() if jax.process_index() == 0 else None
     multihost_utils.sync_global_devices("prepared by the first process")
     return prepare() if result is None else result

@@ -43,7 +43,7 @@ class ReadAhead:
         return self._last.rows
 
     def state(self) -> dict[str, bytes]:
-        """Returns the data position after the last batch that was given, as `Batches.state`."""
+        """Returns the data position after the last batch that was returned, as `Batches.state`."""
         return self._last.state()
 
     def progress(self) -> dict[str, float]:

@@ -2,13 +2,8 @@
 
 A run with `rollback_sigmas` that meets one continues from a checkpoint before it, and skips the
 batches that were read since, as Chowdhery et al. 2022 ("PaLM", arXiv:2204.02311, section 5.1): what
-follows is other data on other parameters, and the combination of both is what made the spike.
-
-    spikes = Spikes(sigmas=6)
-    spikes.check(57, {"loss": 2.31, "gradient_norm": 0.4, "parameter_norm": 80.0})
-
-A run that was killed and resumed meets the same spikes: the losses that they are told by, and the
-roll-backs so far, are saved with its checkpoints.
+follows is other data on other parameters, and the combination of both is what made the spike. A run that was killed and resumed meets the same spikes: the losses before, and the roll-backs so
+far, are saved with its checkpoints.
 """
 
 import collections
@@ -56,9 +51,8 @@ class Rollback(NamedTuple):
 class Spikes:
     """Tells spikes by the losses before them.
 
-    Args:
-      sigmas: standard deviations above the mean from which on a loss is a spike; None: only what is
-        not finite is one, and no run is rolled back.
+    A loss that is `sigmas` standard deviations above their mean is a spike, as is what is not
+    finite; None: only that is one, and no run is rolled back.
     """
 
     def __init__(self, sigmas: float | None):

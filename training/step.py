@@ -6,7 +6,8 @@ jitted program: the host ships token ids, and every epoch draws new noise.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,6 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from ..models import Model, Outputs
-from ..models.experts import Routing
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from ..objectives.layouts import LAYOUTS
 from .devices.mesh import BATCH
@@ -147,13 +147,8 @@ def constant_outputs(model, params, batch):
         like = jax.eval_shape(outputs, params, batch, hidden)
         return jnp.ones(like.shape, like.dtype)
 
-    return _Constant(head, *jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
-
-
-class _Constant(NamedTuple):
-    head: Callable
-    hidden: dict
-    routing: Routing | None
+    hidden, routing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return types.SimpleNamespace(head=head, hidden=hidden, routing=routing)
 
 
 def _arrays(outputs: Outputs):
@@ -163,14 +158,13 @@ def _arrays(outputs: Outputs):
 def gradients(recipe: Recipe, params, batches, weights, step, key):
     """Returns loss, terms by member, and gradients, over all row groups and microbatches."""
     total = None
+    if recipe.microbatches == 1:
+        of_group = _differentiated
+    else:
+        of_group = _coupled_gradients if recipe.objective.couples_rows else _summed_gradients
     for number, batch in enumerate(batches):
         group_key = jax.random.fold_in(key, number)
-        if recipe.microbatches == 1:
-            more = _differentiated(recipe, params, batch, weights, step, group_key)
-        elif recipe.objective.couples_rows:
-            more = _coupled_gradients(recipe, params, batch, weights, step, group_key)
-        else:
-            more = _summed_gradients(recipe, params, batch, weights, step, group_key)
+        more = of_group(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
     assert total is not None  # a recipe has a row group
     (loss, terms), grads = total
@@ -196,7 +190,10 @@ def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
     pieces = _microbatches(recipe, batch)
     first = jax.tree.map(lambda x: x[0], pieces)
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(differentiate, first))
-    add = lambda total, piece: (jax.tree.map(jnp.add, total, differentiate(piece)), None)  # noqa: E731
+
+    def add(total, piece):
+        return jax.tree.map(jnp.add, total, differentiate(piece)), None
+
     return lax.scan(add, nothing, pieces)[0]
 
 

@@ -95,10 +95,10 @@ def train(
             state = resumed.state
             for message in resumed.damaged:
                 print_warning(console, message)
-            if finished := finished_result(run, resumed):
+            if finished := finished_result(run, int(state.step), changed):
                 console.print(finished_words(run, finished.step), markup=False)
                 return finished
-            console.print(resumed_words(int(state.step), resumed.changed), markup=False)
+            console.print(resumed_words(int(state.step), changed), markup=False)
         check_steps(profiled, int(state.step), run.steps)
         if jax.process_index() == 0 and (unnamed := write_run(run)):
             print_warning(console, unnamed_words(unnamed))
@@ -134,10 +134,10 @@ def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
     """params -> the figures on the run's downstream tasks; none where it has none."""
     run, corpus, codec = planned.run, planned.corpus, planned.corpus.codec
     tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
+    if not tasks:
+        return lambda params: {}
 
     def score_tasks(params: dict) -> dict[str, float]:
-        if not tasks:
-            return {}
         assert codec is not None  # a corpus with tasks reads text
         trained = Trained(
             model=planned.recipe.model,

@@ -26,12 +26,9 @@ def traffic(text: str) -> dict[str, Traffic]:
         traffic(program.as_text())    # {"all-gather": Traffic(calls=3, bytes=4096)}
 
     A TPU's program has an all-reduce whose result is sliced at once, in a computation of that name,
-    where it means a reduce-scatter: it counts as one. What it starts in one fusion, goes on with in
+    where it means a reduce-scatter: it counts as one. What it starts in one fusion, continues in
     others beside their products, and ends in a last one, stands in each of these, and counts where
     it starts.
-
-    Args:
-      text: in HLO, after all optimisations: `Compiled.as_text()`.
     """
     computations = _without_parts(dict(_computations(text)))
     calls, sizes = Counter[str](), Counter[str]()

@@ -1,9 +1,8 @@
 """The device mesh, and the sharding of parameters and batches over its axes.
 
 Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `expert`
-(as `fsdp`, but for the experts of sparse layers: each device keeps its own and computes them for
-the others), `tensor` (matrix products sharded). The rows of a batch are sharded over data, fsdp and
-expert together.
+(as `fsdp`, but each device keeps its own experts of sparse layers and computes them for the
+others), `tensor` (matrix products sharded).
 """
 
 import contextlib
@@ -110,7 +109,7 @@ def placed_on(mesh: Mesh | AbstractMesh):
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of a batch: rows over data, fsdp and expert, other axes replicated."""
+    """Returns the sharding of a batch: rows over `BATCH`, other axes replicated."""
     return NamedSharding(mesh, P(BATCH))
 
 

@@ -1,7 +1,6 @@
 """TPU slices and hosts of GPUs that are elsewhere, as devices to compile for.
 
-The compiler for TPUs is that of the package `libtpu`, that for GPUs of JAX's plugin for CUDA. Both
-run on any Linux host. Nothing runs on such devices.
+The compilers, of the package `libtpu` and of JAX's plugin for CUDA, run on any Linux host.
 """
 
 import importlib.util
@@ -115,11 +114,12 @@ def _tpus(topology: Topology) -> dict:
             "pip install --no-deps libtpu==0.0.42.1"
         )
     os.environ.update(_ENVIRONMENT)  # JAX has set some of them
-    options = {"platform": "tpu", "topology_name": str(topology._replace(slices=1))}
-    several = {"num_slices": topology.slices} if topology.slices > 1 else {}
-    # The two cores of a v4 are one device, as they are on its own hosts.
-    cores = {"chip_config_name": "megacore"} if topology.kind == "TPU v4" else {}
-    return options | several | cores
+    options: dict = {"platform": "tpu", "topology_name": str(topology._replace(slices=1))}
+    if topology.slices > 1:
+        options["num_slices"] = topology.slices
+    if topology.kind == "TPU v4":  # its two cores are one device, as they are on its own hosts
+        options["chip_config_name"] = "megacore"
+    return options
 
 
 def _gpus(topology: Topology) -> dict:

@@ -40,10 +40,9 @@ class MetricsWriter:
     calls, so that none is left to end or to wait for.
 
     Args:
-      step: the step that a run resumes from; entries of later steps are removed, so that the files
-        equal those of a run that was not interrupted.
-      warn: called with a message.
-      open_more: opens trackers beside TensorBoard, on the first process.
+      step: that a run resumes from; entries of later steps are removed, so that the files equal
+        those of a run that was not interrupted.
+      open_more: opens trackers beside TensorBoard.
     """
 
     def __init__(
@@ -112,8 +111,7 @@ class MetricsWriter:
 
 
 class _Lines:
-    """A tracker that appends whole lines to a file; those that could not be written come before
-    the next."""
+    """Appends whole lines to a file; those that could not be written come before the next."""
 
     def __init__(self, path: Path):
         self._path, self._waiting = path, ""
@@ -154,8 +152,8 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
 
 
 def _read(path: Path) -> tuple[list[dict[str, float]], list[int]]:
-    """Returns the entries of a file, and the numbers, from 1, of its damaged lines, of which a last
-    one that a kill cut short is none."""
+    """Returns the entries of a file, and the numbers of its damaged lines, but for a last one that
+    a kill cut short."""
     entries, damaged = [], []
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):

@@ -99,6 +99,5 @@ def learning_rate_of(run: Run) -> Callable[[int], float] | None:
     It is the optimizer's setting `learning_rate`, as in `training.optimizers`.
     """
     rate = bound(run.optimizer).settings.get("learning_rate")
-    if rate is None or not callable(rate) and not isinstance(rate, int | float):
-        return None
-    return scheduled(rate, run.steps)
+    is_rate = callable(rate) or isinstance(rate, int | float)
+    return scheduled(rate, run.steps) if is_rate else None

@@ -55,20 +55,13 @@ class Keep(NamedTuple):
 
     def policy(self) -> Any:
         policies = ocp.training.preservation_policies
-        chosen: list[Any] = [policies.LatestN(self.latest)]
-        if self.every is not None:
-            chosen.append(policies.EveryNSteps(self.every))
-        if self.best is not None:
-            chosen.append(
-                policies.BestN(
-                    n=self.best,
-                    get_metric_fn=lambda metrics: metrics[_LOSS],
-                    reverse=True,  # the lowest loss last: the last ones of its order are kept
-                    keep_checkpoints_without_metrics=False,
-                )
-            )
-        if self.due is not None:
-            chosen.append(_LatestDue(self.due))
+
+        def best(n: int) -> Any:  # the last ones of an order, in which the lowest loss is last
+            by_loss = dict(get_metric_fn=lambda metrics: metrics[_LOSS], reverse=True)
+            return policies.BestN(n=n, keep_checkpoints_without_metrics=False, **by_loss)
+
+        kinds = policies.LatestN, policies.EveryNSteps, best, _LatestDue  # of the fields, in order
+        chosen = [kind(n) for kind, n in zip(kinds, self) if n is not None]
         return policies.AnyPreservationPolicy(chosen)
 
 
@@ -133,8 +126,7 @@ class Checkpoints:
                 preservation_policy=keep and keep.policy(),
                 cleanup_tmp_directories=keep is not None,
             )
-        # The response of a save that may be running. Its event loop, a thread and three
-        # descriptors, lasts until somebody asks for its result.
+        # Of a save that may be running: its thread lasts until somebody asks for the result.
         self._saving: Any = None
 
     def __enter__(self) -> "Checkpoints":
@@ -396,13 +388,12 @@ def _largest_bytes(tree) -> int:
 def _checksums(tree) -> dict[str, int]:
     """Returns a 32-bit checksum of every array, by name, computed on its devices.
 
-    One array after another, since on a CPU the sum takes a copy of the array. Those of few values
-    are summed by NumPy: a program for each of their shapes would take longer to compile.
+    One array after another, since on a CPU the sum takes a copy of the array.
     """
     return {name: int(_sum_of(x)) for name, x in _by_path(tree).items()}
 
 
-_FEW = 2**16  # values of an array
+_FEW = 2**16  # values, which NumPy sums: to compile a program for each shape would take longer
 
 
 def _sum_of(x):

@@ -46,9 +46,8 @@ def embedding_rows(model: Model, ids: TokenIds | None) -> int:
 def write_parameters(run_dir: str, arrays: Iterable[tuple[str, np.ndarray]], rows: int) -> int:
     """Writes the checkpoint of step 0; returns the number of parameters.
 
-    Args:
-      arrays: (path, array) of each parameter; all are read before anything is written.
-      rows: of the embedding. Ids that the model does not have get the mean of its rows.
+    All of `arrays`, (path, array) each, are read before anything is written; `rows` of the
+    embedding beyond the model's are the mean of those.
     """
     params = nested(
         (path, jax.device_put(with_rows(path, array, rows), may_alias=True))
@@ -77,12 +76,9 @@ def with_rows(path: str, array: np.ndarray, rows: int) -> np.ndarray:
 def config_text(
     run_dir: str, source: str, layout: str, settings: Mapping[str, Any], rows: int
 ) -> str:
-    """The gin file of an imported model, for a run of one's own to include.
+    """The gin file of a model imported from "hf:DIR" or "t5x:DIR", for a run of one's own to include.
 
-    Args:
-      source: "hf:DIR" or "t5x:DIR".
-      layout: the builder among `models`; settings: its keywords.
-      rows: of the embedding.
+    `layout` is the builder among `models`, `settings` its keywords, `rows` the embedding's.
     """
     model = Bound(getattr(models, layout), **settings)
     fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}

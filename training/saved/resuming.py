@@ -10,17 +10,9 @@ from ..settings.config_file import gin_text
 from ..settings.configuration import plain_field, read_directory
 from ..settings.run import Run, differences, fields_of
 from ..spikes import Spikes
-from ..state import Abstract, State
-from .checkpoints import Checkpoints, MismatchError
+from ..state import Abstract
+from .checkpoints import Checkpoints, MismatchError, Restored
 from .result import Result, read_result
-
-
-class Resumed(NamedTuple):
-    """The state of a checkpoint."""
-
-    state: State
-    damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
-    changed: Sequence[str]  # fields of the run that differ from those it was last started with
 
 
 class Training(NamedTuple):
@@ -33,7 +25,7 @@ class Training(NamedTuple):
     checkpoints: Checkpoints
 
 
-def resume(training: Training, changed: Sequence[str] = ()) -> Resumed | None:
+def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
     """Restores the latest sound checkpoint, and batches and spikes to what they were then; None
     without one.
 
@@ -58,18 +50,17 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Resumed | None:
         training.batches.restore(step, restored.read)
     except (ValueError, OSError, KeyError) as error:
         raise ValueError(
-            f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n{fields}"
+            f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n"
+            f"{fields}"
         ) from error
     training.spikes.restore(restored.read)
-    return Resumed(restored.state, restored.damaged, changed)
+    return restored
 
 
 def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
     """Returns how the run differs from the one last started in its directory, a line each.
 
-    Args:
-      trusted: modules that the directory's config.gin may name beside those of the run's own
-        functions, see `training.settings.trust`.
+    `trusted` are modules that its config.gin may name, beside those of the run's own functions.
 
     Raises ValueError as `configuration.read_directory` does.
     """
@@ -116,15 +107,17 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
     return changed
 
 
-def finished_result(run: Run, resumed: Resumed) -> Result | None:
+def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | None:
     """Returns the result of a run that has taken its steps, or None where some are left.
+
+    `step` is how many it has taken, `changed` what `check_resumable` returned.
 
     Raises ValueError where the result in the directory is another run's, and where one that has not
     finished is past the steps that it is to take.
     """
-    step, finished = int(resumed.state.step), read_result(run.run_dir)
+    finished = read_result(run.run_dir)
     if finished is not None and finished.step == step >= run.steps:
-        if other := _changed_beyond(resumed.changed, _FREE):
+        if other := _changed_beyond(changed, _FREE):
             raise ValueError(
                 f"{run.run_dir} holds a finished run with other values:\n{_listed(other)}\n{_SET_BACK}"
             )

@@ -92,9 +92,9 @@ def load_model(
 
 
 def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:
-    """The model of a run's fields, with the heads that its objective asks for; None: it has none.
+    """The model of a run's fields, with the heads that its objective needs; None: it has none.
 
-    `num_classes`: of the run's classes.json, which an objective may have counted.
+    `num_classes` is of the run's classes.json, which an objective may have counted.
     """
     if fields.get("model") is None or fields.get("objective") is None:
         return None
@@ -123,7 +123,14 @@ def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: s
             f"{where} holds no token_embedding, so its model is none of `models`, and its heads "
             "cannot be told by its parameters: expected a run with an objective and a vocabulary."
         )
-    return _with_heads(builder, rows, saved_heads(shapes))
+    model, heads = builder(rows), saved_heads(shapes)
+    c = model.config
+    if c is None:  # pairs of stacks have the heads that they have
+        return model
+    # The vocabulary's head may take no parameters.
+    if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
+        heads = {"vocabulary": None} | heads
+    return builder(rows, heads)
 
 
 def _spread(params, mesh: Mesh | None) -> dict:
@@ -169,15 +176,3 @@ def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
         return scanned or sum(scale.format(f"{kind}_{k}") in shapes for k in range(64))
 
     return max(count("layers") - 1, count("modules"), 0)
-
-
-def _with_heads(builder: Callable, rows: int, heads: dict[str, int | None]) -> Model:
-    """The model with these heads, and the vocabulary's where that takes no parameters."""
-    model = builder(rows)
-    if model.config is None:  # pairs of stacks have the heads that they have
-        return model
-    if "vocabulary" not in heads:
-        c = model.config
-        if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
-            heads = {"vocabulary": None, **heads}
-    return builder(rows, heads)

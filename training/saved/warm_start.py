@@ -1,7 +1,4 @@
-"""Warm start: a run that starts with the parameters of another one, or of an imported model.
-
-Parameters are matched by name and shape; those left over on either side are reported.
-"""
+"""Warm start: a run that starts with the parameters of another one, matched by name and shape."""
 
 import contextlib
 import os
@@ -47,9 +44,8 @@ class WarmStart(NamedTuple):
 def first_state(
     run: Run, shapes: Abstract, mesh: Mesh, classes: Sequence[str]
 ) -> tuple[State, str]:
-    """Returns the state that a run starts with, and in words where its parameters are from.
-
-    They are fresh, without a word, or those of its `initial_run`; `classes` as for `warm_start`.
+    """Returns the state that a run starts with, and in words where its parameters are from, unless
+    they are fresh; `classes` as for `warm_start`.
 
     Raises ValueError as `warm_start` and `check_same_vocabulary` do.
     """
@@ -79,7 +75,17 @@ def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmSt
         if _other_classes(source, classes):  # the last layer of a classifier has a column for each
             layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
             taken = [name for name in taken if not name.startswith(layers)]
-        _check_shapes(source, step, in_run, in_source, taken)
+        differ = [
+            f"{name}: there {in_source[name]}, here {in_run[name].shape}"
+            for name in taken
+            if in_source[name] != in_run[name].shape
+        ]
+        if differ or not taken:
+            reason = "; ".join(differ) or "no array has a name of this model's"
+            raise MismatchError(
+                f"Checkpoint {step} of {source} does not fit this model: {reason}. Configure the "
+                "same model and vocabulary as that run's config.gin."
+            )
         target = nested((name, _abstract(in_run[name])) for name in taken)
         loaded = named(checkpoints.load_params(step, target))
     return WarmStart(
@@ -122,12 +128,8 @@ def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
 
 
 def check_same_vocabulary(source: str, run_dir: str) -> None:
-    """Checks that the vocabularies of the runs `source` and `run_dir` agree, where both have one.
-
-    A directory of checkpoints alone has none.
-
-    Raises ValueError where their tokenizers differ, or a special token has another id.
-    """
+    """Raises ValueError where two runs, if both have a vocabulary, have other tokenizers, or other
+    ids of special tokens."""
     kept = [os.path.join(directory, run_directory.VOCABULARY) for directory in (source, run_dir)]
     if not all(map(os.path.exists, kept)):
         return
@@ -159,17 +161,3 @@ def _kept_values(directory: str) -> dict[str, Any]:
         }
     except (KeyError, TypeError, ValueError) as error:
         raise whole_files.damaged(file, error) from error
-
-
-def _check_shapes(source, step, in_run, in_source, taken):
-    differ = [
-        f"{name}: there {in_source[name]}, here {in_run[name].shape}"
-        for name in taken
-        if in_source[name] != in_run[name].shape
-    ]
-    if differ or not taken:
-        raise MismatchError(
-            f"Checkpoint {step} of {source} does not fit this model: "
-            + ("; ".join(differ) or "no array has a name of this model's")
-            + ". Configure the same model and vocabulary as that run's config.gin."
-        )

@@ -5,6 +5,7 @@ runs can be compared field by field, written to a file, and read back; and setti
 of calls made later.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -67,7 +68,7 @@ class Bound:
         return f"{type(self).__name__}({name_of(self.function)}{settings})"
 
     def __reduce__(self):
-        return _rebuilt, (type(self), self.function, dict(self.settings))
+        return functools.partial(type(self), **self.settings), (self.function,)
 
 
 class Call(Bound):
@@ -191,7 +192,3 @@ def _is_later(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_is_later, value))
     return isinstance(value, Call)
-
-
-def _rebuilt(kind: type[Bound], function: Callable, settings: dict) -> Bound:
-    return kind(function, **settings)

@@ -22,7 +22,7 @@ shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
 
 
 class GinArguments(NamedTuple):
-    """Gin files and bindings of a command line; see `training.settings.configuration.read_run`."""
+    """Gin files and bindings of a command line, the arguments of `configuration.read_run`."""
 
     files: tuple[str, ...]
     bindings: tuple[str, ...]
@@ -68,13 +68,9 @@ def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, te
 def parse_with_gin(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
 ) -> tuple[argparse.Namespace, GinArguments]:
-    """Returns the options of a command line, and its gin files and bindings.
+    """Returns the options of a command line (None: the program's own), and its gin arguments.
 
-    Args:
-      parser: with `add_gin_arguments`, and without abbreviations.
-      argv: None: the program's own.
-
-    Exits with a message for an argument that is neither an option nor a gin value.
+    The parser takes no abbreviations. Exits with a message for any other argument.
     """
     options, others = parser.parse_known_args(
         [_as_binding(argument) for argument in (sys.argv[1:] if argv is None else argv)]
@@ -99,9 +95,7 @@ def given_options(
 ) -> set[str]:
     """Returns the names of the options that a command line gives, also of one given as its default.
 
-    Args:
-      options: what the parser made of it.
-      argv: None: the program's own.
+    `options` is what the parser made of it; None: the program's own command line.
     """
     absent = argparse.Namespace(**dict.fromkeys(vars(options)))
     parsed, _ = parser.parse_known_args(argv, absent)
@@ -144,12 +138,8 @@ def explanation(error: Exception) -> str | None:
 
 @contextlib.contextmanager
 def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
-    """Ends the program for a user's mistake with a message, no traceback, and status 2.
-
-    Args:
-      traceback: whether to show where an error came up after all.
-      interrupted: what to say at Ctrl-C, which gives status 130.
-    """
+    """Ends the program for a user's mistake with a message and status 2, without `traceback` unless
+    that is True; at Ctrl-C with the message `interrupted` and status 130."""
     try:
         with _warnings_in_words():
             yield

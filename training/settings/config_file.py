@@ -54,12 +54,7 @@ def gin_text(
     models.decoder.emb_dim = 64
     <BLANKLINE>
 
-    Args:
-      settings: by name, such as `fields_of(run)`.
-      function: whose settings they are.
-      macros: names of settings that are written as macros, which the command line overrides.
-
-    A gin file names a function by its module, so it cannot name one that is defined within another
+    `macros` names settings that are written as macros, which the command line overrides. A gin file names a function by its module, so it cannot name one that is defined within another
     function or in a notebook.
     """
     writer = _Writer(settings)

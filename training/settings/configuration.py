@@ -7,12 +7,10 @@
     training.Run.steps = %STEPS
 
 Gin's own parser reads the files, in its dialect of dynamic registration: a function is named as the
-file imports it. The statements become values here, instead of entries of gin's global registry: a
-`@function` becomes a `Bound` with the settings that the files give that function. So several runs
-can be read in one process and compared, and a binding that nothing uses is found. Scopes, macros
-and includes mean what they mean in gin: an include is read where it stands, so that it overrides
-the lines above it, and the lines below override it. `training.settings.config_file` writes what
-this module reads.
+file imports it. The statements become values, instead of entries of gin's global registry: a
+`@function` becomes a `Bound` with the settings that the files give it. So several runs can be read
+in one process and compared, and a binding that nothing uses is found. Scopes, macros and includes
+mean what they mean in gin: the lines below an include override it.
 
 Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
@@ -20,6 +18,7 @@ Source: https://github.com/google/gin-config/blob/master/docs/index.md
 import difflib
 import functools
 import importlib
+import itertools
 import tokenize
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -273,7 +272,7 @@ class _Reader:
     def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
         self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
         self._bindings: dict[_Key, _Binding] = {}
-        self._number = 0  # of bindings read so far
+        self._numbers = itertools.count()  # of bindings, in the order of reading
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
         self._used: set[_Key] = set()
@@ -303,16 +302,15 @@ class _Reader:
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         try:
-            text = path.read_text("utf-8")
+            return self._read_text(path.read_text("utf-8"), {}, source, (*within, path), checked)
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from None
-        try:
-            self._read_text(text, {}, source, (*within, path), checked)
+            reason = f"it is not UTF-8 ({error})"
         except tokenize.TokenError as error:
-            raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
+            reason = error.args[0]
         except SyntaxError as error:
             line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
-            raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
+            reason = f"{error.msg}{line}"
+        raise ValueError(f"{path} cannot be read: {reason}.")
 
     def _read_text(
         self,
@@ -350,6 +348,9 @@ class _Reader:
             self._mentioned.add(name)
             return _Macro(name)
 
+        def bind(key: _Key, value: Any) -> None:
+            self._bindings[key] = _Binding(value, source, path, next(self._numbers))
+
         parser = config_parser.ConfigParser(text, _Delegate(reference, macro))
         for statement in parser:
             at = place(statement.location.line_num)
@@ -371,17 +372,15 @@ class _Reader:
                     self._read_path(filename, folders, source, within)
                 case config_parser.BindingStatement(scope, selector, "", value):
                     name = f"{scope}/{selector}" if scope else selector
-                    self._bind(("", None, name), value, source, path)
+                    bind(("", None, name), value)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
-                    if here := T5X_NAMES.get(f"{selector}.{parameter}"):
-                        raise ValueError(
-                            f"{at}: What T5X calls {selector}.{parameter} is here: {here}."
-                        )
+                    if (name := f"{selector}.{parameter}") in T5X_NAMES:
+                        raise ValueError(f"{at}: {_t5x_words(name)}")
                     function = function_of(selector, at)
                     _check_parameter(function, selector, parameter, at)
                     if checked and parameter == trust.MODULE:
                         trust.check_module(value, self._trusted, at)
-                    self._bind((scope, function, parameter), value, source, path)
+                    bind((scope, function, parameter), value)
                     if path is not None and path.name == run_directory.CONFIG:
                         # An imported model sets the vocabulary of whatever corpus a run may have.
                         self._mentioned.add(function)
@@ -389,17 +388,11 @@ class _Reader:
                         self._chosen.setdefault(source, set()).add(parameter)
         self._imported |= names
 
-    def _bind(self, key: _Key, value: Any, source: _Source, path: Path | None) -> None:
-        self._number += 1
-        self._bindings[key] = _Binding(value, source, path, self._number)
-
-    # Values
-
     def settings(self, idle_files: bool = False) -> dict[str, Any]:
         """Returns the settings of the target; ValueError for a binding nothing uses, or, unless
         `idle_files`, for a file of which later ones leave nothing."""
         try:
-            found = self._settings(self._target, "")
+            values = self._settings(self._target, "")
         except RecursionError:
             raise ValueError(
                 "A value of the gin files refers to itself, by way of macros or functions."
@@ -407,18 +400,16 @@ class _Reader:
         # The settings of a function that stands by default.
         for name, parameter in (parameters(self._target) or {}).items():
             function = parameter.default
-            if name not in found and callable(function) and function is not parameter.empty:
+            if name not in values and callable(function) and function is not parameter.empty:
                 if settings := self._settings(function, ""):
-                    found[name] = Bound(function, **settings)
+                    values[name] = Bound(function, **settings)
         self._check_all_used(idle_files)
-        return found
+        return values
 
     def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
         """The settings of a function in a scope: those without a scope, then of narrower scopes."""
         keys: dict[str, _Key] = {}
-        parts = scope.split("/") if scope else []
-        for size in range(len(parts) + 1):
-            outer = "/".join(parts[:size])
+        for outer in ["", *itertools.accumulate(scope.split("/"), "{}/{}".format)]:
             keys |= {k[2]: k for k in self._bindings if k[0] == outer and k[1] is function}
         self._used |= set(keys.values())
         return {name: self._value(self._bindings[key].value, scope) for name, key in keys.items()}
@@ -515,7 +506,7 @@ class _Reader:
     def _remedy(self, key: _Key) -> str:
         _, function, name = key
         if function is None and name in T5X_NAMES:
-            return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
+            return _t5x_words(name)
         if function is None and name in (parameters(self._target) or {}):
             selector = selector_of(self._target)
             return f"It is a field of the {self._kind}: --gin.{selector}.{name}=VALUE."
@@ -523,9 +514,9 @@ class _Reader:
             selector = f"{scope}/{selector_of(function)}"
             return f"Its scope {scope!r} has a value of its own: --gin.{selector}.{name}=VALUE."
         if function is None:
-            there = sorted(k[2] for k in self._used if k[1] is None)
+            names = ", ".join(sorted(k[2] for k in self._used if k[1] is None)) or "none"
             return (
-                f"The names that it has: {', '.join(there) or 'none'}; other values are given as "
+                f"The names that it has: {names}; other values are given as "
                 "MODULE.FUNCTION.PARAMETER."
             )
         chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
@@ -587,6 +578,10 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
             f"{at}: {selector} has no parameter {parameter!r}{_near(parameter, known)} "
             f"Its parameters: {', '.join(known)}."
         )
+
+
+def _t5x_words(name: str) -> str:
+    return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
 
 
 def _near(name: str, known: Iterable[str]) -> str:

@@ -70,7 +70,6 @@ def check_module(value: Any, trusted: Collection[str], at: str) -> None:
 
 
 def check_include(file: str, at: str) -> None:
-    """Raises ValueError, for no run directory includes files."""
     raise ValueError(
         f"{at} includes {file!r}, expected no include in the {run_directory.CONFIG} of a run "
         "directory: name that file with --gin_file, if it is yours."

@@ -13,8 +13,7 @@ from types import ModuleType
 def import_module(name: str) -> ModuleType:
     """Returns the module of a dotted name, or that of a Python file, "my_tasks.py".
 
-    Raises FileNotFoundError where there is no such file, and ValueError where there is no such
-    module, where it imports one that is not there, and where its own code fails.
+    Raises FileNotFoundError or ValueError where it or what it imports is not there, or it fails.
     """
     if name.endswith(".py"):
         return _import_file(name)
@@ -43,7 +42,6 @@ def _import_file(path: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _mistakes_of(module: str) -> Iterator[None]:
-    """Turns what goes wrong in an import into a ValueError that names the module."""
     try:
         yield
     except ModuleNotFoundError as error:
