@@ -2,8 +2,9 @@
 
 A run with `rollback_sigmas` that meets one continues from a checkpoint before it, and skips the
 batches that were read since, as Chowdhery et al. 2022 ("PaLM", arXiv:2204.02311, section 5.1): what
-follows is other data on other parameters, and the combination of both is what made the spike. A run that was killed and resumed meets the same spikes: the losses before, and the roll-backs so
-far, are saved with its checkpoints.
+follows is other data on other parameters, and the combination of both is what made the spike. A run
+that was killed and resumed meets the same spikes: the losses before, and the roll-backs so far, are
+saved with its checkpoints.
 """
 
 import collections

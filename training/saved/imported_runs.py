@@ -76,7 +76,7 @@ def with_rows(path: str, array: np.ndarray, rows: int) -> np.ndarray:
 def config_text(
     run_dir: str, source: str, layout: str, settings: Mapping[str, Any], rows: int
 ) -> str:
-    """The gin file of a model imported from "hf:DIR" or "t5x:DIR", for a run of one's own to include.
+    """The gin file of a model imported from "hf:DIR" or "t5x:DIR", for a run to include.
 
     `layout` is the builder among `models`, `settings` its keywords, `rows` the embedding's.
     """

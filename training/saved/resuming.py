@@ -119,7 +119,8 @@ def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | Non
     if finished is not None and finished.step == step >= run.steps:
         if other := _changed_beyond(changed, _FREE):
             raise ValueError(
-                f"{run.run_dir} holds a finished run with other values:\n{_listed(other)}\n{_SET_BACK}"
+                f"{run.run_dir} holds a finished run with other values:\n{_listed(other)}\n"
+                f"{_SET_BACK}"
             )
         return finished
     if step > run.steps:

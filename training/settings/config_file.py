@@ -54,8 +54,8 @@ def gin_text(
     models.decoder.emb_dim = 64
     <BLANKLINE>
 
-    `macros` names settings that are written as macros, which the command line overrides. A gin file names a function by its module, so it cannot name one that is defined within another
-    function or in a notebook.
+    `macros` names settings that are written as macros, which the command line overrides. A gin file
+    names a function by its module, and so none that is defined within another or in a notebook.
     """
     writer = _Writer(settings)
     selector = writer.selector(function)
