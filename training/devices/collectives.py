@@ -78,7 +78,8 @@ def _without_parts(computations: Mapping[str, Sequence[str]]) -> dict[str, list[
 
 
 def _channel(line: str) -> str:
-    return "".join(_CHANNEL.findall(line)[:1])
+    match = _CHANNEL.search(line)
+    return match[1] if match else ""
 
 
 def _name(line: str) -> str:
@@ -118,7 +119,9 @@ def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
     if known := re.search(r'known_trip_count[^}]*?"n":"(\d+)"', line):
         return int(known[1])
     named = dict(re.findall(r"(condition|body)=%?([\w.-]+)", line))
-    condition, body = (computations.get(named.get(x, ""), ()) for x in ("condition", "body"))
+    condition, body = (
+        computations.get(named[x], ()) if x in named else () for x in ("condition", "body")
+    )
     ends = re.findall(r"= [su]\d+\[\]\S* constant\((\d+)\)", "\n".join(condition))
     return -(-int(ends[0]) // _increment(condition, body)) if len(ends) == 1 else 1
 

@@ -357,8 +357,8 @@ _DIFFERS = "checksum of {} does not agree with what was saved"
 def _differing_array(arrays, files: _Files) -> str:
     """Returns which loaded array differs from what was saved, or ""; the same on every process."""
     saved = files.read_json("checksums.json")["arrays"]
-    names = (name for name, value in _checksums(arrays).items() if saved.get(name) != value)
-    return next(map(_DIFFERS.format, names), "")
+    wrong = [name for name, value in _checksums(arrays).items() if saved.get(name) != value]
+    return _DIFFERS.format(wrong[0]) if wrong else ""
 
 
 def _first_line(error: Exception) -> str:
