@@ -147,7 +147,7 @@ def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
 
 
 class Batches:
-    """The rows of one step after another, for every row group, sharded over the mesh."""
+    """An endless iterator over steps: sharded rows for every row group."""
 
     def __init__(
         self,
@@ -170,6 +170,9 @@ class Batches:
             for shard in sorted(self._shards_of(jax.process_index()))
         }
         self.step = 0
+
+    def __iter__(self):
+        return self
 
     def __next__(self) -> tuple[Row, ...]:
         of_shards = [self._read(shard) for shard in self._readers]

@@ -187,8 +187,8 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
         name: TermSums(
             sum=jnp.sum(term.sums),
             weight=jnp.sum(term.weights),
-            tally=term.labels and _tally_of(recipe, objective, term.labels),
-            constant=None if term.labels else jnp.sum(constant[name].sums),
+            tally=None if term.labels is None else _tally_of(recipe, objective, term.labels),
+            constant=jnp.sum(constant[name].sums) if term.labels is None else None,
             of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
             metric=term.scale is None,
             of_text=name == objective.likelihood,

@@ -79,7 +79,8 @@ class ProcessWatch:
                 _start(self._greet, listener.accept())
 
     def _greet(self, connection: Connection) -> None:
-        self._listen(*json.loads(connection.recv_bytes()), connection)
+        number, host = json.loads(connection.recv_bytes())
+        self._listen(number, host, connection)
 
     def _connect(self, host: str, port: int, key: bytes) -> None:
         try:

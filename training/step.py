@@ -47,14 +47,14 @@ def check_recipe(recipe: Recipe) -> Recipe:
             "choose a model that has them."
         )
     config = recipe.model.config
-    views_are_equal = config is not None and (not config.dropout_rate or config.dropout_shared)
-    if recipe.objective.needs_dropout and views_are_equal:
-        raise ValueError(
-            "The objective's two views of a text differ by the model's dropout alone, and "
-            f"would be equal with dropout_rate={config.dropout_rate} and dropout_shared="
-            f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
-            "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
-        )
+    if recipe.objective.needs_dropout and config is not None:
+        if not config.dropout_rate or config.dropout_shared:
+            raise ValueError(
+                "The objective's two views of a text differ by the model's dropout alone, and "
+                f"would be equal with dropout_rate={config.dropout_rate} and dropout_shared="
+                f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
+                "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
+            )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "

@@ -59,7 +59,7 @@ def make_mesh(
     if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
         raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {requested}.")
     if -1 in sizes:
-        others = -math.prod(sizes)
+        others = -math.prod(sizes)  # one factor is -1
         sizes[sizes.index(-1)] = max(len(devices) // others, 1)
     taken = math.prod(sizes)
     if taken != len(devices):
@@ -103,7 +103,7 @@ def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray
 def placed_on(mesh: Mesh | AbstractMesh):
     """A context in which logical axis names map to axes of this mesh."""
     is_abstract = isinstance(mesh, AbstractMesh)
-    use = jax.sharding.use_abstract_mesh if is_abstract else jax.set_mesh
+    use: Callable = jax.sharding.use_abstract_mesh if is_abstract else jax.set_mesh
     with use(mesh), nn.logical_axis_rules(RULES):
         yield
 

@@ -99,5 +99,6 @@ def learning_rate_of(run: Run) -> Callable[[int], float] | None:
     It is the optimizer's setting `learning_rate`, as in `training.optimizers`.
     """
     rate = bound(run.optimizer).settings.get("learning_rate")
-    is_rate = callable(rate) or isinstance(rate, int | float)
-    return scheduled(rate, run.steps) if is_rate else None
+    if callable(rate) or isinstance(rate, int | float):
+        return scheduled(rate, run.steps)
+    return None

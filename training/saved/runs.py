@@ -129,7 +129,7 @@ def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: s
         return model
     # The vocabulary's head may take no parameters.
     if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
-        heads = {"vocabulary": None} | heads
+        heads = {"vocabulary": None, **heads}
     return builder(rows, heads)
 
 

@@ -368,7 +368,7 @@ class _Reader:
                     if checked:
                         trust.check_include(filename, at)
                     beside = [file.parent for file in within[-1:]]
-                    folders = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
+                    folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
                     self._read_path(filename, folders, source, within)
                 case config_parser.BindingStatement(scope, selector, "", value):
                     name = f"{scope}/{selector}" if scope else selector
