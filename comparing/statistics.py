@@ -5,7 +5,7 @@ parameters, so that differences are taken seed by seed. All differences of a com
 family: the chance that any of them is claimed where there is none is at most 5%.
 
 Student's t throughout, which takes differences over seeds to be normal; Holm (1979) corrects for
-the size of the family; SciPy computes what they follow from.
+the size of the family.
 """
 
 import bisect
@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """By how much a variant differs from another at a yardstick, over the seeds that both have."""
+    """By how much a variant differs from another at a yardstick."""
 
     figure: str
     variant: str
@@ -50,8 +50,7 @@ class Difference(NamedTuple):
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """Returns the mean of values with its 95% interval; one value, or values that are all the same,
-    hold nothing of noise and get none.
+    """Returns the mean of values with its 95% interval; values without spread get none.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(mean=2.0, low=-0.484…, high=4.484…, seeds=3)
@@ -60,18 +59,17 @@ def estimate(values: Iterable[float]) -> Estimate:
     mean = float(np.mean(x)) if x.size else math.nan
     if not has_spread(x):
         return Estimate(mean, math.nan, math.nan, x.size)
-    from scipy import special  # here: not for those who only read Figures
+    from scipy import stats  # here: not for those who only read Figures
 
-    half = float(special.stdtrit(x.size - 1, 1 - LEVEL / 2)) * standard_error(x)
-    return Estimate(mean, mean - half, mean + half, x.size)
+    low, high = stats.ttest_1samp(x, 0.0).confidence_interval(1 - LEVEL)
+    return Estimate(mean, float(low), float(high), x.size)
 
 
 def differences(figures: Mapping[str, Values], reference: str | None) -> list[Difference]:
     """Returns the paired differences of all variants from `reference`, or of all pairs where it is
     None, at each of these yardsticks: one family.
 
-    Seeds that one of a pair lacks are left out of that pair; a pair without a common seed is left
-    out. Values that are not finite count as missing.
+    They are over the seeds for which both have a finite value; pairs without any are left out.
     """
     pairs = [
         (name, variant, other, common)
@@ -81,18 +79,12 @@ def differences(figures: Mapping[str, Values], reference: str | None) -> list[Di
     ]
     tests = [p_value(common) for *_, common in pairs]
     corrected = holm(tests)
+    level = LEVEL / max(len(pairs), 1)
     return [
         Difference(
-            name,
-            variant,
-            other,
-            estimate(common),
-            p,
-            after,
-            bool(after <= LEVEL),
-            seeds_needed(common, LEVEL / len(pairs)),
+            name, variant, other, estimate(x), p, after, after <= LEVEL, seeds_needed(x, level)
         )
-        for (name, variant, other, common), p, after in zip(pairs, tests, corrected)
+        for (name, variant, other, x), p, after in zip(pairs, tests, corrected)
     ]
 
 
@@ -109,8 +101,7 @@ def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, 
 
 
 def _paired(values: Values, variant: str, other: str) -> np.ndarray:
-    """Returns the differences f64[seeds] over the seeds for which both have a finite value, by
-    seed; 0 of values that are equal but for rounding."""
+    """Returns the differences f64[seeds]; 0 of values that are equal but for rounding."""
     first, second = values[variant], values[other]
     both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     known = [(a, b) for a, b in both if math.isfinite(a - b)]
@@ -118,24 +109,17 @@ def _paired(values: Values, variant: str, other: str) -> np.ndarray:
 
 
 def has_spread(values: np.ndarray) -> bool:
-    """Whether values differ by more than rounding, as a test on their noise needs."""
+    """Returns whether values differ by more than rounding, as a test on their noise needs."""
     return values.size > 1 and float(np.std(values)) > NO_SPREAD * float(np.max(np.abs(values)))
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Returns the p-value of a two-sided paired t-test; nan where differences have no spread:
-    however alike they are, their noise is unknown."""
+    """Returns the p-value of a two-sided paired t-test; nan where differences have no spread."""
     if not has_spread(differences):
         return math.nan
-    from scipy import special
+    from scipy import stats
 
-    t = float(np.mean(differences)) / standard_error(differences)
-    return float(2 * special.stdtr(differences.size - 1, -abs(t)))
-
-
-def standard_error(values: np.ndarray) -> float:
-    """Returns the standard error of the mean of two values or more."""
-    return float(np.std(values, ddof=1)) / math.sqrt(values.size)
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -157,8 +141,7 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
     """Returns the least number of seeds whose paired t-test at `level` finds a difference as large
     and as noisy as these with a chance of `POWER`; None: more than `MOST_SEEDS`, or unknown.
 
-    The size observed is an estimate itself, and of a difference that was picked for its size too
-    large: this is a number to plan with, not a promise.
+    The size of a difference that was picked for its size is too large: it is no promise.
     """
     if not has_spread(differences):
         return None
@@ -170,12 +153,11 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
 
 
 def power(effect: float, seeds: int, level: float) -> float:
-    """Returns the chance that a two-sided paired t-test at `level` finds an `effect` (mean
-    difference / standard deviation of the differences, not negative) with so many seeds, in its own
-    direction."""
+    """Returns the chance that a two-sided paired t-test at `level` finds an `effect`, the mean
+    difference / standard deviation of the differences, in its own direction."""
     from scipy import stats
 
     # The other direction's tail is what "two-sided" would add.
     freedom, threshold = seeds - 1, stats.t.isf(level / 2, seeds - 1)
-    found = float(stats.nct.sf(threshold, freedom, effect * math.sqrt(seeds)))
-    return 1.0 if math.isnan(found) else found  # SciPy gives up far out, where it is 1
+    chance = float(stats.nct.sf(threshold, freedom, effect * math.sqrt(seeds)))
+    return 1.0 if math.isnan(chance) else chance  # SciPy gives up far out, where it is 1
