@@ -12,7 +12,7 @@ DIGITS = 4  # significant ones of a number whose interval is not known
 
 
 def decimals(estimates: Iterable[Estimate]) -> int | None:
-    """Returns how many decimals numbers with such intervals deserve: two digits of the widest half,
+    """Returns how many decimals numbers deserve: two digits of the widest half of their intervals,
     one of the narrowest; None where no interval is known.
 
     >>> decimals([Estimate(0.5, 0.488, 0.512, 5)])

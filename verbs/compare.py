@@ -23,7 +23,7 @@ from ..comparing.comparison import Comparison, trained_variants
 from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, runs_with
 from ..comparing.failures import LOG, failure_of
 from ..comparing.report import write as write_report
-from ..comparing.report.variant_costs import print_facts
+from ..comparing.report.equality import print_facts
 from ..comparing.variants import comparison_text, read_comparison
 from ..comparing.workers.cluster import JobOptions, check_budgets, starter
 from ..comparing.workers.progress import ComparisonProgress

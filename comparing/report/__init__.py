@@ -22,8 +22,6 @@ MARKDOWN, PAGE = "report.md", "report.html"
 def write(directory: str | Path, console: Console | None = None) -> None:
     """Writes `DIR/report.md` and `DIR/report.html`, and prints the summary to a console.
 
-    The page links to the runs that lie in the directory.
-
     Raises ValueError where the directory holds no comparison, or a damaged one.
     """
     folder = Path(directory)

@@ -1,25 +1,26 @@
 """The report of a comparison as one self-contained page."""
 
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from urllib.parse import quote
 
 from ...showing.html import card, chart, document, folded, items, legend, soft, table
-from ...showing.svg import SERIES
+from ...showing.svg import SERIES, drawn
 from ..figures import NATS
 from ..formatting import amount, number
-from ..results import RESULTS, RUNS, TrainedRun
+from ..results import RESULTS, RUNS, Curve, TrainedRun
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import Difference
 from . import equality, tables, wording
-from .charts import chart_of_column, chart_of_curves, chart_of_law, dashes, sizes_of
+from .charts import dashes, draw_column, draw_curves, draw_law, sizes_of
 from .summary import Summary
 from .tables import Table
-from .wording import about_column
 
 Links = Mapping[tuple[str, int], str]  # of a run's variant and seed: its folder, from the page
 
+WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
 MANY = 24  # differences, of which those that do not hold are folded away; so are all of one seed
 DASHES = {"-": "none", "--": "6 3", ":": "2 3"}  # of lines, as SVG has them
 STYLE = """
@@ -33,32 +34,26 @@ td code { white-space:normal; overflow-wrap:anywhere }
 """
 
 
-def page(summary: Summary, linked: Iterable[str] = ()) -> str:
-    """Returns the page as HTML; names, words and paths are escaped.
-
-    Args:
-      linked: the runs whose folders lie beside the page, as `TrainedRun.run` names them.
-    """
-    setup, beside = summary.setup, set(linked)
-    links = {
-        (run.variant, run.seed): quote(run.run) + "/" for run in summary.runs if run.run in beside
-    }
-    colours = {variant: number for number, variant in enumerate(setup.variants)}
+def page(summary: Summary, linked: Collection[str] = ()) -> str:
+    """Returns the page as HTML, with links to these runs (`TrainedRun.run`) beside it."""
+    beside = [run for run in summary.runs if run.run in linked]
+    links = {(run.variant, run.seed): quote(run.run) + "/" for run in beside}
+    colours = {variant: number for number, variant in enumerate(summary.setup.variants)}
     body = (
         card("<h3>In short</h3>\n" + items(map(escape, wording.in_short(summary))))
         + "".join(_law(law) for law in summary.laws if law.fit is not None)
         + _yardsticks(summary, colours, links)
-        + _refused(summary)
+        + _listed("What could not be measured", [*map(escape, wording.refused(summary))])
         + _differences(summary)
         + _curves(summary, colours)
         + _costs(summary)
-        + _limits(summary)
-        + _failures(summary.failed, links)
+        + f"<h2>What this does not prove</h2>\n<p>{escape(wording.limits(summary))}</p>\n"
+        + _listed("Runs that failed", [_failure(run, links) for run in summary.failed])
         + _parts(summary)
         + _runs(summary, links)
     )
     made_by = f"<code>pretrax compare</code> from <code>{RESULTS}</code> and <code>{RUNS}</code>."
-    return document(setup.question, [wording.setting(summary)], body, made_by, STYLE)
+    return document(summary.setup.question, [wording.setting(summary)], body, made_by, STYLE)
 
 
 def _of_text(of: Table) -> tuple[list[str], list[list[str]]]:
@@ -70,13 +65,18 @@ def _of_text(of: Table) -> tuple[list[str], list[list[str]]]:
     return [*map(escape, of.heads)], rows
 
 
+def _chart(title: str, height: float, draw: Callable, below: str = "") -> str:
+    return chart(title, drawn([draw], WIDTH, height), below)
+
+
 def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> str:
     if not summary.columns:
         return ""
     charts = "".join(
-        chart(
-            f"{escape(column.name)} <small>{escape(about_column(column))}</small>",
-            chart_of_column(column, colours, links),
+        _chart(
+            f"{escape(column.name)} <small>{escape(wording.about_column(column))}</small>",
+            0.5 + 0.4 * len(colours),
+            functools.partial(draw_column, column=column, colours=colours, links=links),
         )
         for column in summary.columns
     )
@@ -95,17 +95,15 @@ def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> s
 
 
 def _table_of_columns(summary: Summary) -> str:
-    columns = summary.columns
+    columns, variants = summary.columns, len(summary.setup.variants)
     _, rows = _of_text(tables.yardsticks(summary, [""] * len(columns)))
     heads = ["", *(f"{escape(c.name)}<br><small>{escape(c.unit)}</small>" for c in columns)]
-    variants = len(summary.setup.variants)
     baselines = [[f'<span class="soft">{x}</span>' for x in row] for row in rows[variants:]]
     return table(heads, [*rows[:variants], *baselines])
 
 
-def _refused(summary: Summary) -> str:
-    lines = list(map(escape, wording.refused(summary)))
-    return f"<h2>What could not be measured</h2>\n{card(items(lines))}" if lines else ""
+def _listed(title: str, lines: Sequence[str]) -> str:
+    return f"<h2>{title}</h2>\n{card(items(lines))}" if lines else ""
 
 
 def _differences(summary: Summary) -> str:
@@ -125,33 +123,23 @@ def _table_of_differences(summary: Summary, some: Sequence[Difference]) -> str:
     lines = []
     for d in some:
         one = wording.difference_words(d)
+        names = f"{escape(one.variants)}<br><small>{escape(d.figure)}</small>"
         side = "wins" if summary.gain(d) > 0 else "loses"
-        lines.append(
-            [
-                f"{escape(one.variants)}<br><small>{escape(d.figure)}</small>",
-                one.size,
-                f'<b class="{side}">{one.holds}</b>' if d.holds else one.holds,
-                one.interval,
-                one.p,
-                one.needed,
-            ]
-        )
+        holds = f'<b class="{side}">{one.holds}</b>' if d.holds else one.holds
+        lines.append([names, one.size, holds, one.interval, one.p, one.needed])
     heads = ["", "difference", "", "95% interval", "p, corrected", "seeds needed"]
     return table(heads, lines, left=(0, 2))
 
 
 def _curves(summary: Summary, colours: Mapping[str, int]) -> str:
-    names = dict.fromkeys(name for run in summary.trained for name in run.curves)
     charts = []
-    for name in names:
-        some = {
-            variant: [
-                r.curves[name] for r in summary.trained if r.variant == variant and name in r.curves
-            ]
-            for variant in colours
-        }
-        some = {variant: curves for variant, curves in some.items() if curves}
-        charts.append(chart(escape(wording.about_curve(name)), chart_of_curves(some, colours)))
+    for name in dict.fromkeys(name for run in summary.trained for name in run.curves):
+        curves: dict[str, list[Curve]] = {}
+        for run in summary.trained:
+            if name in run.curves:
+                curves.setdefault(run.variant, []).append(run.curves[name])
+        draw = functools.partial(draw_curves, curves=curves, colours=colours)
+        charts.append(_chart(escape(wording.about_curve(name)), 2.6, draw))
     if not charts:
         return ""
     return (
@@ -173,21 +161,23 @@ def _legend(names: Iterable[str]) -> str:
 
 
 def _law(law: FittedLaw) -> str:
-    sizes = [f"{amount(size)} parameters" for size in sizes_of(law)]
-    said = "<small>a dot for each run, a line for what the law says of its size</small>"
-    drawn = chart(f"loss, {NATS}, over compute {said}", chart_of_law(law), _legend(sizes))
+    legend_of_sizes = _legend(f"{amount(size)} parameters" for size in sizes_of(law))
+    about = "<small>a dot for each run, a line for what the law says of its size</small>"
+    draw = functools.partial(draw_law, law=law)
+    left = _chart(f"loss, {NATS}, over compute {about}", 3.0, draw, legend_of_sizes)
+    right = f"<figure>{table(*_of_text(tables.law_table(law)))}</figure>"
     return (
-        f"<h2>The law of {escape(law.figure)}</h2>\n" + "<div "
-        f'class="grid">{drawn}<figure>{table(*_of_text(tables.law_table(law)))}</figure></div>\n'
+        f"<h2>The law of {escape(law.figure)}</h2>\n"
+        + f'<div class="grid">{left}{right}</div>\n'
         + soft(wording.LAW)
     )
 
 
 def _costs(summary: Summary) -> str:
-    changes = [
-        [escape(variant), "<br>".join(map(_code, changed)) or "the base run"]
-        for variant, changed in summary.setup.variants.items()
-    ]
+    changes = []
+    for variant, lines in summary.setup.variants.items():
+        codes = "<br>".join(f"<code>{escape(line)}</code>" for line in lines)
+        changes.append([escape(variant), codes or "the base run"])
     return (
         f"<h2>{escape(equality.title(summary))}</h2>\n"
         + f"<p>{escape(equality.equal(summary))}</p>\n"
@@ -196,43 +186,25 @@ def _costs(summary: Summary) -> str:
     )
 
 
-def _code(text: str) -> str:
-    return f"<code>{escape(text)}</code>"
-
-
-def _limits(summary: Summary) -> str:
-    return f"<h2>What this does not prove</h2>\n<p>{escape(wording.limits(summary))}</p>\n"
-
-
-def _failures(failed: Sequence[TrainedRun], links: Links) -> str:
-    if not failed:
-        return ""
-    lines = [
-        f"{_linked(run, f'{run.variant}, seed {run.seed}', links)}"
-        f"<pre>{escape(run.error.strip())}</pre>"
-        for run in failed
-    ]
-    return f"<h2>Runs that failed</h2>\n{card(items(lines))}"
+def _failure(run: TrainedRun, links: Links) -> str:
+    name = _linked(run, f"{run.variant}, seed {run.seed}", links)
+    return f"{name}<pre>{escape(run.error.strip())}</pre>"
 
 
 def _parts(summary: Summary) -> str:
     if not summary.parts:
         return ""
-    title, about = wording.PARTS
-    return folded(title, soft(about) + table(*_of_text(tables.parts(summary))))
+    content = soft(wording.PARTS) + table(*_of_text(tables.parts(summary)))
+    return folded(wording.PARTS_TITLE, content)
 
 
 def _runs(summary: Summary, links: Links) -> str:
     heads = ["run", "seed", "seconds", *(escape(c.name) for c in summary.columns)]
-    lines = [
-        [
-            _linked(run, run.variant, links),
-            str(run.seed),
-            amount(run.seconds),
-            *(number(c.values[run.variant].get(run.seed, math.nan), None) for c in summary.columns),
-        ]
-        for run in summary.trained
-    ]
+    lines = []
+    for run in summary.trained:
+        values = (c.values[run.variant].get(run.seed, math.nan) for c in summary.columns)
+        line = [_linked(run, run.variant, links), str(run.seed), amount(run.seconds)]
+        lines.append([*line, *(number(value, None) for value in values)])
     return folded("Every run", table(heads, lines))
 
 

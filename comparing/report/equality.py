@@ -4,11 +4,16 @@ import math
 import statistics
 from collections.abc import Mapping
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from ..facts import Facts
 from ..formatting import MINUS, spread
 from ..matching import PARAMETERS, WHAT, macro_of_solved
 from .summary import Summary
 
-# What a variant takes, and the field of a `TrainedRun`, or of its `Facts`, that has it.
+# What a variant takes, and the field of a `TrainedRun` or of its `Facts`.
 COSTS = {
     "parameters": "parameters",
     "FLOPs a token": "flops_per_token",
@@ -17,25 +22,31 @@ COSTS = {
     "steps": "steps",
     "seconds": "seconds",
 }
+PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")  # those of `Facts`
+
+Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 
 
-def costs(summary: Summary) -> dict[str, dict[str, float]]:
-    """Returns {variant: {cost: median of its runs}} of each variant that has been trained.
+def costs(summary: Summary) -> Costs:
+    """Returns the medians over the runs of each variant that has been trained.
 
     Not the means: where a run was paused, its seconds are many times those of the others.
     """
-    found = {}
-    for variant in summary.setup.variants:
-        runs = [run for run in summary.trained if run.variant == variant]
-        if runs:
-            found[variant] = {
-                name: statistics.median(getattr(run, field) for run in runs)
-                for name, field in COSTS.items()
-            }
-    return found
+    runs = {
+        variant: [run for run in summary.trained if run.variant == variant]
+        for variant in summary.setup.variants
+    }
+    return {
+        variant: {
+            name: statistics.median(getattr(run, field) for run in some)
+            for name, field in COSTS.items()
+        }
+        for variant, some in runs.items()
+        if some
+    }
 
 
-def spreads(costs: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def spreads(costs: Costs) -> dict[str, float]:
     """Returns, for each cost of variants, by what share the largest is above the smallest."""
     columns = {name: [of[name] for of in costs.values()] for name in next(iter(costs.values()), ())}
     return {n: max(x) / min(x) - 1 if min(x) > 0 else math.nan for n, x in columns.items()}
@@ -55,46 +66,56 @@ def equal(summary: Summary) -> str:
 
 def matched(summary: Summary) -> list[str]:
     """Returns a line for each variant whose size was solved to equal the reference's."""
-    found, reference = costs(summary), summary.setup.reference or ""
-    lines = []
-    for variant, own in summary.setup.variants.items():
-        if (macro := macro_of_solved(own)) and variant in found and reference in found:
-            reference_cost = found[reference][WHAT[macro]]
-            lines.append(
-                matched_words(
-                    variant, own[-1], found[variant][WHAT[macro]], reference, reference_cost
-                )
-            )
-    return lines
+    of, reference = costs(summary), summary.setup.reference or ""
+    return [
+        matched_words(variant, lines[-1], reference, of)
+        for variant, lines in summary.setup.variants.items()
+        if macro_of_solved(lines) and variant in of and reference in of
+    ]
 
 
-def matched_words(
-    variant: str, solved: str, cost: float, reference: str, reference_cost: float
-) -> str:
+def matched_words(variant: str, solved: str, reference: str, costs: Costs) -> str:
     """
-    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", 1000.0, "masked", 1024.0)
+    >>> of = {"causal": {"parameters": 1000.0}, "masked": {"parameters": 1024.0}}
+    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", "masked", of)
     'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters against masked.'
     """
-    left = cost / reference_cost - 1
-    sign = MINUS if left < 0 else ""
-    share = spread(abs(left))
     what = WHAT[macro_of_solved([solved]) or PARAMETERS]
-    leaves = f"no difference in {what}" if share == "equal" else f"{sign or '+'}{share[1:]} {what}"
+    left = costs[variant][what] / costs[reference][what] - 1
+    share = spread(abs(left)).replace("+", MINUS if left < 0 else "+")
+    leaves = f"no difference in {what}" if share == "equal" else f"{share} {what}"
     return f"{variant} has {solved}, which leaves {leaves} against {reference}."
 
 
 def unequal(summary: Summary) -> str:
     """Such as "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
-    if summary.setup.scaling:
-        return ""  # they are meant to differ
-    found = costs(summary)
-    if len(found) < 2:
+    of = costs(summary)
+    if summary.setup.scaling or len(of) < 2:  # those of several budgets are meant to differ
         return ""
     different = [
         f"{spread(share).removeprefix('+')} in {name}"
-        for name, share in spreads(found).items()
+        for name, share in spreads(of).items()
         if math.isfinite(share) and spread(share) != "equal"
     ]
     if not different:
         return "Variants are equal in all else that is counted."
     return f"Variants differ by up to {', '.join(different)}."
+
+
+def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
+    """Prints what each variant will cost, and by how much variants of one budget differ."""
+    of = {v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()}
+    columns = (Column(name, justify="right") for name in PLANNED)
+    table = Table("variant", *columns, box=None, header_style="bold")
+    for variant, cost in of.items():
+        row = (f"{x:,}" if type(x) is int else f"{x:.3g}" for x in cost.values())
+        table.add_row(escape(variant), *row)
+    console.print(table)
+    for variant, one in facts.items():
+        if one.solved:
+            words = matched_words(variant, one.solved, one.equal_to, of)
+            console.print(words, markup=False)
+    if len({one.budget for one in facts.values()}) > 1:
+        return  # they are meant to differ
+    words = ", ".join(f"{name} by {share:.1%}" for name, share in spreads(of).items() if share > 0)
+    console.print(f"The variants differ in {words}." if words else "All of these are equal.")

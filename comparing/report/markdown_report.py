@@ -1,5 +1,4 @@
-"""The report of a comparison as Markdown, for a page of documentation or the appendix of a
-paper."""
+"""The report of a comparison as Markdown, for a page of documentation or an appendix."""
 
 from . import equality, tables, wording
 from .summary import Summary
@@ -7,8 +6,7 @@ from .tables import Table
 
 
 def markdown(summary: Summary) -> str:
-    """Returns the report; the best mean of each yardstick is bold, and each difference that holds.
-    Parts of yardsticks come last, without claims."""
+    """Returns the report; bold are the best means, and the differences that hold."""
     setup = summary.setup
     lines = [f"# {setup.question}", "", wording.setting(summary), ""]
     lines += [f"- {line}" for line in wording.in_short(summary)] + [""]
@@ -24,13 +22,8 @@ def markdown(summary: Summary) -> str:
     if refused := wording.refused(summary):
         lines += ["## What could not be measured", "", *(f"- {line}" for line in refused), ""]
     if summary.differences:
-        lines += [
-            "## Differences by seed",
-            "",
-            *_table(tables.differences(summary.differences)),
-            "",
-        ]
-        lines += [wording.READING, ""]
+        lines += ["## Differences by seed", "", *_table(tables.differences(summary.differences))]
+        lines += ["", wording.READING, ""]
     lines += [f"## {equality.title(summary)}", "", equality.equal(summary), ""]
     lines += [*_table(tables.cost_table(summary)), ""]
     for variant, changes in setup.variants.items():
@@ -38,18 +31,15 @@ def markdown(summary: Summary) -> str:
     lines += ["", "## What this does not prove", "", wording.limits(summary), ""]
     if summary.failed:
         lines += ["## Runs that failed", ""]
-        lines += [
-            f"- {r.variant}, seed {r.seed}: {wording.last_line(r.error)}" for r in summary.failed
-        ]
+        for run in summary.failed:
+            lines.append(f"- {run.variant}, seed {run.seed}: {wording.last_line(run.error)}")
     if summary.parts:
-        title, about = wording.PARTS
         plain = tables.parts(summary)._replace(strong=())
-        lines += ["", f"## {title}", "", about, "", *_table(plain)]
+        lines += ["", f"## {wording.PARTS_TITLE}", "", wording.PARTS, "", *_table(plain)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _table(table: Table) -> list[str]:
-    """Returns a table's lines: the first column is words, the others are numbers."""
     rows = [
         [f"**{text}**" if (i, j) in table.strong else text for j, text in enumerate(row)]
         for i, row in enumerate(table.rows)

@@ -10,9 +10,6 @@ from ..results import ComparisonSetup, Measurement, Results, TrainedRun
 from ..scaling.laws_of_comparisons import FittedLaw, laws_of
 from ..statistics import NO_SPREAD, Difference, Estimate, Values, differences, estimate
 
-PART = "/"  # in the name of a figure that is a part of another: "minimal_pairs/brackets"
-
-
 _SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `figures.labelled`
 
 
@@ -30,8 +27,7 @@ class Column(NamedTuple):
 
     @property
     def best(self) -> str | None:
-        """The variant of the best mean; None where there are not two to choose from, where several
-        are as good, or of a cost."""
+        """The variant of the best mean; None where there is not one of several, or of a cost."""
         if self.better == NEITHER or len(self.estimates) < 2:
             return None
         means = {variant: one.mean for variant, one in self.estimates.items()}
@@ -67,10 +63,7 @@ class Summary(NamedTuple):
 
 
 def summary(results: Results) -> Summary:
-    """Returns the summary of results.
-
-    Raises ValueError where runs give a figure different units, or a reference that is no variant.
-    """
+    """Raises ValueError for a figure of several units, and for a reference that is no variant."""
     setup = results.setup
     if setup.reference is not None and setup.reference not in setup.variants:
         raise ValueError(
@@ -99,7 +92,7 @@ def is_part(name: str) -> bool:
     >>> is_part("minimal_pairs/brackets"), is_part("minimal_pairs (blimp='data/blimp')")
     (True, False)
     """
-    return PART in _SETTINGS.sub("", name)
+    return "/" in _SETTINGS.sub("", name)
 
 
 def _column(setup: ComparisonSetup, name: str, some: Sequence[Measurement]) -> Column:

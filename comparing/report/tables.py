@@ -20,19 +20,10 @@ class Table(NamedTuple):
 
 
 def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
-    """Returns the mean of each variant at each yardstick, and the baselines where one is known.
-
-    Args:
-      heads: of the columns, in words for the yardsticks.
-    """
-    columns, variants = summary.columns, summary.setup.variants
+    """Returns the mean of each variant at each yardstick, and the baselines where one is known."""
+    columns, variants = summary.columns, list(summary.setup.variants)
     rows = [[variant, *(mean_words(c, variant) for c in columns)] for variant in variants]
-    strong = {
-        (i, j)
-        for i, variant in enumerate(variants)
-        for j, column in enumerate(columns, 1)
-        if variant == column.best
-    }
+    strong = {(variants.index(c.best), j) for j, c in enumerate(columns, 1) if c.best is not None}
     if any(column.baseline is not None for column in columns):
         known = [MISSING if c.baseline is None else f"{c.baseline:.{DIGITS}g}" for c in columns]
         rows.append([BASELINE, *known])
@@ -52,25 +43,19 @@ def parts(summary: Summary) -> Table:
 def differences(some: Sequence[Difference]) -> Table:
     rows = [[d.figure, *difference_words(d)] for d in some]
     heads = ["yardstick", "variants", "difference", "95% interval", "p, corrected", ""]
-    return Table(
-        [*heads, "seeds needed"], rows, {(row, 5) for row, d in enumerate(some) if d.holds}
-    )
+    strong = {(row, 5) for row, d in enumerate(some) if d.holds}
+    return Table([*heads, "seeds needed"], rows, strong)
 
 
 def cost_table(summary: Summary) -> Table:
-    """Returns what each variant took: medians of its runs, the figures of which neither more nor
-    less is better, and by how much the largest is above the smallest."""
-    found = costs(summary)
+    """Returns what each variant took, and by how much the largest is above the smallest."""
+    of = costs(summary)
     rows = [
-        [
-            variant,
-            *map(amount, cost.values()),
-            *(mean_words(column, variant) for column in summary.costs),
-        ]
-        for variant, cost in found.items()
+        [variant, *map(amount, cost.values()), *(mean_words(c, variant) for c in summary.costs)]
+        for variant, cost in of.items()
     ]
-    if len(found) > 1:
-        shares = map(spread, spreads(found).values())
+    if len(of) > 1:
+        shares = map(spread, spreads(of).values())
         rows.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
     return Table(["", *COSTS, *(f"{c.name}, {c.unit}" for c in summary.costs)], rows)
 

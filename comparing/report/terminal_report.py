@@ -1,7 +1,7 @@
 """The report of a comparison in the terminal."""
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from . import tables, wording
@@ -12,8 +12,6 @@ FEW = 5  # differences that do not hold, in words
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    """Prints a table of variants and yardsticks, the differences that hold, and what the others
-    need."""
     console.print(Text(f"\n{summary.setup.question}", "bold"))
     console.print(Text(wording.setting(summary), "dim"))
     if summary.columns:
@@ -35,10 +33,9 @@ def print_summary(console: Console, summary: Summary) -> None:
 def _table(summary: Summary) -> Table:
     heads = [f"{c.name} {wording.ARROW[c.better]}\n{c.unit}" for c in summary.columns]
     of_means = tables.yardsticks(summary, heads)
-    table = Table(box=None, header_style="bold", caption_justify="left")
+    columns = (Column(Text(head), justify="right") for head in of_means.heads[1:])
+    table = Table("", *columns, box=None, header_style="bold", caption_justify="left")
     table.caption = "mean ± half of its 95% interval over seeds; the best mean is green"
-    for number, head in enumerate(of_means.heads):
-        table.add_column(Text(head), justify="right" if number else "left")
     for i, row in enumerate(of_means.rows):
         cells = [
             Text(text, "bold green" if (i, j) in of_means.strong else "")

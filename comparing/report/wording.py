@@ -1,7 +1,6 @@
 """Sentences of a report, the same in the terminal, in Markdown and on the page."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..figures import HIGHER, LOWER, NATS, NEITHER
@@ -33,15 +32,12 @@ READING = (
     f"and as noisy with a chance of {POWER:.0%}."
 )
 
-PARTS = (
-    "Parts of the yardsticks",
-    "Without claims: no test was made of these.",
-)  # title, what to know
+PARTS_TITLE = "Parts of the yardsticks"
+PARTS = "Without claims: no test was made of these."
 
 
 def mean_words(column: Column, variant: str) -> str:
-    """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the
-    mean alone where no interval is known."""
+    """Returns a variant's mean as "0.646 ± 0.012"; alone where no interval is known."""
     if variant not in column.estimates:
         return MISSING
     places = decimals(column.estimates.values())
@@ -56,8 +52,6 @@ def about_column(column: Column) -> str:
 
 
 class DifferenceWords(NamedTuple):
-    """A difference in words."""
-
     variants: str  # "40% − 15%"
     size: str  # "+0.031"
     interval: str  # "+0.012 to +0.050"
@@ -87,42 +81,32 @@ def setting(summary: Summary) -> str:
     """Such as "masking_rate: 3 variants with 5 seeds each, equal in 400,000 text tokens"."""
     setup = summary.setup
     counts = [sum(run.variant == v for run in summary.trained) for v in setup.variants]
-    seeds = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    against = f"; compared with {setup.reference}" if setup.reference else ""
-    plural = "" if seeds == "1" else "s"
-    variants = "1 variant" if len(setup.variants) == 1 else f"{len(setup.variants)} variants"
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    variants = f"{len(counts)} variant{'s' * (len(counts) != 1)}"
+    each = f"{variants} with {seeds} seed{'s' * (seeds != '1')} each"
     relation = "on" if setup.scaling else "equal in"
-    each = f"{variants} with {seeds} seed{plural} each"
+    against = f"; compared with {setup.reference}" if setup.reference else ""
     return f"{setup.name}: {each}, {relation} {setup.budget}{against}."
 
 
 def in_short(summary: Summary) -> list[str]:
-    """Returns the differences that hold, in words, and how many do not; of several budgets the
-    laws."""
+    """Returns the differences that hold, and how many do not; of several budgets the laws."""
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
         return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
-    found = [d for d in summary.differences if d.holds]
-    lines = []
-    for d in found:
-        word, one = "better" if summary.gain(d) > 0 else "worse", difference_words(d)
-        lines.append(
-            f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} "
-            f"{summary.column(d).unit} ({one.interval}; corrected p {one.p})."
-        )
-    rest = [d for d in summary.differences if not d.holds]
-    seeds = [d.needed for d in rest if d.needed is not None]
-    if not summary.differences:
+    total = len(summary.differences)
+    if not total:
         reference = summary.setup.reference
         pair = f"no variant and {reference}" if reference else "no two variants"
         return [f"There is nothing to compare: {pair} share a yardstick and a seed."]
-    if rest:
-        some = (
-            f"{len(rest)} of {len(summary.differences)} differences" if found else "No difference"
-        )
-        verb = "do not hold" if found and len(rest) > 1 else "does not hold" if found else "holds"
-        count = "" if found else f", of {len(summary.differences)}"
-        lines.append(f"{some} {verb}{count}.")
+    lines = [_claim(summary, d) for d in summary.differences if d.holds]
+    rest = [d for d in summary.differences if not d.holds]
+    if rest and lines:
+        verb = "do not hold" if len(rest) > 1 else "does not hold"
+        lines.append(f"{len(rest)} of {total} differences {verb}.")
+    elif rest:
+        lines.append(f"No difference holds, of {total}.")
+    seeds = [d.needed for d in rest if d.needed is not None]
     if seeds:
         lines[-1] += f" To find the clearest of them, the next comparison needs {min(seeds)} seeds."
     if any(math.isnan(d.p) for d in rest):
@@ -131,6 +115,15 @@ def in_short(summary: Summary) -> list[str]:
             "nothing is known of their noise. Train more seeds."
         )
     return lines + _left_out(summary)
+
+
+def _claim(summary: Summary, difference: Difference) -> str:
+    d, one = difference, difference_words(difference)
+    word, unit = "better" if summary.gain(d) > 0 else "worse", summary.column(d).unit
+    return (
+        f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} {unit} "
+        f"({one.interval}; corrected p {one.p})."
+    )
 
 
 def law_in_short(law: FittedLaw) -> list[str]:
@@ -169,25 +162,20 @@ def short(value: float) -> str:
 
 
 def notes(summary: Summary) -> list[str]:
-    """Returns what must be known besides of each figure; of one that few variants have, with
-    these."""
+    """Returns what must be known besides of each figure, with the variants where not all have it."""
     lines = []
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
             few = len(variants) < len(summary.setup.variants)
-            of = f" of {_and(variants)}" if few else ""
+            names = " and ".join(filter(None, (", ".join(variants[:-1]), variants[-1])))
+            of = f" of {names}" if few else ""
             lines.append(f"{column.name}{of}: {' '.join(note.split())}")
     return lines
 
 
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
 def refused(summary: Summary) -> list[str]:
-    """Returns a line for each variant and yardstick that could not measure it, and why, with the
-    seeds where others of the variant were measured; and for each figure of a variant that is no
-    number."""
+    """Returns why yardsticks could not measure variants, with the seeds where others of a variant
+    were measured; and which figures of a variant are no number."""
     seeds: dict[tuple[str, str, str], list[int]] = {}
     for run in summary.runs:
         for name, why in run.refusals.items():
@@ -205,8 +193,7 @@ def refused(summary: Summary) -> list[str]:
 
 
 def _left_out(summary: Summary) -> list[str]:
-    """Returns a line for each variant of which a yardstick lacks seeds: what is left may be its
-    best."""
+    """Returns a line for each variant of which a yardstick lacks seeds."""
     seeds, lines = len({run.seed for run in summary.runs}), []
     for variant in summary.setup.variants:
         counts = [len(column.values[variant]) for column in summary.columns]
@@ -220,7 +207,6 @@ def _left_out(summary: Summary) -> list[str]:
 
 
 def limits(summary: Summary) -> str:
-    """Returns what a comparison does not prove."""
     general = "" if summary.setup.scaling else _LIMITS  # `LAW` has those of a law
     return f"{summary.setup.about} {general}".strip()
 
@@ -239,8 +225,7 @@ def about_curve(name: str) -> str:
 
 
 def next_one(difference: Difference) -> str:
-    """Such as "40% against 15% at classify: −0.004 (−0.020 to +0.012) may be chance; 43 seeds would
-    show a difference of this size with a chance of 80%."."""
+    """Such as "40% against 15% at classify: −0.004 (…) may be chance; 43 seeds would show …"."""
     d, one = difference, difference_words(difference)
     return (
         f"{d.variant} against {d.other} at {d.figure}: {one.size} ({one.interval}) {one.holds}; "

@@ -255,7 +255,7 @@ def test_the_first_of_few_points_is_in_the_chart():
 
     axes = Axes()
     curve = ((400_000.0, 5.6), (800_000.0, 4.6), (900_000.0, 4.7))
-    charts._draw_curves(axes, {"10%": [curve]}, {"10%": 0})
+    charts.draw_curves(axes, {"10%": [curve]}, {"10%": 0})
     assert axes.top > 5.6
 
 
