@@ -12,12 +12,8 @@ from ..figures import LOWER, NATS
 from ..results import Results, TrainedRun
 from .scaling_law import Fit, Work, fit, fit_work
 
-ORDERS = 10.0  # a budget beyond so many times those measured is far outside of them
-
 
 class Point(NamedTuple):
-    """A run that the law is fitted to."""
-
     run: TrainedRun
     loss: float
 
@@ -52,32 +48,26 @@ class FittedLaw(NamedTuple):
         ]
         return math.sqrt(float(np.mean(np.square(missed))))
 
-    def is_far(self, flops: float) -> bool:
-        """Returns whether a budget is more than an order of magnitude outside those of the runs."""
-        least, most = self.budgets
-        return not least / ORDERS <= flops <= most * ORDERS
 
-
-def laws_of(found: Results) -> list[FittedLaw]:
+def laws_of(kept: Results) -> list[FittedLaw]:
     """Returns the law of each loss in nats per target; none of a comparison with one budget."""
-    if not found.setup.scaling:
+    if not kept.setup.scaling:
         return []
-    runs = {(run.variant, run.seed): run for run in found.runs if not run.error}
+    runs = {(run.variant, run.seed): run for run in kept.runs if not run.error}
     points: dict[str, list[Point]] = {}
-    for one in found.measurements:
+    for one in kept.measurements:
         run = runs.get((one.variant, one.seed))
         if (one.figure.unit, one.figure.better) == (NATS, LOWER) and run is not None:
             points.setdefault(one.figure.name, []).append(Point(run, one.figure.value))
-    return [_fitted(name, some) for name, some in points.items()]
-
-
-def _fitted(name: str, points: Sequence[Point]) -> FittedLaw:
-    numbers = [(p.run.parameters, p.run.text_tokens, p.loss) for p in points]
-    parameters, tokens, losses = zip(*numbers)
-    try:
-        return FittedLaw(name, points, fit(parameters, tokens, losses), "")
-    except ValueError as error:  # too few runs as yet, or one that diverged
-        return FittedLaw(name, points, None, str(error))
+    laws = []
+    for name, some in points.items():
+        parameters, tokens = zip(*[(p.run.parameters, p.run.text_tokens) for p in some])
+        try:
+            fitted = fit(parameters, tokens, [p.loss for p in some])
+            laws.append(FittedLaw(name, some, fitted, ""))
+        except ValueError as error:  # too few runs as yet, or one that diverged
+            laws.append(FittedLaw(name, some, None, str(error)))
+    return laws
 
 
 def law_of_directory(directory: str | Path) -> FittedLaw:
@@ -85,8 +75,7 @@ def law_of_directory(directory: str | Path) -> FittedLaw:
 
         law_of_directory("comparisons/scaling").fit.law.alpha
 
-    Raises ValueError, saying what is there, for a directory without a comparison, a comparison with
-    one budget, and one whose runs give no law, or several.
+    Raises ValueError, saying what is there, for a directory without a law, or with several.
     """
     found = results.read(directory)
     if not found.setup.scaling:

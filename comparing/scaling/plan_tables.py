@@ -21,28 +21,23 @@ ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in floa
 def print_budget(
     console: Console, flops: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints a budget, and beside it a tenth and ten times as much.
-
-    Args:
-      fitted: the law; None: that of `REPLICATED`.
-    """
+    """Prints a budget, and beside it a tenth and ten times as much; without a law by `REPLICATED`."""
     law, work = _law_and_work(fitted)
     columns, budgets = [], (0.1 * flops, flops, 10.0 * flops)
     for budget in budgets:
         best = law.optimum(budget, work)
-        figures = size_figures(best.parameters, best.tokens, chips, fitted)
+        figures = _size_figures(best.parameters, best.tokens, chips, fitted)
         if fitted is not None and fitted.fit is not None:
-            low, high = fitted.fit.interval_of_optimum(budget, work)
+            ends = fitted.fit.interval_of_optimum(budget, work)
             for name in ("parameters", "tokens"):
-                figures[f"{name}, 95%"] = _range((getattr(low, name), getattr(high, name)))
+                figures[f"{name}, 95%"] = _range(getattr(end, name) for end in ends)
         columns.append(figures)
-    print_columns(console, columns)
-    print_assumptions(console, budgets, chips, fitted)
-    if fitted is not None:
-        return
-    middle = law.optimum(flops, work)
-    size = f"--parameters={middle.parameters:.2g} --tokens={middle.tokens:.2g}"
-    console.print(f"Next: pretrax plan {size} --chips=64 --of=v5p")
+    _print_columns(console, columns)
+    _print_assumptions(console, budgets, chips, fitted)
+    if fitted is None:
+        best = law.optimum(flops, work)
+        size = f"--parameters={best.parameters:.2g} --tokens={best.tokens:.2g}"
+        console.print(f"Next: pretrax plan {size} --chips=64 --of=v5p")
 
 
 def print_size(
@@ -53,9 +48,9 @@ def print_size(
     fitted: FittedLaw | None,
 ) -> None:
     """Prints what a size and its tokens take."""
-    print_columns(console, [size_figures(parameters, tokens, chips, fitted)])
-    flops = _law_and_work(fitted)[1].of_token(parameters) * tokens
-    print_assumptions(console, [flops], chips, fitted)
+    _print_columns(console, [_size_figures(parameters, tokens, chips, fitted)])
+    _, work = _law_and_work(fitted)
+    _print_assumptions(console, [work.of_token(parameters) * tokens], chips, fitted)
 
 
 def _law_and_work(fitted: FittedLaw | None) -> tuple[Law, Work]:
@@ -64,52 +59,51 @@ def _law_and_work(fitted: FittedLaw | None) -> tuple[Law, Work]:
     return fitted.fit.law, fitted.work
 
 
-def size_figures(
+def _size_figures(
     parameters: float, tokens: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> dict[str, str]:
     law, work = _law_and_work(fitted)
     flops = work.of_token(parameters) * tokens
+    unit = "nats a token" if fitted is None else NATS
     figures = {
         "parameters": amount(parameters),
         "tokens": amount(tokens),
         "tokens a parameter": f"{tokens / parameters:.3g}",
-        f"{'nats a token' if fitted is None else NATS}, by the "
-        "law": f"{law.loss(parameters, tokens):.2f}",
-        "FLOPs": f"{flops:.3g}",
-        "petaflop/s-days": f"{flops / PETAFLOP_DAY:,.3g}",
+        f"{unit}, by the law": f"{law.loss(parameters, tokens):.2f}",
+        **_compute(flops),
         "memory of the state": f"{ADAM_BYTES * parameters / GIB:,.3g} GiB",
     }
     if chips:
-        seconds = flops / chips.flops_per_second
+        chip_days = flops / chips.flops_per_second / DAY * chips.number
         least = -(-ADAM_BYTES * parameters // (chips.gib * GIB))
         figures |= {
-            f"time on {chips.number} {chips.kind}": duration(seconds),
-            "chip-days": f"{seconds / DAY * chips.number:,.3g}",
+            **_time(flops, chips),
+            "chip-days": f"{chip_days:,.3g}",
             f"{chips.kind} that hold the state": f"{least:,.0f}",
         }
     return figures
 
 
+def _compute(flops: float) -> dict[str, str]:
+    return {"FLOPs": f"{flops:.3g}", "petaflop/s-days": f"{flops / PETAFLOP_DAY:,.3g}"}
+
+
+def _time(flops: float, chips: Chips) -> dict[str, str]:
+    return {f"time on {chips.number} {chips.kind}": _duration(flops / chips.flops_per_second)}
+
+
 def print_run(
     console: Console, fields: Mapping[str, Any], needs: Requirements, chips: Chips | None
 ) -> None:
-    def figures(steps: int) -> dict[str, str]:
+    columns = []
+    for steps in filter(None, (1, needs.steps)):
         flops = needs.flops * steps
-        found = {
-            "steps": f"{steps:,}",
-            "tokens of text": amount(needs.text_tokens * steps),
-            "FLOPs": f"{flops:.3g}",
-            "petaflop/s-days": f"{flops / PETAFLOP_DAY:,.3g}",
-        }
-        if chips:
-            seconds = flops / chips.flops_per_second
-            found[f"time on {chips.number} {chips.kind}"] = duration(seconds)
-        return found
-
+        text = {"steps": f"{steps:,}", "tokens of text": amount(needs.text_tokens * steps)}
+        columns.append(text | _compute(flops) | (_time(flops, chips) if chips else {}))
     work = f"{needs.flops_per_token:.3g} FLOPs a token of text"
     active = active_words(needs.parameters, needs.active, amount)
     console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
-    print_columns(console, [figures(steps) for steps in filter(None, (1, needs.steps))])
+    _print_columns(console, columns)
     shards = shards_of_state(fields)
     spread = f", spread over {shards} devices" if shards > 1 else ""
     has = f" of the {chips.gib} of a {chips.kind}" if chips else ""
@@ -121,49 +115,51 @@ def print_run(
         console.print(
             f"The vocabulary has {T5_VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."
         )
-    print_utilisation(console, chips)
+    _print_utilisation(console, chips)
 
 
-def print_assumptions(
+def _print_assumptions(
     console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints what the figures of budgets rest on, and a warning of each far from which the law was
-    fitted."""
-    source = "The law is of causal language models of 70M to 16B parameters on web text."
-    if fitted is not None:
+    """Prints what the figures rest on."""
+    if fitted is None:
+        work = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
+        source = "The law is of causal language models of 70M to 16B parameters on web text."
+    else:
         runs = [point.run for point in fitted.points]
         least, most = fitted.budgets
+        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
         source = (
             f"The law is of {fitted.figure} in {len(runs)} runs of "
             f"{_range(run.parameters for run in runs)} parameters on "
             f"{_range(run.text_tokens for run in runs)} tokens, of {least:.3g} to {most:.3g} FLOPs."
         )
-    work = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
+    memory = f"{ADAM_BYTES} bytes a parameter (Adam), activations come on top"
+    console.print(f"{work}; {memory}. {source}")
     if fitted is not None:
-        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
-    console.print(
-        f"{work}; {ADAM_BYTES} bytes a parameter (Adam), activations come on top. {source}"
-    )
-    for flops in budgets:
-        if fitted is None or not fitted.is_far(flops):
-            continue
-        nearest = most if flops > most else least
-        orders = abs(math.log10(flops / nearest))
+        for flops in budgets:
+            _warn_of_extrapolation(console, flops, *fitted.budgets)
+    _print_utilisation(console, chips)
+
+
+def _warn_of_extrapolation(console: Console, flops: float, least: float, most: float) -> None:
+    nearest = min(max(flops, least), most)
+    orders = abs(math.log10(flops / nearest))
+    if orders > 1:
         print_warning(
             console,
             f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest run, of "
             f"{nearest:.3g}: an extrapolation, whose intervals take the form of the law for "
             "granted.",
         )
-    print_utilisation(console, chips)
 
 
-def print_utilisation(console: Console, chips: Chips | None) -> None:
+def _print_utilisation(console: Console, chips: Chips | None) -> None:
     if chips:
         console.print(f"At {chips.utilisation:.0%} of the peak of {chips.kind} (--mfu).")
 
 
-def print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
+def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
     """A line for each figure, a column for each case."""
     table = Table("", *(Column(justify="right") for _ in columns), box=None, show_header=False)
     for name in columns[0]:
@@ -177,7 +173,7 @@ def _range(numbers: Iterable[float]) -> str:
     return f"{amount(min(some))} to {amount(max(some))}" if known else "no interval"
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     units = ((DAY, "days"), (3600, "hours"), (60, "minutes"), (1, "s"))
     size, name = next(unit for unit in units if seconds >= unit[0] or unit[0] == 1)
     return f"{seconds / size:,.3g} {name}"

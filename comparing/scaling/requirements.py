@@ -45,12 +45,10 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     """Returns what a run of these fields takes.
 
     Args:
-      fields: of a `training.Run`, as `configuration.read_fields` returns them, with a model, an
-        objective, sequence_lengths and a batch_size. Without vocabulary_rows the vocabulary is
-        T5's.
+      fields: of a `training.Run`, with a model, an objective, sequence_lengths and a batch_size.
+        Without vocabulary_rows the vocabulary is T5's.
 
-    Raises ValueError for a field that is missing, and as `training.plan` does for lengths that do
-    not suit the objective.
+    Raises ValueError for a field that is missing, and for lengths that do not suit the objective.
     """
     for name in ("model", "objective", "sequence_lengths", "batch_size"):
         if fields.get(name) is None:
@@ -73,8 +71,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     )
     # Members of a mixture in equal shares: how rows are divided is the same to a few percent.
     shares = [len(group.members) for group in groups]
-    batch = fields["batch_size"]
-    counts = [batch * share / sum(shares) for share in shares]
+    counts = [fields["batch_size"] * share / sum(shares) for share in shares]
     flops = sum(
         n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
         for n, g in zip(counts, groups)
@@ -82,23 +79,18 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     tokens = sum(n * sum(g.raw_lengths) / len(g.raw_lengths) for n, g in zip(counts, groups))
     params = unboxed(abstract_params(model))
     number = sum(x.size for x in jax.tree.leaves(params))
-    steps = fields.get("steps")
+    steps, optimizer_bytes = fields.get("steps"), 8 * number  # Adam's two moments
+    if optimizer := fields.get("optimizer"):
+        state = jax.eval_shape(optimizer(steps or 1000).init, params)
+        optimizer_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     return Requirements(
         parameters=number,
         active=active_parameters(params, model.config),
         text_tokens=round(tokens),
         flops=round(3 * flops),
         steps=steps,
-        state_bytes=4 * 2 * number
-        + _optimizer_bytes(fields.get("optimizer"), steps or 1000, params),
+        state_bytes=4 * 2 * number + optimizer_bytes,
     )
-
-
-def _optimizer_bytes(optimizer, steps: int, params) -> int:
-    if optimizer is None:  # Adam's two moments
-        return sum(8 * x.size for x in jax.tree.leaves(params))
-    state = jax.eval_shape(optimizer(steps).init, params)
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
 
 
 def shards_of_state(fields: Mapping[str, Any]) -> int:

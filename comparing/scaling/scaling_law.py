@@ -7,8 +7,7 @@ The law is the third one of Hoffmann et al. 2022 (Chinchilla, arXiv:2203.15556),
 
     L(N, D) = E + A / N^alpha + B / D^beta        in nats per token
 
-by the least Huber loss of log L, from many starts. Intervals are those of a bootstrap over the
-points.
+by the least Huber loss of log L, from many starts. Intervals are of a bootstrap over the points.
 """
 
 import itertools
@@ -24,8 +23,7 @@ ENDS = (2.5, 97.5)  # percentiles of a bootstrap, the ends of an interval
 
 
 class Work(NamedTuple):
-    """FLOPs of training, forward and backward, for each token: those of N parameters are factor *
-    N^power.
+    """FLOPs of training for each token, of N parameters: factor * N^power.
 
     >>> KAPLAN.of_token(1e9)
     6000000000.0
@@ -42,8 +40,6 @@ KAPLAN = Work(6.0, 1.0)  # of large models (Kaplan et al. 2020, arXiv:2001.08361
 
 
 class Optimum(NamedTuple):
-    """What a budget is best spent on."""
-
     parameters: float
     tokens: float
     loss: float  # nats per token
@@ -65,10 +61,8 @@ class Law(NamedTuple):
 
     @property
     def falls(self) -> bool:
-        """Returns whether the loss falls with parameters and with tokens, so that there is an
-        optimum."""
-        found = np.array([self.A, self.alpha, self.B, self.beta])
-        return bool(np.isfinite(found).all() and (found > 0).all())
+        """Returns whether the loss falls with parameters and tokens, so that it has an optimum."""
+        return all(0 < x < math.inf for x in (self.A, self.alpha, self.B, self.beta))
 
     def loss(self, parameters, tokens):
         """Returns nats per token; takes numbers or arrays."""
@@ -78,18 +72,13 @@ class Law(NamedTuple):
     def optimum(self, flops: float, work: Work = KAPLAN) -> Optimum:
         """Returns the size and the tokens of the lowest loss that these FLOPs come to.
 
-        Args:
-          flops: of the whole training.
-          work: FLOPs of a token.
-
         >>> best = REPLICATED.optimum(5.76e23)
         >>> f"{best.parameters:.2g} parameters, {best.tokens:.2g} tokens"
         '7.2e+10 parameters, 1.3e+12 tokens'
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, since a fit to
-        # noise may have an A that is nearly more than a float holds.
+        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, since A may be huge.
         log_ratio = math.log(self.alpha / (work.power * self.beta))
         log_ratio += math.log(self.A) - math.log(self.B)
         log_ratio += self.beta * math.log(flops / work.factor)
@@ -99,34 +88,28 @@ class Law(NamedTuple):
 
 
 # For causal language models on web text.
-CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # as published
-# The same runs, fitted again by Besiroglu et al. 2024 (arXiv:2404.10102), who show that the
-# published numbers do not fit them; these do, and agree with the size of Chinchilla.
+CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # as published, which does not fit its runs
+# The same runs, fitted again by Besiroglu et al. 2024 (arXiv:2404.10102).
 REPLICATED = Law(1.82, 482.01, 0.3478, 2085.43, 0.3658)
 
 # Starts of the search, of the size that Hoffmann et al. try: log E, log A, alpha, log B, beta.
 _STARTS = tuple(itertools.product((-1.0, 0.5), (0.0, 10.0), (0.2, 1.0), (0.0, 10.0), (0.2, 1.0)))
-# Where a resample is searched from beside its own fit: from there alone a fit that is far out, as
-# to noise, would find itself each time.
+# Where a resample is searched from too: from the fit alone, one to noise would find itself again.
 _MIDDLE = (0.0, 5.0, 0.4, 5.0, 0.4)
 
 
 class Fit(NamedTuple):
-    """A law with its uncertainty."""
-
     law: Law
     low: Law  # ends of 95% intervals, of each number by itself
     high: Law
     resampled: tuple[Law, ...]  # of the bootstrap, which keep together what belongs together
 
     def interval_of_optimum(self, flops: float, work: Work = KAPLAN) -> tuple[Optimum, Optimum]:
-        """Returns the ends of the 95% intervals of the optimum's three numbers; all nan where there
-        are none, since more laws of the bootstrap than an interval leaves out at an end have no
-        optimum.
-        """
+        """Returns the ends of the 95% intervals of the optimum's three numbers; all nan where more
+        laws of the bootstrap than an interval leaves out at an end have no optimum."""
         optima = [law.optimum(flops, work) for law in self.resampled if law.falls]
         if len(optima) < len(self.resampled) * (1 - ENDS[0] / 100):
-            return Optimum(*[math.nan] * 3), Optimum(*[math.nan] * 3)
+            return (Optimum(math.nan, math.nan, math.nan),) * 2
         low, high = np.percentile(optima, ENDS, axis=0).tolist()
         return Optimum(*low), Optimum(*high)
 
@@ -142,12 +125,10 @@ def fit(
 
     Args:
       parameters, tokens, losses: of each run; the loss in nats per token.
-      resamples: of the bootstrap.
-      seed: of the bootstrap.
+      resamples, seed: of the bootstrap.
 
-    Raises ValueError for fewer than three sizes, three numbers of tokens or six different pairs of
-    them (the law has five numbers), for values that are not above 0, and for losses that do not
-    fall with both.
+    Raises ValueError for fewer than three sizes, three numbers of tokens or six pairs of them (the
+    law has five numbers), for values that are not above 0, and for losses that do not fall.
     """
     points = np.array([parameters, tokens, losses], np.float64)
     for run in points.T:
@@ -186,9 +167,10 @@ def fit(
 
 
 def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> Work:
-    """Returns the FLOPs of a token as they grow with the size of these models, by least squares of
-    logarithms. Of small models they are no fixed number for each parameter: embeddings, which take
-    few, are many of the parameters of the smallest.
+    """Returns the FLOPs of a token as they grow with the size of models, by least squares of logs.
+
+    Of small models they are no fixed number for each parameter: embeddings, which take few, are
+    many of the parameters of the smallest.
 
     >>> work = fit_work([1e5, 1e6], [4e5, 5e6])
     >>> round(work.of_token(1e5)), round(work.power, 3)
@@ -199,8 +181,7 @@ def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> W
 
 
 def _groups(values: np.ndarray) -> np.ndarray:
-    """Returns the number of each value's group, i[N]; those that are `ALIKE` its least one are in
-    it.
+    """Returns the number of each value's group, i[N], whose values are `ALIKE` its least one.
 
     >>> _groups(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
     [1, 0, 0]
@@ -225,7 +206,6 @@ def _as_law(x: np.ndarray) -> Law:
 
 
 def _search(points: np.ndarray, starts) -> np.ndarray:
-    """The numbers of the least Huber loss, of searches from each start."""
     from scipy.optimize import minimize
 
     found = [
@@ -236,20 +216,18 @@ def _search(points: np.ndarray, starts) -> np.ndarray:
 
 
 def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
-    """The Huber loss of log L over the points, and its gradient."""
+    """Returns the Huber loss of log L over the points, and its gradient."""
+    from scipy.special import huber
+
     (e, a, alpha, b, beta), (n, d) = x, np.log(points[:2])
     logs = np.stack([np.full_like(n, e), a - alpha * n, b - beta * d])
     most = logs.max(axis=0)
     total = most + np.log(np.exp(logs - most).sum(axis=0))
     share = np.exp(logs - total)
     rest = total - np.log(points[2])
-    inside = np.abs(rest) <= HUBER
-    value = np.where(inside, 0.5 * rest**2, HUBER * (np.abs(rest) - 0.5 * HUBER)).sum()
-    slope = np.where(inside, rest, HUBER * np.sign(rest))
+    value, slope = huber(HUBER, rest).sum(), np.clip(rest, -HUBER, HUBER)
     of_e, of_a, of_b = (slope * share).sum(axis=1)
     of_alpha = -(slope * share[1] * n).sum()
     of_beta = -(slope * share[2] * d).sum()
-    # In units of the squares' own size, so that the search ends at a tolerance that means
-    # something.
-    scale = HUBER**2
+    scale = HUBER**2  # of the squares, so that the tolerance of the search means something
     return value / scale, np.array([of_e, of_a, of_alpha, of_b, of_beta]) / scale
