@@ -3,8 +3,7 @@
     comparing.Comparison.budget = @budgets.text_tokens
     budgets.text_tokens.number = 400_000
 
-A budget is a function of a variant's plan that returns the steps of its runs. The schedules of its
-optimizer are stretched to these steps.
+A budget is a function of a variant's plan that returns the steps of its runs.
 """
 
 import itertools
@@ -27,18 +26,15 @@ TIMED = 20  # steps that a pilot times
 
 @checked
 def text_tokens(plan: Plan, *, number: Count) -> int:
-    """Returns the steps that read `number` tokens of text, before corruption; the last one reaches
-    it.
-
-    The tokens of the first `COUNTED` steps are counted in the rows that they will read.
-    """
+    """Returns the steps that read `number` tokens of text, before corruption, counted in the rows
+    that the first `COUNTED` of them will read."""
     total = per_step = 0.0
     for step, total in enumerate(_tokens_read(plan), 1):
         per_step = total / step
         if total >= number or step == COUNTED:
             break
     steps = step + math.ceil((number - total) / per_step) if total < number else step
-    return _affordable(plan, steps, lambda steps: steps * per_step, "text_tokens")
+    return _affordable(plan, steps, per_step, "text_tokens")
 
 
 def tokens_of(plan: Plan, steps: int) -> int:
@@ -49,30 +45,27 @@ def tokens_of(plan: Plan, steps: int) -> int:
 
 
 def model_flops(plan: Plan, *, number: float) -> int:
-    """Returns the steps whose forward and backward passes take `number` FLOPs, nearest to it.
+    """Returns the steps whose forward and backward passes take about `number` FLOPs.
 
-    Encoder and decoder count, all heads that training computes, and every slot, padding included;
-    recomputation does not, nor what corrupts the text. See `throughput.step_flops`.
+    All heads that training computes count, and every slot, padding included; recomputation does
+    not, nor what corrupts the text. See `throughput.step_flops`.
     """
-    of_a_step = step_flops(plan.recipe, plan.schedules)
-    steps = round(number / of_a_step)
-    return _affordable(plan, steps, lambda steps: steps * of_a_step, "model_flops")
+    per_step = step_flops(plan.recipe, plan.schedules)
+    return _affordable(plan, round(number / per_step), per_step, "model_flops")
 
 
 def seconds(plan: Plan, *, number: float) -> int:
     """Returns the steps that take `number` seconds on this machine, by a pilot of a few steps.
 
-    The pilot runs alone, on the cores that a run of the comparison will have. To compile, evaluate
-    and save is not counted. What it gives differs from time to time; a comparison keeps what it
-    gave first.
+    To compile, evaluate and save is not counted. The pilot's speed differs from time to time; a
+    comparison keeps the steps that it gave first.
     """
-    of_a_step = _seconds_of_a_step(plan)
-    steps = round(number / of_a_step)
-    return _affordable(plan, steps, lambda steps: steps * of_a_step, "seconds")
+    per_step = _seconds_of_a_step(plan)
+    return _affordable(plan, round(number / per_step), per_step, "seconds")
 
 
 def _tokens_read(plan: Plan) -> Iterator[int]:
-    """Yields the tokens of text in the rows up to each step."""
+    """Yields the number of tokens of text up to each step."""
     total = 0
     for rows in open_batches(plan):
         total += sum(int((group.segments > 0).sum()) for group in rows)
@@ -93,29 +86,25 @@ def _seconds_of_a_step(plan: Plan) -> float:
     return (time.monotonic() - started) / TIMED
 
 
-def _affordable(plan: Plan, steps: int, cost: Callable[[int], float], name: str) -> int:
+def _affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
     """Returns `steps`, or raises ValueError where a run cannot be so short: what it would cost."""
-    least = 1
+    least, settings = 1, flattened("", plan.run.optimizer)
     try:
         plan.run.optimizer(max(steps, 1))
     except ValueError:
-        warmups = [
-            n for path, n in flattened("", plan.run.optimizer) if path.endswith("warmup_steps")
-        ]
-        least = 1 + max(warmups, default=0)
+        least += max((n for path, n in settings if path.endswith("warmup_steps")), default=0)
     if steps >= least:
         return steps
     warmup = f", which its warm-up of {least - 1} steps needs" if least > 1 else ""
     raise ValueError(
         f"The budget pays for {steps} steps, expected {least} or more{warmup}: raise "
-        f"budgets.{name}.number to {_rounded_up(cost(least)):,} or more"
+        f"budgets.{name}.number to {_rounded_up(least * per_step):,} or more"
         + (", or lower the warm-up." if warmup else ", or give the run a smaller batch or model.")
     )
 
 
 def _rounded_up(number: float) -> int:
-    """Returns a number of three digits and zeros that is no smaller.
-
+    """
     >>> _rounded_up(83968), _rounded_up(41.2)
     (84000, 42)
     """

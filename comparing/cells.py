@@ -1,8 +1,7 @@
 """`Cell`: one variant with one seed, trained and measured.
 
-A cell's directory, runs/VARIANT/seed_S, is that of its run, and has beside the run's own files
-`compare.log`, `failure.txt` (see `failures`) and `evaluation/`, what each yardstick measured
-(see `kept_figures`).
+Its run's directory, runs/VARIANT/seed_S, also has `compare.log`, `failure.txt` (see `failures`) and
+`evaluation/`, what each yardstick measured (see `kept_figures`).
 """
 
 import dataclasses
@@ -27,19 +26,12 @@ from .facts import Facts
 from .failures import STOPPED, exit_status, failure_words
 from .figures import labelled, settings_in_words
 from .variants import RUNS, SHARED
-from .yardsticks.kept_figures import (
-    Measured,
-    forget_refusals,
-    measure,
-    read_measured,
-    write_measured,
-)
+from .yardsticks import kept_figures
+from .yardsticks.kept_figures import Measured
 from .yardsticks.subject import Subject
 
 
 class Cell(NamedTuple):
-    """One variant with one seed."""
-
     directory: str  # of the comparison
     variant: str
     seed: int
@@ -55,7 +47,7 @@ class Cell(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Its run's directory within that of the comparison, with "/"."""
+        """Its run's directory, relative to that of the comparison, with "/"."""
         return Path(self.run.run_dir).relative_to(self.directory).as_posix()
 
     @property
@@ -76,7 +68,9 @@ class Cell(NamedTuple):
     @property
     def measured(self) -> list[Measured | None]:
         """What each yardstick has measured; None of one that has not."""
-        return [read_measured(self.run.run_dir, self.run.steps, y) for y in self.yardsticks]
+        return [
+            kept_figures.read_measured(self.run.run_dir, self.run.steps, y) for y in self.yardsticks
+        ]
 
     @property
     def is_complete(self) -> bool:
@@ -103,52 +97,42 @@ def cells_of(
 ) -> list[Cell]:
     """Returns the cells of a comparison, by seed first, so that few seeds are soon complete.
 
-    A corpus that has a seed takes the cell's: so the order of documents varies with the seed, and
-    is the same for all variants of a seed.
+    A corpus that has a seed takes the cell's, so that all variants of a seed read the documents in
+    one order.
 
     Args:
       runs: of `variants.runs_of_variants`; their directory, seed and steps are set here.
       trusted: modules besides those that the comparison names itself.
     """
-    cells = []
-    directory, yardsticks = comparison.directory, tuple(comparison.yardsticks)
+    cells, directory = [], comparison.directory
     for seed in comparison.seeds:
         for variant, run in runs.items():
             folder = Path(directory) / RUNS / folder_of(variant) / f"seed_{seed}"
-            steps, corpus = facts[variant].steps, run.corpus
-            if "seed" in (parameters(bound(corpus).function) or {}):
-                corpus = Bound(bound(corpus).function, **{**bound(corpus).settings, "seed": seed})
-            run = dataclasses.replace(
-                run, run_dir=str(folder), corpus=corpus, seed=seed, steps=steps
-            )
+            one, corpus = facts[variant], bound(run.corpus)
+            if "seed" in (parameters(corpus.function) or {}):
+                seeded = Bound(corpus.function, **{**corpus.settings, "seed": seed})
+                run = dataclasses.replace(run, corpus=seeded)
+            run = dataclasses.replace(run, run_dir=str(folder), seed=seed, steps=one.steps)
             modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
-            cells.append(Cell(directory, variant, seed, run, facts[variant], yardsticks, modules))
+            yardsticks = tuple(comparison.yardsticks)
+            cells.append(Cell(directory, variant, seed, run, one, yardsticks, modules))
     return cells
 
 
 def train_and_measure(cell: Cell) -> int:
-    """Trains a run, or resumes it, then takes the measures that it lacks.
-
-    Returns an exit status; what went wrong is in the run's `failure.txt`.
-    """
+    """Trains a run, or resumes it, and takes the measures that it lacks; returns an exit status."""
     keep_compiled()
 
     def work() -> int:
-        if not _train(cell):
-            return STOPPED
+        if not cell.is_trained:
+            _link_shared(cell.directory, cell.run.run_dir)
+            console = Console(width=120, highlight=False)
+            if not trainer.train(cell.run, console, cell.trusted).finished:
+                return STOPPED
         _measure(cell)
         return 0
 
     return exit_status(cell.run.run_dir, work)
-
-
-def _train(cell: Cell) -> bool:
-    """Returns whether the run is trained; it is not where it was stopped."""
-    run = cell.run
-    if cell.is_trained:
-        return True
-    _link_shared(cell.directory, run.run_dir)
-    return trainer.train(run, Console(width=120, highlight=False), cell.trusted).finished
 
 
 def _link_shared(directory: str, run_dir: str) -> None:
@@ -168,15 +152,12 @@ def _link_shared(directory: str, run_dir: str) -> None:
 
 
 def _measure(cell: Cell) -> None:
-    """Takes the measures that a run lacks.
-
-    A yardstick that cannot measure such a model raises ValueError, whose words are kept for the
-    report. It is called again each time, since the cause may have been missing files.
+    """Takes the measures that a run lacks, and asks those again that could not measure it.
 
     Raises ValueError, once the others have measured, naming yardsticks that raised anything else.
     """
     run, broken = cell.run, []
-    forget_refusals(run.run_dir)
+    kept_figures.forget_refusals(run.run_dir)
     subject = Subject(run.run_dir, trusted=cell.trusted)
     for yardstick, measured in zip(cell.yardsticks, cell.measured):
         if measured is not None:
@@ -184,7 +165,7 @@ def _measure(cell: Cell) -> None:
         name = bound(yardstick).function.__name__
         print(f"Measuring {name} …", flush=True)
         try:
-            measured = Measured(measure(yardstick, subject), "")
+            measured = Measured(kept_figures.measure(yardstick, subject), "")
         except ValueError as error:
             traceback.print_exc()
             measured = Measured((), failure_words(error))
@@ -192,6 +173,6 @@ def _measure(cell: Cell) -> None:
             traceback.print_exc()
             broken.append(f"The yardstick {name}: {failure_words(error)}")
             continue
-        write_measured(run.run_dir, run.steps, yardstick, measured)
+        kept_figures.write_measured(run.run_dir, run.steps, yardstick, measured)
     if broken:
         raise ValueError(" ".join(broken))

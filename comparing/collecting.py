@@ -23,41 +23,35 @@ DIGITS = 5  # significant ones of a learning curve
 def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
     """Returns the runs of cells that are trained or have failed, and all of their figures."""
     c, variants = comparison, trained_variants(comparison)
-    order = list(variants)
     solved = {cell.variant: [cell.facts.solved] for cell in cells if cell.facts.solved}
     setup = ComparisonSetup(
         name=Path(c.directory).name,
         question=c.question,
         budget=budget_words(c.budget),
-        variants={
-            name: (*variant.lines, *solved.get(name, [])) for name, variant in variants.items()
-        },
+        variants={name: (*v.lines, *solved.get(name, [])) for name, v in variants.items()},
         reference=c.reference,
         about=c.about,
         scaling=isinstance(c.budget, Mapping),
     )
     ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
-    ended.sort(key=lambda cell: order.index(cell.variant))
+    ended.sort(key=lambda cell: list(variants).index(cell.variant))
     return Results(setup, [_trained_run(cell) for cell in ended], _measurements(ended))
 
 
 def _measurements(cells: Sequence[Cell]) -> list[Measurement]:
-    """Returns the figures of cells, of which those of one name can be compared.
-
-    Where a yardstick gives several units, as the bits per byte of a masked model are others than
-    those of a causal one, or comes with several settings, its name has which: "norm (power=4)".
-    """
-    found = [
+    """Returns the figures of cells, of which those of one name can be compared: where a yardstick
+    gives several units, or comes with several settings, its name has which: "norm (power=4)"."""
+    measures = [
         (cell, yardstick, measured.figures)
         for cell in cells
         for yardstick, measured in zip(cell.yardsticks, cell.measured)
         if measured is not None and measured.figures
     ]
     units: dict[str, set[str]] = {}
-    for *_, figures in found:
+    for *_, figures in measures:
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
     measurements = []
-    for cell, yardstick, figures in found:
+    for cell, yardstick, figures in measures:
         words = settings_in_words(yardstick, cell.yardsticks)
         words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
         for figure in figures:
@@ -119,8 +113,7 @@ def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
 
     "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than
     once, and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means
-    over `POINTS` groups of equally many points, so that little noise and few bytes remain. Points
-    that are not finite are left out.
+    over `POINTS` groups of equally many finite points.
     """
     entries, metrics = read_metrics(run_dir), _metrics(run_dir)
     tokens = tokens_by_step(entries)

@@ -26,15 +26,13 @@ class Comparison:
     Lines that end in `.gin` are files, the others bindings; later ones override earlier ones.
 
     Several budgets by name, {"250k": …, "750k": …}, train every variant on each of them: the
-    question is how the loss falls with size and text, a scaling law, and not which is better.
+    question is a scaling law, and not which is better.
     """
 
     directory: NonEmptyText  # for its runs, its results and its report
     question: NonEmptyText  # what is asked, in a sentence
-    base: Annotated[
-        Sequence[str], MinLen(1)
-    ]  # gin files and bindings of the run that all variants change
-    # By name: gin files and bindings after those of the base.
+    # Gin files and bindings: of the run that all variants change; and by name, those after them.
+    base: Annotated[Sequence[str], MinLen(1)]
     variants: Annotated[Mapping[str, Sequence[str]], MinLen(1)]
     # (training.Plan) -> steps, or several by name.
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
@@ -48,14 +46,12 @@ FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
 
 
 class Variant(NamedTuple):
-    """A variant as it is trained."""
-
     lines: Sequence[str]  # gin files and bindings after those of the base
     budget: Callable
 
 
 def trained_variants(comparison: Comparison) -> dict[str, Variant]:
-    """Returns what is trained with each seed, by name: the variants, each on every budget.
+    """Returns the variants by name, each on every budget where there are several.
 
     >>> from types import SimpleNamespace
     >>> one = SimpleNamespace(variants={"wide": ["WIDTH = 64"]}, budget={"1M": len, "4M": sum})
@@ -66,16 +62,14 @@ def trained_variants(comparison: Comparison) -> dict[str, Variant]:
 
 
 def _trained(c: Comparison) -> Iterator[tuple[str, Variant]]:
+    several = c.budget if isinstance(c.budget, Mapping) else {"": c.budget}
     for name, lines in c.variants.items():
-        if not isinstance(c.budget, Mapping):
-            yield name, Variant(lines, c.budget)
-        else:
-            for amount, budget in c.budget.items():
-                yield f"{name}, {amount}", Variant(lines, budget)
+        for amount, budget in several.items():
+            yield ", ".join(filter(None, (name, amount))), Variant(lines, budget)
 
 
 def folder_of(variant: str) -> str:
-    """Returns the name of a variant's folder: letters, digits, dots, dashes and underscores.
+    """Returns the name of a variant's folder.
 
     >>> folder_of("80/10/10"), folder_of("15%")
     ('80_10_10', '15_')
@@ -92,8 +86,7 @@ def check(comparison: Comparison) -> Comparison:
 
 
 def _mistakes(c: Comparison) -> Iterator[str]:
-    """Yields the mistakes of a comparison. What follows one takes for granted that there is
-    none."""
+    """Yields the mistakes of a comparison; what follows one takes for granted that there is none."""
     if "://" in c.directory:
         yield f"directory is on this machine's disk, got {c.directory}"
     for of, named in (("variants", c.variants), ("budget", c.budget)):
@@ -109,7 +102,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
             f"reference = {c.reference!r} goes with one budget: variants of several are not "
             "compared in pairs, a law is fitted to them. Leave it out"
         )
-    if c.reference is not None and c.reference not in c.variants:
+    if c.reference not in (None, *c.variants):
         yield (
             f"reference = {c.reference!r} is none of the variants: give one of "
             f"{', '.join(map(repr, c.variants))}, or None to compare all pairs"
@@ -125,7 +118,6 @@ def _mistakes(c: Comparison) -> Iterator[str]:
 
 
 def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
-    """Yields those of variants that cannot have folders of their own."""
     folders: dict[str, str] = {}
     for name in variants:
         folder = folder_of(name)

@@ -1,7 +1,4 @@
-"""`Facts` of a variant: what planning finds before it is trained.
-
-They are kept in runs/VARIANT/facts.json of the comparison's directory.
-"""
+"""`Facts` of a variant: what planning finds before it is trained, kept in its facts.json."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +20,13 @@ from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
 from .results import of_fields, read_record
-from .variants import RUNS, SHARED, runs_of_variants
+from .variants import RUNS, SET, SHARED, runs_of_variants
 
 FACTS = "facts.json"
 COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
-_SET = ("run_dir", "steps", "seed")  # fields of a run that the comparison sets
 
 
 class Facts(NamedTuple):
-    """What is known of a variant before it is trained."""
-
     settings: str  # of its run, as a gin file
     budget: str  # with its settings, which gave the steps
     steps: int
@@ -45,7 +39,6 @@ class Facts(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of a whole run."""
         return float(self.flops_per_step * self.steps)
 
     @property
@@ -72,8 +65,8 @@ def _path(directory: str, variant: str) -> Path:
 
 def facts_of(comparison: Comparison) -> dict[str, Facts]:
     """Returns the facts of the variants that have been planned."""
-    found = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
-    return {variant: facts for variant, facts in found.items() if facts is not None}
+    known = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
+    return {variant: facts for variant, facts in known.items() if facts is not None}
 
 
 def runs_with(
@@ -85,8 +78,7 @@ def runs_with(
 
 
 def settings_text(run: Run) -> str:
-    """Returns what a variant sets, as a gin file, without what the comparison sets."""
-    return gin_text({k: v for k, v in fields_of(run).items() if k not in _SET}).text
+    return gin_text({k: v for k, v in fields_of(run).items() if k not in SET}).text
 
 
 def check_unchanged(
@@ -101,10 +93,9 @@ def check_unchanged(
         changed = []
         if (budget := budget_text(variants[variant].budget)) != facts.budget:
             changed.append(f"the budget was {facts.budget}, is {budget}")
-        if facts.equal_to not in ("", comparison.reference):
-            reference = comparison.reference
+        if (was := facts.equal_to) not in ("", comparison.reference):
             changed.append(
-                f"its size was solved to equal {facts.equal_to!r}, is to equal {reference!r}"
+                f"its size was solved to equal {was!r}, is to equal {comparison.reference!r}"
             )
         if (text := settings_text(runs[variant])) != facts.settings:
             before, now = facts.settings.splitlines(), text.splitlines()
@@ -124,18 +115,13 @@ def check_unchanged(
 
 
 def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
-    """Plans the variants that have not been: their data, once for all, their steps and their size.
-
-    The reference comes first, which the sizes of others may be solved to equal.
-
-    Returns an exit status; what went wrong is in the directory's `failure.txt`.
-    """
+    """Plans the variants that have not been; first the reference, which others may be made equal to.
+    Returns an exit status."""
     c = comparison
     keep_compiled()
-    trained = trained_variants(c)
 
     def work() -> int:
-        for variant in sorted(trained, key=lambda variant: variant != c.reference):
+        for variant in sorted(trained_variants(c), key=lambda variant: variant != c.reference):
             if read_facts(c.directory, variant) is None:
                 try:
                     write_facts(c.directory, variant, _planned(c, variant, search_paths))
@@ -153,10 +139,10 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
         run = runs_of_variants(comparison, search_paths, {variant: solved})[variant]
         return dataclasses.replace(run, run_dir=shared)
 
-    solved = ""
+    solved, equal_to = "", ""
     if macro := macro_of(one.lines):
-        assert comparison.reference is not None  # by `comparison.check`
-        reference = read_facts(comparison.directory, comparison.reference)
+        equal_to = comparison.reference or ""  # never "", by `comparison.check`
+        reference = read_facts(comparison.directory, equal_to)
         assert reference is not None  # it was planned before
         solved = solved_line(macro, _matched(macro, run_with, reference))
     run = run_with(solved)
@@ -172,12 +158,11 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
         flops_per_step=step_flops(final.recipe, final.schedules),
         platform=jax.default_backend(),
         solved=solved,
-        equal_to=comparison.reference or "" if solved else "",
+        equal_to=equal_to,
     )
 
 
 def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:
-    """Returns the number for which a variant is nearest to the reference, by its model's shapes."""
     run = run_with(solved_line(macro, 1))
     first = plan(run, open_corpus(run))
     rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)

@@ -1,5 +1,4 @@
-"""Sizes that a comparison solves, so that a variant equals the reference in parameters or FLOPs a
-token.
+"""Sizes that a comparison solves, so that variants are equal in parameters or FLOPs a token.
 
     "causal": ["models/decoder_tiny.gin", "models.decoder.mlp_dim = %EQUAL_PARAMETERS"]
 
@@ -32,12 +31,11 @@ def macro_of(lines: Sequence[str]) -> str | None:
 
 
 def solved_line(macro: str, number: int) -> str:
-    """Returns the line that gives a macro its number."""
     return f"{macro} = {number}"
 
 
 def macro_of_solved(lines: Sequence[str]) -> str | None:
-    """Returns the macro that lines were solved for, where a `solved_line` is among them."""
+    """Returns the macro of the `solved_line` among lines; None where there is none."""
     return next((found[1] for line in lines if (found := _GIVEN.fullmatch(line))), None)
 
 

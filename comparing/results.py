@@ -1,4 +1,4 @@
-"""`Results`: the runs of a comparison and what was measured of them, as a value and as files.
+"""`Results`: what is kept of a comparison, as a value and as files.
 
     DIR/comparison.json   the question, the variants, the budget
     DIR/runs.jsonl        a line for each run: its cost, its learning curves, or why it failed
@@ -27,8 +27,6 @@ Curve = tuple[tuple[float, float], ...]  # (text tokens read, value), in order
 
 
 class ComparisonSetup(NamedTuple):
-    """A comparison in words and names."""
-
     name: str
     question: str  # a sentence
     budget: str  # what was equal, in words: "400,000 text tokens"; several, if `scaling`
@@ -39,7 +37,7 @@ class ComparisonSetup(NamedTuple):
 
 
 class TrainedRun(NamedTuple):
-    """One variant trained with one seed: what it cost, or why it failed."""
+    """What a variant with a seed cost, or why it failed."""
 
     variant: str
     seed: int
@@ -55,13 +53,10 @@ class TrainedRun(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of the training."""
         return self.flops_per_token * self.text_tokens
 
 
 class Measurement(NamedTuple):
-    """One figure of one run."""
-
     variant: str
     seed: int
     run: str  # as in `TrainedRun`
@@ -75,17 +70,16 @@ class Results(NamedTuple):
 
 
 def write(directory: str | Path, results: Results) -> None:
-    """Writes the three files of `results`, sorted, each whole or not at all.
+    """Writes the three files of `results`, each whole or not at all.
 
     Lines come by variant in the comparison's order, then by seed; the figures of a run keep theirs.
     """
-    folder = Path(directory)
-    order = {name: k for k, name in enumerate(results.setup.variants)}
+    _check_variants(results)
+    folder, variants = Path(directory), list(results.setup.variants)
 
     def key(one: TrainedRun | Measurement) -> tuple[int, int]:
-        return order[one.variant], one.seed
+        return variants.index(one.variant), one.seed
 
-    _check_variants(results)
     whole_files.write_json(folder / COMPARISON, results.setup._asdict())
     write_lines(folder / RUNS, [run._asdict() for run in sorted(results.runs, key=key)])
     lines = [
@@ -98,8 +92,7 @@ def write(directory: str | Path, results: Results) -> None:
 def read(directory: str | Path) -> Results:
     """Returns what `write` wrote; a figure that was no finite number is nan.
 
-    Raises ValueError, naming the file, where one is missing or damaged, and for runs of other
-    variants than those of the comparison.
+    Raises ValueError, naming the file, where one is missing or damaged.
     """
     folder = Path(directory)
     if not (folder / COMPARISON).exists():
@@ -135,20 +128,16 @@ def _measurement(record: Mapping[str, Any]) -> Measurement:
 
 
 def _check_variants(results: Results) -> None:
-    """Raises ValueError for runs and figures of other variants."""
-    unknown = {one.variant for one in results.runs} | {m.variant for m in results.measurements}
-    if unknown := unknown - set(results.setup.variants):
-        raise ValueError(
-            f"Got a run of {', '.join(sorted(unknown))}, expected one of "
-            f"{', '.join(results.setup.variants)}."
-        )
+    names = {run.variant for run in results.runs} | {m.variant for m in results.measurements}
+    if unknown := sorted(names - set(results.setup.variants)):
+        known = ", ".join(results.setup.variants)
+        raise ValueError(f"Got a run of {', '.join(unknown)}, expected one of {known}.")
 
 
 def read_record(path: Path, build: Callable[[Any], One]) -> One:
     """Returns what `build` makes of the value of a JSON file.
 
-    Raises ValueError, naming the file, where it is damaged, or holds what `build` cannot take, as
-    one that another version wrote may.
+    Raises ValueError, naming the file, where it is damaged or of another version.
     """
     value = whole_files.read_json(path)
     try:
@@ -160,8 +149,7 @@ def read_record(path: Path, build: Callable[[Any], One]) -> One:
 def of_fields(kind: type[One], record: Mapping[str, Any]) -> One:
     """Returns the NamedTuple of these fields.
 
-    Raises TypeError for other fields, and for a value of another type than its field's, where that
-    is a plain one such as `int`.
+    Raises TypeError for other fields, and for a value that is not of its field's plain type.
     """
     value = kind(**record)
     for name, expected in kind.__annotations__.items():
@@ -184,6 +172,5 @@ def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[On
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a line of JSON for each record, all or none."""
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     whole_files.write_text(path, "".join(lines))

@@ -1,5 +1,4 @@
-"""Comparisons and the runs of their variants, read from gin files and checked to share their
-data."""
+"""Comparisons and the runs of their variants, read from gin files."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
 
 RUNS, SHARED = "runs", "shared"  # folders of a comparison's directory
-_SOLVED = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields that the comparison sets
+SET = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields of runs that the comparison sets
 
 
 def read_comparison(
@@ -22,7 +21,7 @@ def read_comparison(
     search_paths: Sequence[str] = (),
     trusted: Sequence[str] = (),
 ) -> Comparison:
-    """Returns the comparison of a gin file: `gin_configs/comparisons/NAME.gin`, or one's own.
+    """Returns the comparison of `gin_configs/comparisons/NAME.gin`, or of a gin file of one's own.
 
         read_comparison("masking_rate", ["SEEDS = [0, 1, 2]"])
 
@@ -65,9 +64,8 @@ def runs_of_variants(
       solved: by variant, the `matching.solved_line` of those that have one. A number that has not
         been solved is 1, so that all else can be checked.
 
-    Raises ValueError, naming the variant, for lines that cannot be read, for those that set what
-    the comparison sets, and for variants without common data; and for a base whose runs would share
-    their checkpoints.
+    Raises ValueError for lines that cannot be read, or that set what the comparison sets, and for
+    variants without common data.
     """
     c = comparison
     base = read_lines(c.base, search_paths)
@@ -86,7 +84,7 @@ def runs_of_variants(
             run = as_run(fields)
         except ValueError as error:
             raise ValueError(f"The variant {name!r}: {error}") from error
-        if changed := [field for field in _SOLVED if fields.get(field) != base.get(field)]:
+        if changed := [field for field in SET if fields.get(field) != base.get(field)]:
             raise ValueError(
                 f"The variant {name!r} sets training.Run.{changed[0]} = "
                 f"{fields.get(changed[0])!r}, which a comparison sets by its directory, its budget "
@@ -99,19 +97,19 @@ def runs_of_variants(
 
 
 def _check_common_data(runs: Mapping[str, Run]) -> None:
-    """Raises ValueError for variants of which figures would be of different text, or tokens."""
+    """Raises ValueError for variants whose figures would be of different text, or tokens."""
     (first, run), *others = runs.items()
     now = dict(flattened("corpus", run.corpus))
     for name, other in others:
         also = dict(flattened("corpus", other.corpus))
-        differing = [key for key in {**now, **also} if now.get(key, "") != also.get(key, "")]
+        differing = [
+            f"{key} is {now.get(key, 'not set')!r} and {also.get(key, 'not set')!r}"
+            for key in now | also
+            if now.get(key, "") != also.get(key, "")
+        ]
         if differing:
             raise ValueError(
                 f"The variants {first!r} and {name!r} have no common data, so no figure of theirs "
-                "can be compared: "
-                + "; ".join(
-                    f"{key} is {now.get(key, 'not set')!r} and {also.get(key, 'not set')!r}"
-                    for key in differing
-                )
-                + ". Give all variants one corpus and one vocabulary."
+                f"can be compared: {'; '.join(differing)}. Give all variants one corpus and one "
+                "vocabulary."
             )

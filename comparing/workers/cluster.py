@@ -93,39 +93,34 @@ def _read_job(cell: Cell) -> tuple[str | None, str | None]:
 
 
 def _write_job(cell: Cell, ticket: str, number: str | None) -> None:
-    record = {"ticket": ticket, "number": number}
-    whole_files.write_json(Path(cell.run.run_dir) / JOB, record)
+    whole_files.write_json(Path(cell.run.run_dir) / JOB, {"ticket": ticket, "number": number})
 
 
-class _Call:
+class _Call(NamedTuple):
     """What a job calls; submitit calls it again when its time was over.
 
-    It goes by a ticket, which was written down before the job was submitted: a command that was
-    killed before it could write the job's number leaves a job that nobody knows. Such a job makes
-    itself known when it begins, and does not train once a later command has given the run to
-    another job.
+    Its ticket is written down before the job is submitted: a command that is killed before it
+    writes the job's number leaves a job that nobody knows. Such a job makes itself known when it
+    begins, and does not train once a later command has given the run to another job.
     """
 
-    def __init__(self, cell: Cell, ticket: str):
-        self._cell, self._ticket = cell, ticket
+    cell: Cell
+    ticket: str
 
     def __call__(self) -> int:
         from submitit import JobEnvironment
 
-        cell = self._cell
+        cell, ticket = self
         latest, _ = _read_job(cell)
-        if latest != self._ticket:
+        if latest != ticket:
             print(f"A later command has given {cell.run.run_dir} to another job.", flush=True)
             return STOPPED
-        _write_job(cell, self._ticket, JobEnvironment().job_id)
+        _write_job(cell, ticket, JobEnvironment().job_id)
         log = Path(cell.run.run_dir) / LOG
         print(f"It prints to {log}", flush=True)
-        with (
-            open(log, "a") as file,
-            contextlib.redirect_stdout(file),
-            contextlib.redirect_stderr(file),
-        ):
-            return train_and_measure(cell)
+        with open(log, "a") as file:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                return train_and_measure(cell)
 
     def checkpoint(self) -> Any:
         from submitit.helpers import DelayedSubmission
@@ -134,8 +129,7 @@ class _Call:
 
 
 class _Job:
-    """A job as a `worker_processes.Process`; one that is terminated is left to the cluster, where
-    the same command finds it again."""
+    """A job as a `Process`; one that is terminated is left for the same command to find again."""
 
     def __init__(self, job: Any, run_dir: str):
         self._job, self._run_dir, self._left = job, run_dir, False

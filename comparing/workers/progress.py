@@ -1,5 +1,6 @@
 """Shows how far a comparison is: runs done, the step of each that is in work, and the time left."""
 
+import statistics
 import time
 from collections.abc import Sequence
 
@@ -19,9 +20,7 @@ class ComparisonProgress:
     """Bars in a terminal; where the output is a log, a line for each run that begins or ends.
 
     Args:
-      console: to show it on.
-      cells: that will be run.
-      complete: the number of runs that are complete already.
+      cells: that will be run, besides those that are complete already.
     """
 
     def __init__(self, console: Console, cells: Sequence[Cell], complete: int):
@@ -38,9 +37,9 @@ class ComparisonProgress:
         self._began = self._printed = time.monotonic()
         self._refreshed = 0.0
         self._first = self._shares_done()
+        self._running: list[str] = []
         self._started: dict[str, float] = {}  # when, by name
         self._trained: dict[str, float] = {}  # when, by name, as far as is known
-        self._ended: set[str] = set()
         # Seconds of training and of measuring, of runs that did both since the beginning.
         self._seconds = [0.0, 0.0]
 
@@ -52,14 +51,14 @@ class ComparisonProgress:
         self._bars.stop()
 
     def __call__(self, running: Sequence[Cell], failed: Sequence[Cell]) -> None:
-        now, names = time.monotonic(), {cell.name for cell in running}
-        for name in [cell.name for cell in running if cell.name not in self._started]:
+        now, names = time.monotonic(), [cell.name for cell in running]
+        for name in [name for name in names if name not in self._started]:
             self._started[name] = now
             self._line(f"{name}: started")
         failures = {cell.name: cell for cell in failed}
-        ended = [n for n in self._started if n not in names and n not in self._ended]
+        ended = [name for name in self._running if name not in names]
+        self._running = names
         for name in ended:
-            self._ended.add(name)
             if name in self._tasks:
                 self._bars.remove_task(self._tasks.pop(name))
             if name in failures:
@@ -76,7 +75,7 @@ class ComparisonProgress:
 
     def _refresh(self, running: Sequence[Cell], failed: set[str], now: float) -> None:
         share, before = self._share(self._shares_done(), failed), self._share(self._first, set())
-        done = self._complete + len(self._ended) - len(failed)
+        done = self._complete + len(self._started) - len(running) - len(failed)
         words = f"{done}/{self._complete + len(self._cells)} runs"
         if failed:
             words += f", {len(failed)} failed"
@@ -98,22 +97,20 @@ class ComparisonProgress:
 
     def _shares_done(self) -> dict[str, tuple[float, float]]:
         """Returns the shares of each run's steps and of its yardsticks that are done."""
-        done = {}
-        for cell in self._cells:
-            measured = [each is not None for each in cell.measured]
-            trained = min(cell.last_step / cell.run.steps, 1.0)
-            done[cell.name] = trained, sum(measured) / len(measured)
-        return done
+        measured = {c.name: [one is not None for one in c.measured] for c in self._cells}
+        return {
+            c.name: (min(c.last_step / c.run.steps, 1.0), statistics.fmean(measured[c.name]))
+            for c in self._cells
+        }
 
     def _share(self, done: dict[str, tuple[float, float]], failed: set[str]) -> float:
         """Returns the share of all FLOPs that is done; a run that failed has none left."""
         measuring = self._seconds[1] / sum(self._seconds) if all(self._seconds) else MEASURING
-        total = spent = 0.0
-        for cell in self._cells:
-            trained, measured = (1.0, 1.0) if cell.name in failed else done[cell.name]
-            total += cell.facts.flops
-            spent += cell.facts.flops * ((1 - measuring) * trained + measuring * measured)
-        return spent / total
+        of_cells = [(1.0, 1.0) if c.name in failed else done[c.name] for c in self._cells]
+        shares = [
+            (1 - measuring) * trained + measuring * measured for trained, measured in of_cells
+        ]
+        return statistics.fmean(shares, [cell.facts.flops for cell in self._cells])
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:

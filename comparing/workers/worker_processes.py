@@ -38,8 +38,7 @@ def cores_of_workers(workers: int | None) -> list[list[int]]:
     """Returns the cores of each worker, of those that this process may use, as equal as can be.
 
     None: one worker a core. On two cores two small runs at a time, each on one, take 12% less of
-    the processor for a step than one run on both, and none waits while another starts or is
-    evaluated.
+    the processor for a step than one run on both.
 
     Raises ValueError where there are more workers than cores.
     """
@@ -80,13 +79,10 @@ def start_process(
 
 def start_cell(cell: Cell, cores: Sequence[int]) -> Process:
     """Starts the process of a cell on this machine."""
-    log = Path(cell.run.run_dir) / LOG
-    return start_process(log, cores, train_and_measure, cell)
+    return start_process(Path(cell.run.run_dir) / LOG, cores, train_and_measure, cell)
 
 
 class Worker(NamedTuple):
-    """A cell that is in work."""
-
     cell: Cell
     process: Process
     cores: Sequence[int]
@@ -98,11 +94,9 @@ def run_cells(
     shares: Sequence[Sequence[int]],
     watch: Callable[[Sequence[Cell], Sequence[Cell]], None],
 ) -> list[Cell]:
-    """Runs cells, as many at once as there are shares of cores. Returns those that failed, of which
-    `failure_of` has the reason.
+    """Runs cells in order, as many at once as there are shares of cores; returns those that failed.
 
     Args:
-      cells: in the order in which they are started.
       start: `start_cell`, or that of a cluster.
       shares: the cores of each process at a time.
       watch: called with the cells that run and those that failed so far, a few times a second.
@@ -135,14 +129,13 @@ def run_cells(
 
 def _note_failure(cell: Cell, status: int) -> None:
     """Writes why a cell failed where its process could not, as where a signal ended it."""
-    if failure_of(cell.run.run_dir):
-        return
     words = f"its process ended with status {status}"
     if status < 0:
         name = signal.Signals(-status).name
         words = f"its process was ended by {name}"
         words += ", as Linux does where memory is short" * (name == "SIGKILL")
-    write_failure(cell.run.run_dir, words)
+    if not failure_of(cell.run.run_dir):
+        write_failure(cell.run.run_dir, words)
 
 
 def _stop(processes: Sequence[Process]) -> None:
@@ -159,11 +152,7 @@ def _stop(processes: Sequence[Process]) -> None:
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
     """Has SIGTERM raise KeyboardInterrupt, as Ctrl-C does."""
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
