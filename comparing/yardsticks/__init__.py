@@ -24,19 +24,9 @@ from .text_pairs import pair_accuracy
 from .word_senses import word_in_context
 
 YARDSTICKS: dict[str, Callable] = {
-    "loss_under": loss_under,
-    "bits_per_byte": bits_per_byte,
-    "minimal_pairs": minimal_pairs,
-    "classify": classify,
-    "tag": tag,
-    "pairs": pairs,
-    "retrieve": retrieve,
-    "finetune": finetune,
-    "rank_classes": rank_classes,
-    "fill_in": fill_in,
-    "word_in_context": word_in_context,
-    "continuation": continuation,
-    "infilling": infilling,
-    "pair_accuracy": pair_accuracy,
-    "cost": cost,
+    yardstick.__name__: yardstick
+    for yardstick in (
+        *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
+        *(rank_classes, fill_in, word_in_context, continuation, infilling, pair_accuracy, cost),
+    )
 }

@@ -1,12 +1,12 @@
 """Minimal pairs: does a model find a right text likelier than a wrong one that hardly differs?
 
-The pairs are made of Python's own library (`comparing.yardsticks.parts.python_pairs`), of the files
-that no run trains on, or are those of BLiMP (Warstadt et al. 2020, arXiv:1912.00582), where a user
-has its files.
+The pairs are made of Python's own library (`comparing.yardsticks.parts.python_pairs`), or are those
+of BLiMP (Warstadt et al. 2020, arXiv:1912.00582), where a user has its files.
 """
 
 import json
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,32 +25,37 @@ TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make
 
 @checked
 def minimal_pairs(subject: Subject, *, pairs: Count = 32, blimp: str | None = None) -> list[Figure]:
-    """Share of minimal pairs whose right text is likelier, the mean over kinds; a tie is half a
-    point.
+    """Share of minimal pairs whose right text is likelier, the mean over kinds; ties count half.
 
     A text's log-probability is the sum over its tokens; a masked model's pseudo-log-likelihood, of
     each given all others, as in Salazar et al. 2020. A model that reads and writes is given the
     tokens that both texts begin with, and scored on the rest. Of Python's library only pairs of
-    equally many tokens count, so that constant outputs give .5 exactly; BLiMP's count as they are
-    published.
+    equally many tokens count, so that constant outputs give .5 exactly.
 
     Args:
       pairs: of each kind.
       blimp: a folder of BLiMP's JSONL files; its kinds are the `UID`s.
 
-    Raises ValueError for a model that predicts no text, files that hold no pairs, a run that was
-    trained on the library's files that are held out here, and fewer pairs than 1.
+    Raises ValueError for a model that predicts no text, files that hold no pairs, and a run that
+    was trained on the library's files that are held out here.
     """
     trained = subject.trained
     reading = reading_of(trained)
-    given = blimp_pairs(blimp, pairs) if blimp else _own_pairs(subject, pairs)
+    if blimp:
+        known = comparable = blimp_pairs(blimp, pairs)
+    else:
+        subject.check_library_unseen()
+        known = python_pairs(split_documents(library_documents())["heldout"], pairs)
+        lengths = [
+            (len(trained.encode(pair.good)), len(trained.encode(pair.bad))) for pair in known
+        ]
+        comparable = [pair for pair, (good, bad) in zip(known, lengths) if good == bad]
     points: dict[str, list[float]] = {}
-    comparable = [pair for pair in given if blimp or _same_length(trained, pair)]
     for pair, point in zip(comparable, scored(trained, reading, comparable)):
         points.setdefault(pair.kind, []).append(point)
     if not points:
         raise ValueError("No pair has equally many tokens in both texts: give more pairs.")
-    left = len(given) - len(comparable)
+    left = len(known) - len(comparable)
     note = f"{len(comparable)} pairs" + (f"; {left} left out, of unequal length" if left else "")
     shares = {kind: statistics.fmean(some) for kind, some in points.items()}
     mean = statistics.fmean(shares.values())
@@ -67,31 +72,20 @@ def scored(trained: Trained, reading: LikelihoodForm, pairs: Sequence[MinimalPai
         good, bad = trained.encode(pair.good), trained.encode(pair.bad)
         shared = _shared(good, bad) if reading.kind in AFTER_READING else 0
         texts += [(good[:shared], good[shared:]), (bad[:shared], bad[shared:])]
-    found = [math.fsum(one) for one in log_probs(trained, reading, texts)]
-    return [_point(good, bad) for good, bad in zip(found[::2], found[1::2])]
-
-
-def _point(good: float, bad: float) -> float:
-    return 0.5 if math.isclose(good, bad, rel_tol=TIE) else float(good > bad)
+    sums = [math.fsum(one) for one in log_probs(trained, reading, texts)]
+    return [
+        0.5 if math.isclose(good, bad, rel_tol=TIE) else float(good > bad)
+        for good, bad in zip(sums[::2], sums[1::2])
+    ]
 
 
 def _shared(good: Sequence[int], bad: Sequence[int]) -> int:
     """Returns how many tokens both begin with, and at least one is left of each."""
-    most = min(len(good), len(bad)) - 1
-    return next((k for k in range(most) if good[k] != bad[k]), most)
-
-
-def _same_length(trained: Trained, pair: MinimalPair) -> bool:
-    return len(trained.encode(pair.good)) == len(trained.encode(pair.bad))
-
-
-def _own_pairs(subject: Subject, count: int) -> list[MinimalPair]:
-    subject.check_library_unseen()
-    return python_pairs(split_documents(library_documents())["heldout"], count)
+    return len(os.path.commonprefix([good[:-1], bad[:-1]]))
 
 
 def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
-    """Returns the first `count` pairs of each of a folder's JSONL files, by their `UID`.
+    """Returns the first `count` pairs of each `UID` of a folder's JSONL files.
 
     Raises ValueError, with file and line, for what is no such file, or a folder without any.
     """

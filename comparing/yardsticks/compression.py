@@ -1,8 +1,7 @@
 """Bits per byte of held-out text, under the name of what a model can compute of it.
 
 Held-out documents are cut into rows, the same for every run of a corpus. A token is predicted from
-its row alone, so the first one of a causal model's row from nothing. Every token counts once; ends
-of documents are not counted. Bytes are those of the text in UTF-8.
+its row alone, and counts once; ends of documents do not. Bytes are those of the text in UTF-8.
 """
 
 import math
@@ -77,19 +76,12 @@ def bits_per_byte(
     positions: AtLeastTwo = 2000,
     draws: Even = 8,
 ) -> list[Figure]:
-    """Bits per byte of held-out text; the unit is what they are of.
+    """Bits per byte of held-out text, of what the unit says: see `UNITS` and `NOTES`.
 
-        bits per byte                of a causal model: its exact likelihood of the text
-        bits per byte, upper bound   of masked diffusion: the bound on its likelihood
-        conditional bits per byte    of one that reads and writes: second halves, given the first;
-                                     of one that was never trained to complete a text, ", by a
-                                     blank" that the second half fills, or ", by restoring" all
-        pseudo bits per byte         of a masked model: each token given all others (Salazar et al.
-                                     2020, arXiv:1910.14659)
-
-    Figures of different units are not comparable: to predict a token between others is easier than
-    after others. The baseline predicts the same tokens by their frequencies in training text. What
-    is drawn has a standard error, as a part.
+    Figures of different units are not comparable: to predict a token between others, as for pseudo
+    bits per byte (Salazar et al. 2020, arXiv:1910.14659), is easier than after others. The baseline
+    predicts the same tokens by their frequencies in training text. What is drawn has a standard
+    error, as a part.
 
     Args:
       tokens: of held-out text.
@@ -104,20 +96,16 @@ def bits_per_byte(
     trained, corpus = subject.trained, subject.plan.corpus
     reading = reading_of(trained)
     rows = heldout_rows(corpus, tokens, row_tokens)
-    predicted = [row.tokens for row in rows]
-    if reading.kind in AFTER_READING:
-        pairs = [
-            (row.tokens[: row.tokens.size // 2], row.tokens[row.tokens.size // 2 :]) for row in rows
-        ]
-        predicted = [rest for _, rest in pairs]
-        nats = Nats(_nats(log_probs(trained, reading, pairs)))
-    elif reading.kind == EXACT:
-        nats = Nats(_nats(log_probs(trained, reading, [([], row) for row in predicted])))
-    elif reading.kind == PSEUDO:
+    halved = reading.kind in AFTER_READING
+    pairs = [np.split(row.tokens, [row.tokens.size // 2 if halved else 0]) for row in rows]
+    predicted = [rest for _, rest in pairs]
+    if reading.kind == PSEUDO:
         nats = pseudo_nats(trained, predicted, positions)
-    else:
+    elif reading.kind == BOUND:
         nats = diffusion_nats(trained, predicted, draws)
-    size = sum(row.rest_bytes if reading.kind in AFTER_READING else row.bytes for row in rows)
+    else:
+        nats = Nats(-math.fsum(x for one in log_probs(trained, reading, pairs) for x in one))
+    size = sum(row.rest_bytes if halved else row.bytes for row in rows)
     bits = 1 / math.log(2) / size  # a byte, of a nat of the whole text
     baseline = unigram_nats(corpus, predicted, 8 * tokens) * bits
     unit, note = UNITS[reading.kind], f"{NOTES[reading.kind]}; rows of {row_tokens} tokens"
@@ -130,9 +118,8 @@ def bits_per_byte(
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:
     """Returns rows of the first held-out documents, of `row_tokens` and fewer at their ends.
 
-    Bytes are differences of decoded stretches that begin a row earlier, for a token that is decoded
-    alone may lose its space, and part of a character is no text. A last row of one token is left
-    out.
+    Bytes are differences of decoded pieces that begin a row earlier, for a token that is decoded
+    alone may lose its space, and part of a character is no text.
     """
     if corpus.codec is None:
         raise ValueError(
@@ -143,7 +130,6 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
     for piece in corpus.heldout(tokens):
         document = piece.tokens[:tokens]
         tokens -= document.size
-
         for first in range(0, document.size - 1, row_tokens):
             row = document[first : first + row_tokens]
             before = document[max(first - row_tokens, 0) :]  # what comes before the row, and it
@@ -161,8 +147,7 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
 
 
 def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
-    """Returns the nats of these tokens by their frequencies in the first `tokens` of training
-    text."""
+    """Returns the nats of these tokens by their frequencies in `tokens` of training text."""
     stream, counts = corpus.train(0, 1), np.zeros((2, corpus.ids.size))
     while counts[0].sum() < tokens:
         counts[0] += np.bincount(stream.next_document().tokens, minlength=corpus.ids.size)
@@ -172,8 +157,7 @@ def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> flo
 
 
 def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) -> Nats:
-    """Returns the pseudo-log-likelihood of all tokens, estimated from so many of their
-    positions."""
+    """Returns the pseudo-log-likelihood of all tokens, estimated from some of their positions."""
     every = [(row, k) for row, tokens in enumerate(rows) for k in range(tokens.size)]
     count = min(positions, len(every))
     drawn = np.random.default_rng(SEED).choice(len(every), count, replace=False)
@@ -200,7 +184,3 @@ def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: Even) ->
     nats = [-x.sum() * tokens.size / x.size for x, (tokens, _) in zip(found, hidden)]
     halves = np.reshape(nats, (len(rows), 2, draws // 2)).mean(-1)
     return Nats(float(halves.mean(1).sum()), float(np.sqrt(np.sum(np.diff(halves) ** 2) / 4)))
-
-
-def _nats(found: Sequence[np.ndarray]) -> float:
-    return -math.fsum(x for one in found for x in one)

@@ -22,7 +22,7 @@ NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the s
 
 @checked
 def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
-    """What a run took to get where it is: FLOPs for each token of text, and what they paid for.
+    """What a run took: FLOPs for each token of text, and what they paid for.
 
         cost                            FLOPs, forward and backward, for each token of text
         cost/targets_per_token          losses for each token of text, in corrupted batches
@@ -31,8 +31,7 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
         cost/tokens_seen                tokens of text up to the checkpoint, before corruption
         cost/seconds_per_step           the median of what the run logged, on its own machine
 
-    Every token of a causal model is a target; of masked language modelling one in seven. A run that
-    logged no speed has no seconds. None of them is better or worse by itself.
+    A run that logged no speed has no seconds. None of them is better or worse by itself.
 
     Args:
       steps: whose batches are corrupted, to count their targets.
@@ -73,7 +72,6 @@ def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
 
 
 def _targets(recipe: Recipe, key, rows) -> dict:
-    """Returns the targets of each term in a step's rows; no model is run."""
     params = unboxed(abstract_params(recipe.model))
     found: dict = {}
     for batch in make_batches(recipe, key, rows):
@@ -87,9 +85,9 @@ def _targets(recipe: Recipe, key, rows) -> dict:
 
 def seconds_per_step(run_dir: str, step: int) -> float | None:
     """Returns the median over what the run logged up to a step; None where it logged no speed."""
-    found = [
+    seconds = [
         entry["text_tokens"] / entry["tokens_per_second"]
         for entry in read_metrics(run_dir)
         if entry["step"] <= step and "tokens_per_second" in entry
     ]
-    return statistics.median(found) if found else None
+    return statistics.median(seconds) if seconds else None

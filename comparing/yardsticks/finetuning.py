@@ -27,8 +27,7 @@ def finetune(
 ) -> list[Figure]:
     """How many held-out texts does the model classify rightly after fine-tuning?
 
-    The recipe and its head are those of `comparing.yardsticks.parts.finetuning_recipe`, of all
-    architectures the same.
+    The recipe is that of `comparing.yardsticks.parts.finetuning_recipe`.
 
         finetune(subject, task="glue_mrpc", steps=500, data_dir="tfds")
 
@@ -40,20 +39,20 @@ def finetune(
 
     Raises ValueError as `class_task`.
     """
-    found = class_task(subject, task, module, data_dir)
-    classes = found.classes
-    learnt = finetuned(
+    examples = class_task(subject, task, module, data_dir)
+    classes, labels_N = np.unique(examples.labels["train"], return_inverse=True)
+    model = finetuned(
         subject.trained,
-        found.texts["train"],
-        np.array([classes.index(label) for label in found.labels["train"]]),
-        classes=len(classes),
+        examples.texts["train"],
+        labels_N,
+        classes=classes.size,
         steps=steps,
         peaks=peaks,
         batch_size=batch_size,
         tokens=tokens,
     )
-    predicted = [classes[k] for k in learnt.predict(found.texts["validation"])]
+    predicted = classes[model.predict(examples.texts["validation"])].tolist()
     return [
-        *class_figures("finetune", found, predicted, classes_by_words(found)),
-        Figure("finetune/peak", learnt.peak, "learning rate", NEITHER),
+        *class_figures("finetune", examples, predicted, classes_by_words(examples)),
+        Figure("finetune/peak", model.peak, "learning rate", NEITHER),
     ]

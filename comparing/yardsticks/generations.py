@@ -5,7 +5,7 @@ import difflib
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...constraints import Count, checked
 from ...inference import Decoding, Options, Trained, answer
@@ -20,13 +20,6 @@ PAIR = 2  # words, of which the different ones of all texts are counted
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class GapText(NamedTuple):
-    """What stands, or might stand, in a gap."""
-
-    gap: Gap
-    text: str
-
-
 @checked
 def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
     """How a model continues Python functions that it was not trained on, greedily and sampled.
@@ -38,9 +31,8 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
         continuation/distinct          different pairs of words / pairs, over all texts
         continuation/sampled/…         the same of samples, at temperature 1 and top-p .95
 
-    The baseline of each writes the last line again and again, which parses and means nothing: what
-    parses must be read beside what is right and what is repeated. Notes give the figures of the
-    true text.
+    The baseline of each writes the last line again and again, which parses and means nothing. Notes
+    give the figures of the true text.
 
     Args:
       prompts: beginnings of functions and classes.
@@ -49,43 +41,27 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     Raises ValueError for a model that cannot continue a text, saying which can.
     """
     subject.check_library_unseen()
-    trained, found = subject.trained, continuations(prompts)
-
-    def last_line(gap: Gap) -> str:
-        line = gap.prefix.splitlines()[-1] + "\n"
-        return (line * len(gap.truth))[: len(_beginning(trained, gap, max_new))]
-
-    return _figures(
-        "continuation",
-        [GapText(gap, _beginning(trained, gap, max_new)) for gap in found],
-        [GapText(gap, last_line(gap)) for gap in found],
-        lambda decoding: continued(trained, found, decoding),
-        max_new,
-    )
+    trained, gaps = subject.trained, continuations(prompts)
+    truth = [_beginning(trained, gap, max_new) for gap in gaps]
+    lines = [(gap.prefix.splitlines()[-1] + "\n") * len(gap.truth) for gap in gaps]
+    trivial = [line[: len(text)] for line, text in zip(lines, truth)]
+    return _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
 
 
 @checked
 def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
     """How a model fills in a line of Python functions that were held out, greedily and sampled.
 
-    The figures are those of `continuation`, of the hidden line; a function parses as it stands with
-    the line in it, or it does not. The baseline writes the line before once more.
+    The figures are those of `continuation`, of the hidden line; what parses is a function with
+    the line in it. The baseline writes the line before once more.
 
     Raises ValueError for a model that cannot fill in text, saying which can. Args: `continuation`.
     """
     subject.check_library_unseen()
-    trained, found = subject.trained, hidden_lines(prompts)
-
-    def line_before(gap: Gap) -> str:
-        return gap.prefix.rstrip().splitlines()[-1].strip()
-
-    return _figures(
-        "infilling",
-        [GapText(gap, gap.truth) for gap in found],
-        [GapText(gap, line_before(gap)) for gap in found],
-        lambda decoding: infilled(trained, found, decoding),
-        max_new,
-    )
+    trained, gaps = subject.trained, hidden_lines(prompts)
+    truth = [gap.truth for gap in gaps]
+    trivial = [gap.prefix.rstrip().splitlines()[-1].strip() for gap in gaps]
+    return _figures("infilling", infilled, trained, gaps, truth, trivial, max_new)
 
 
 # --- what is written ----------------------------------------------------------------------------
@@ -102,7 +78,7 @@ def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list
         )
     items = [{"text": gap.prefix} for gap in gaps]
     mode = "continue" if from_left else "complete"
-    return [found["answer"] for found in answer(trained, mode, items, Options(decoding))]
+    return [x["answer"] for x in answer(trained, mode, items, Options(decoding))]
 
 
 def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
@@ -136,49 +112,42 @@ def _beginning(trained: Trained, gap: Gap, tokens: int) -> str:
 
 def _figures(
     name: str,
-    truth: Sequence[GapText],
-    trivial: Sequence[GapText],
-    write: Callable[[Decoding], list[str]],
+    write: Callable[[Trained, Sequence[Gap], Decoding], list[str]],
+    trained: Trained,
+    gaps: Sequence[Gap],
+    truth: Sequence[str],
+    trivial: Sequence[str],
     max_new: int,
 ) -> list[Figure]:
     figures = []
-    of_truth, of_trivial = measures(truth, truth), measures(trivial, truth)
+    of_truth, of_trivial = (measures(gaps, texts, truth) for texts in (truth, trivial))
     for part, sampling in (("", {}), ("/sampled", SAMPLED)):
-        texts = write(Decoding(max_new=max_new, **sampling))
-        found = measures([GapText(one.gap, text) for one, text in zip(truth, texts)], truth)
-        for measure, value in found.items():
+        texts = write(trained, gaps, Decoding(max_new=max_new, **sampling))
+        for measure, value in measures(gaps, texts, truth).items():
+            better = NEITHER if measure in ("repetition", "distinct") else HIGHER
             first = not part and measure == "edit_similarity"
-            figures.append(
-                Figure(
-                    name if first else f"{name}{part}/{measure}",
-                    value,
-                    "share",
-                    NEITHER if measure in ("repetition", "distinct") else HIGHER,
-                    of_trivial[measure],
-                    f"the true text: {of_truth[measure]:.2f}"
-                    + (f"; {len(truth)} prompts, edit similarity" if first else ""),
-                )
-            )
+            full_name = name if first else f"{name}{part}/{measure}"
+            note = f"the true text: {of_truth[measure]:.2f}"
+            note += f"; {len(truth)} prompts, edit similarity" * first
+            baseline = of_trivial[measure]
+            figures.append(Figure(full_name, value, "share", better, baseline, note))
     return figures
 
 
-def measures(written: Sequence[GapText], truth: Sequence[GapText]) -> dict[str, float]:
-    """Returns each measure by its name, the mean over texts."""
-    texts = [one.text for one in written]
-    pairs = list(zip(texts, (one.text for one in truth)))
+def measures(gaps: Sequence[Gap], texts: Sequence[str], truth: Sequence[str]) -> dict[str, float]:
+    """Returns each measure of the texts in gaps by its name, the mean over texts."""
+    pairs = list(zip(texts, truth))
     return {
         "edit_similarity": statistics.fmean(edit_similarity(*pair) for pair in pairs),
         "exact_match": statistics.fmean(_first_line(one) == _first_line(two) for one, two in pairs),
-        "parses": statistics.fmean(_parses(one) for one in written),
+        "parses": statistics.fmean(map(_parses, gaps, texts)),
         "repetition": statistics.fmean(map(repetition, texts)),
         "distinct": distinct(texts),
     }
 
 
 def edit_similarity(one: str, two: str) -> float:
-    """Returns twice the characters that match in their order, as a share of those of both texts.
-
-    It is difflib's ratio, of texts whose white space is single spaces.
+    """Returns difflib's ratio of both texts, whose white space is single spaces.
 
     >>> edit_similarity("return  x", "return y"), edit_similarity("", "return y")
     (0.875, 0.0)
@@ -187,16 +156,14 @@ def edit_similarity(one: str, two: str) -> float:
     return difflib.SequenceMatcher(None, one, two, autojunk=False).ratio()
 
 
-def _parses(one: GapText) -> bool:
-    prefix, _, suffix = one.gap
-    if not suffix:
-        return continues_to_parse(prefix, one.text)
-    return bool(one.text.strip()) and parses(prefix + one.text + suffix)
+def _parses(gap: Gap, text: str) -> bool:
+    if not gap.suffix:
+        return continues_to_parse(gap.prefix, text)
+    return bool(text.strip()) and parses(gap.prefix + text + gap.suffix)
 
 
 def repetition(text: str) -> float:
-    """Returns the share of a text's runs of `GRAM` words that stood in it before; 0 of a shorter
-    text.
+    """Returns the share of runs of `GRAM` words that stood in the text before; 0 of a shorter one.
 
     >>> repetition("a b c d"), repetition("a a a a a a")
     (0.0, 0.6666666666666667)
@@ -222,5 +189,4 @@ def _grams(text: str, n: int) -> list[tuple[str, ...]]:
 
 
 def _first_line(text: str) -> str:
-    """Returns the first line with words in it, without the space around them; "" without any."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

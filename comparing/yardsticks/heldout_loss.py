@@ -1,20 +1,20 @@
 """Held-out loss under any objective that a run's model can compute, its own or another.
 
 The text and the rows are the same for every run of a corpus, and noise depends on the row's number
-alone. What a model was not trained for it may do badly: that is what the figures measure.
+alone.
 """
 
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from annotated_types import MinLen
 
 from ...constraints import Count, checked
 from ...inference.prompting.windows import BeyondTraining
-from ...objectives import Objective, TokenIds
+from ...objectives import Objective
 from ...objectives.catalogue import CATALOGUE, find
 from ...objectives.mixtures import longest
 from ...training.evaluation import Evaluator, Score
@@ -40,32 +40,27 @@ def loss_under(
     """Held-out loss under each of these objectives, nats per target.
 
         loss_under(subject, objectives=["causal_lm", "prefix_lm"])
-        -> [Figure("loss_under", …), Figure("loss_under/causal_lm", …),
-        Figure("loss_under/prefix_lm", …)]
+        # loss_under, loss_under/causal_lm, loss_under/prefix_lm
 
     The first figure is the share of the baseline's nats that the model saves, on average over the
-    objectives: losses of different objectives have no mean. Where it is worse than the baseline the
-    share is below 0. A model that cannot compute one of them has no mean, nan, for it would be of
-    others than another model's; the note has which and why. The baseline knows frequencies alone,
-    as in `training.evaluation`.
+    objectives: losses of different objectives have no mean. A model that cannot compute one of them
+    has no mean, nan, for it would be of others than another model's; the note has which and why.
+    The baseline is that of `training.evaluation`.
 
     Args:
       objectives: names of gin_configs/objectives, or short ones ("mlm").
       tokens: of held-out text.
       row_tokens: of each row, before corruption.
 
-    Raises ValueError for a name that is none, or where the model computes none of the
-    objectives.
+    Raises ValueError for a name that is none, or where the model computes no objective.
     """
     plan, names = subject.plan, [*map(find, objectives)]
     refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):
         evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which raises why
     figures, gains = [], []
-    for name in names:
-        if name in refused:
-            continue
-        objective = _builder(name)(plan.recipe.ids)
+    for name in (name for name in names if name not in refused):
+        objective = _objective(plan, name)
         _warn_beyond_training(plan, objective, row_tokens)
         evaluate = evaluator_under(plan, objective, tokens, row_tokens)
         scores = [score for score in evaluate(subject.saved.params) if not score.metric]
@@ -85,9 +80,8 @@ def evaluator(
     Raises ValueError, naming those that can be, for one that its model cannot compute.
     """
     name = find(name)
-    builder = _builder(name)
     try:
-        return evaluator_under(plan, builder(plan.recipe.ids), tokens, row_tokens)
+        return evaluator_under(plan, _objective(plan, name), tokens, row_tokens)
     except ValueError as error:
         able = ", ".join(computable(plan, row_tokens)) or "none of the catalogue"
         raise ValueError(
@@ -103,36 +97,33 @@ def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
 
 def _refusal(plan: Plan, name: str, row_tokens: int) -> str:
     """Returns why a run's model cannot compute an objective; "" where it can."""
-    builder = _builder(name)
     try:
-        recipe_under(plan, builder(plan.recipe.ids), row_tokens)
+        recipe_under(plan, _objective(plan, name), row_tokens)
     except ValueError as error:
         return str(error)
     return ""
 
 
-def _builder(name: str) -> Callable[[TokenIds], Objective]:
-    return read_fields([f"objectives/{name}.gin"])["objective"]
+def _objective(plan: Plan, name: str) -> Objective:
+    return read_fields([f"objectives/{name}.gin"])["objective"](plan.recipe.ids)
 
 
 def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> None:
-    """Warns of `BeyondTraining` where the rows of an objective are longer than those of
-    training."""
     recipe, *_ = recipe_under(plan, objective, row_tokens)
     trained = longest_rows(plan.run.sequence_lengths)
     for stack, slots in longest(group.stacks for group in recipe.groups).items():
         if slots > trained.get(stack, slots):
-            remedy = "Give fewer row_tokens."
-            warnings.warn(BeyondTraining(stack, slots, trained[stack], remedy), stacklevel=2)
+            message = BeyondTraining(stack, slots, trained[stack], "Give fewer row_tokens.")
+            warnings.warn(message, stacklevel=2)
 
 
 def _figures(name: str, scores: Sequence[Score]) -> list[Figure]:
-    """A figure for each term of each member; an objective of a single one has no parts."""
     members = len({score.member for score in scores}) > 1
     terms = len({score.term for score in scores}) > 1
-    found = []
-    for score in scores:
-        parts = ["loss_under", name, *[score.member] * members, *[score.term] * terms]
-        figure = Figure("/".join(parts), score.loss, NATS, LOWER, score.baseline)
-        found.append(figure)
-    return found
+    return [
+        Figure(
+            "/".join(["loss_under", name, *[score.member] * members, *[score.term] * terms]),
+            *(score.loss, NATS, LOWER, score.baseline),
+        )
+        for score in scores
+    ]

@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,9 +46,11 @@ def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         first, *parts = _checked(bound(yardstick).function.__name__, yardstick(subject))
-    beyond = [w.message for w in caught if isinstance(w.message, BeyondTraining)]
+    beyond = []
     for one in caught:
-        if not isinstance(one.message, BeyondTraining):
+        if isinstance(one.message, BeyondTraining):
+            beyond.append(one.message)
+        else:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     if beyond:
         longest = max(beyond, key=lambda message: message.slots)
@@ -61,12 +63,7 @@ def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
 
 
 def _checked(name: str, figures: Any) -> list[Figure]:
-    """Returns what a yardstick of this name returned, with values that JSON has.
-
-    Raises ValueError for what reports would mistake: other than figures, a name that another
-    yardstick may give too, or gives twice, and one that is neither better when higher nor when
-    lower, nor a cost.
-    """
+    """Returns what a yardstick returned, or raises ValueError for what reports would mistake."""
     if not isinstance(figures, list | tuple) or not figures:
         raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
     for figure in figures:
@@ -82,15 +79,11 @@ def _checked(name: str, figures: Any) -> list[Figure]:
             f"{name} returned figures named {', '.join(names)}, expected {name} first, and parts "
             f"such as {name}/first, each once."
         )
+    baselines = [math.nan if f.baseline is None else float(f.baseline) for f in figures]
     return [
-        figure._replace(value=float(figure.value), baseline=_number(figure.baseline))
-        for figure in figures
+        f._replace(value=float(f.value), baseline=baseline if math.isfinite(baseline) else None)
+        for f, baseline in zip(figures, baselines)
     ]
-
-
-def _number(baseline: Any) -> float | None:
-    """Returns a baseline as JSON has it; None also of one that is not finite, which is none."""
-    return None if baseline is None or not math.isfinite(baseline) else float(baseline)
 
 
 def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measured | None:
@@ -104,15 +97,13 @@ def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measur
 
 
 def write_measured(run_dir: str, step: int | None, yardstick: Callable, measured: Measured) -> None:
-    """Adds what a yardstick measured of a checkpoint to those of a run."""
     figures = [figure.record for figure in measured.figures]
     line = _line(step, yardstick) | {"figures": figures, "refusal": measured.refusal}
     write_lines(_path(run_dir), [*(kept for kept, _ in _kept(run_dir)), line])
 
 
 def forget_refusals(run_dir: str) -> None:
-    """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing
-    files."""
+    """Drops refusals, whose cause may be gone, such as missing files."""
     kept = _kept(run_dir)
     if any(measured.refusal for _, measured in kept):
         write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
@@ -133,27 +124,21 @@ def _path(run_dir: str) -> Path:
 
 
 def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
-    path = _path(run_dir)
-    return read_lines(path, _measured) if path.exists() else []
+    def measured(line: Line) -> tuple[Line, Measured]:
+        return line, Measured(tuple(map(figure_of, line["figures"])), line["refusal"])
 
-
-def _measured(line: Mapping[str, Any]) -> tuple[Line, Measured]:
-    return dict(line), Measured(tuple(map(figure_of, line["figures"])), line["refusal"])
+    return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
 
 
 @functools.cache
 def checksum_of_code(module: str) -> str:
-    """Returns a checksum of a module and of those of `CODE` that it imports, and these import.
-
-    Comments and docstrings do not count.
-    """
+    """Returns a checksum of the code of a yardstick's module, without comments and docstrings."""
     trees = sorted((name, ast.dump(tree)) for name, tree in code_of(module).items())
     return hashlib.sha256(repr(trees).encode()).hexdigest()[:16]
 
 
 def code_of(module: str) -> dict[str, ast.Module]:
-    """Returns the code of a module and of those of `CODE` that it imports, and these import, by
-    name."""
+    """Returns the code of a module and of those of `CODE` that it, or one of them, imports."""
     trees: dict[str, ast.Module] = {}
     waiting = [module]
     while waiting:
@@ -169,7 +154,7 @@ def code_of(module: str) -> dict[str, ast.Module]:
 
 
 def _path_of(module: str) -> Path | None:
-    """Returns a module's file; None of what is none, such as a function's name, or has no file."""
+    """Returns a module's file; None of what is none, such as a function's name."""
     with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
@@ -178,23 +163,21 @@ def _path_of(module: str) -> Path | None:
 
 
 def _imported(tree: ast.Module, package: str) -> list[str]:
-    """Returns the names of modules that a module of a package imports, and of what it imports from
-    them."""
-    found = []
+    """Returns the names of what a module of a package imports, and of the modules it is from."""
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            name = "." * node.level + (node.module or "")
-            source = importlib.util.resolve_name(name, package)
-            found += [source, *(f"{source}.{alias.name}" for alias in node.names)]
-    return found
+            relative = "." * node.level + (node.module or "")
+            source = importlib.util.resolve_name(relative, package)
+            names += [source, *(f"{source}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, documented) and ast.get_docstring(node):
             node.body = node.body[1:]
     return tree

@@ -27,9 +27,7 @@ def yardsticks(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str, 
     for name in names:
         if name not in YARDSTICKS:
             near = difflib.get_close_matches(name, YARDSTICKS, 3)
-            remedy = (
-                f"did you mean {' or '.join(near)}?" if near else f"expected {_or(YARDSTICKS)}."
-            )
+            remedy = f"did you mean {_or(near)}?" if near else f"expected {_or(YARDSTICKS)}."
             raise ValueError(f"There is no yardstick {name!r}; {remedy}")
     settings: dict[str, dict[str, Any]] = {name: {} for name in names}
     for binding in bindings:
@@ -44,8 +42,7 @@ def yardsticks(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str, 
 
 
 def _parsed(binding: str) -> tuple[str, str, Any]:
-    """Returns (yardstick, setting, value) of "heldout.loss_under.tokens = 500"; its module may be
-    left out."""
+    """Returns (yardstick, setting, value) of "heldout.loss_under.tokens = 500"."""
     selector, _, value = binding.partition("=")
     *_, name, setting = ["", *selector.strip().split(".")]
     try:
@@ -62,14 +59,13 @@ def _or(names) -> str:
 
 
 def measured(subject: Subject, chosen: Mapping[str, Bound]) -> list[Figure]:
-    """Returns the figures of these yardsticks, each kept in RUN/evaluation/yardsticks.jsonl as it
-    comes."""
-    found: list[Figure] = []
+    """Returns the figures of these yardsticks; each is kept as soon as it is measured."""
+    figures: list[Figure] = []
     for yardstick in chosen.values():
-        figures = measure(yardstick, subject)
-        write_measured(subject.directory, subject.step, yardstick, Measured(figures, ""))
-        found += figures
-    return found
+        some = measure(yardstick, subject)
+        write_measured(subject.directory, subject.step, yardstick, Measured(some, ""))
+        figures += some
+    return figures
 
 
 def print_measured(
@@ -79,8 +75,7 @@ def print_measured(
     trusted: Sequence[str],
     chosen: Mapping[str, Bound],
 ) -> None:
-    """Measures the checkpoints of these steps and prints a table of figures, and below it their
-    notes."""
+    """Measures the checkpoints of these steps; prints a table of figures, and their notes."""
     table, notes = Table(box=None, header_style="bold"), []
     for name in ("step", "figure", "value", "baseline", "unit"):
         table.add_column(name, justify="left" if name in ("figure", "unit") else "right")

@@ -34,8 +34,7 @@ def rank_classes(
     The first figure ranks by log-probability per token, `/sum` by that of the whole answer, which
     prefers short ones. The baseline is the larger of chance and the most frequent training class.
 
-        rank_classes(subject, task="glue_sst2", shots=4, template="{text} {answer}",
-        data_dir="tfds")
+        rank_classes(subject, task="glue_sst2", shots=4, template="{text} {answer}")
 
     Args:
       task, module, data_dir: see `comparing.yardsticks.parts.class_tasks.class_task`.
@@ -43,8 +42,8 @@ def rank_classes(
       template: of an example, with {text} and {answer}.
       examples: the first so many of the validation split.
 
-    Raises ValueError for a model that gives no probability to text, a template
-    without both fields, and as `class_task`.
+    Raises ValueError for a model that gives no probability to text, a template without both fields,
+    and as `class_task`.
     """
     if "{text}" not in template or not template.endswith("{answer}"):
         raise ValueError(
@@ -52,10 +51,8 @@ def rank_classes(
         )
     found = class_task(subject, task, module, data_dir)
     classes = found.classes
-    shown = [
-        {"text": text, "answer": label}
-        for text, label in zip(found.texts["train"][:shots], found.labels["train"])
-    ]
+    pairs = zip(found.texts["train"][:shots], found.labels["train"])
+    shown = [{"text": text, "answer": label} for text, label in pairs]
     # The space before an answer belongs to its first token.
     space = " " * (template[: -len("{answer}")][-1:] == " ")
     answers = tuple(f"{space}{name}" for name in classes)
@@ -65,10 +62,8 @@ def rank_classes(
             f"Task {task!r} has validation answers that no training example has, {unseen[:8]}, "
             f"expected some of {classes}: correct its splits."
         )
-    questions = [
-        Question(few_shot_prompt(template, shown, {"text": text}, "answer"), answers)
-        for text in texts
-    ]
+    prompts = [few_shot_prompt(template, shown, {"text": text}, "answer") for text in texts]
+    questions = [Question(prompt, answers) for prompt in prompts]
     scores = answer_log_probs(subject.trained, questions)
     right = [classes.index(label) for label in labels]
     majority = task_metrics.majority(found.labels["train"])
@@ -85,8 +80,7 @@ def rank_classes(
 def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
     """Which name of a passage was blanked? Share of passages where the right one is likeliest.
 
-    The answers are the names of the passage that may be blanked
-    (`tasks.python_library.python_passages`), among which it is. The first figure ranks by
+    The answers are the names of the passage that may be blanked. The first figure ranks by
     log-probability, `/per_token` by that per token. The baseline is one drawn at random; beside it
     stands the most frequent name. Errors: `rank_classes`.
     """
@@ -108,8 +102,7 @@ def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
 
 
 def _shares(scores: Sequence[np.ndarray], right: Sequence[int]) -> tuple[float, float]:
-    """Returns the shares of right answers by log-probability per token, and by that of the
-    whole."""
+    """Returns the shares of right answers by log-probability per token, and by that of all."""
     each = [[share_right(of[:, column], k) for column in (1, 0)] for of, k in zip(scores, right)]
     per_token, whole = np.mean(each, 0)
     return float(per_token), float(whole)

@@ -43,7 +43,7 @@ class Subject:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Its corpus, objective, model and row groups, on a mesh of the devices that there are."""
+        """Its plan, on a mesh of the devices that there are."""
         return plan_evaluation(self.run)
 
     @functools.cached_property
@@ -54,17 +54,14 @@ class Subject:
 
     @functools.cached_property
     def trained(self) -> Trained:
-        """The model with its vocabulary, as `inference` takes it; a decoder has its layers
-        apart."""
+        """The model with its vocabulary, as `inference` takes it."""
         return open_trained(self.directory, self.step, trusted=self.trusted)
 
     def check_library_unseen(self) -> None:
-        """Checks that a run of Python's library holds out all files that the library's split holds
-        out, and so do the runs that it began from (`training.Run.initial_run`).
+        """Raises ValueError for a run that has trained on files that the split of Python's library
+        holds out, or began from such a run (`training.Run.initial_run`).
 
         Every yardstick that reads those files calls it.
-
-        Raises ValueError for a run that has trained on some of them.
         """
         for directory, corpus in self._corpora():
             if corpus is None or bound(corpus).function.__module__ != library.__name__:
@@ -79,8 +76,7 @@ class Subject:
                 )
 
     def _corpora(self) -> Iterator[tuple[str, Callable | None]]:
-        """Yields this run's directory and corpus, and those of the runs that it began from, if they
-        are there."""
+        """Yields this run's directory and corpus, and those of the runs that it began from."""
         yield self.directory, self.corpus
         visited, directory = {self.directory}, self.directory
         while run_directory.is_run(directory):

@@ -26,8 +26,6 @@ BATCH = 16  # rows
 
 
 class TextPairs(NamedTuple):
-    """Pairs of texts, and their classes."""
-
     texts: list[tuple[str, str]]
     labels: np.ndarray  # i32[N]
 
@@ -43,11 +41,7 @@ def pair_accuracy(
 
     The baseline is of the words alone: logistic regression on the tf-idf of both texts, their
     products or their cosine alone, fitted to pairs that the objective makes of training text. A
-    task that it solves is too easy: negatives of another document differ in topic, so that a model
-    need not read. Its own baseline is the most frequent class.
-
-    The unit names the classes, as "accuracy, in order or swapped": figures of other tasks are not
-    comparable.
+    task that it solves is too easy: a model need not read. Its own is the most frequent class.
 
     Args:
       pairs: held out, that are judged; fewer where there is less text.
@@ -78,8 +72,7 @@ def pair_accuracy(
 
 
 def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Returns the classes i[N] that the words of pairs give, by the best probe of
-    `pair_features`."""
+    """Returns the classes i[N] that the best probe of `pair_features` predicts."""
     bags = bags_of([text for pair in training.texts for text in pair])
     classes = int(training.labels.max()) + 1
     name, probe = best_probe(pair_features(bags, training.texts), training.labels, classes)
@@ -88,7 +81,7 @@ def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) 
 
 def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
     """Returns the cosine of both texts' tf-idf, f32[N, 1]; with their products, f32[N, 1 + W]; and
-    with either's own, f32[N, 1 + 3W], by which the order of two texts may be found."""
+    with either's own, f32[N, 1 + 3W], which tell the order of two texts."""
     u, v = (bags.rare_counts([pair[side] for pair in texts]) for side in (0, 1))
     lengths = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
     cosine = np.sum(u * v, 1)[:, None] / np.maximum(lengths, 1e-6)[:, None]
@@ -123,8 +116,7 @@ def _training_pieces(plan: Plan, tokens: int) -> list[Piece]:
 def _batches(
     plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Piece], seed: int
 ) -> list[dict]:
-    """Returns the model's features of so many rows in batches, corrupted by their numbers as in
-    `Evaluator`."""
+    """Returns the model's features of rows in batches, corrupted as in `Evaluator`."""
     packing = plan.packing
     packed = rows_of_documents(
         pieces,
@@ -136,26 +128,24 @@ def _batches(
     packed = packed[: len(packed) // BATCH * BATCH]
     keys = jax.random.split(jax.random.key(seed), max(len(packed), 1))
     arrange = jax.jit(lambda keys, rows: arranged(plan.recipe, group, keys, rows))
-    found = []
-    for first in range(0, len(packed), BATCH):
-        some = packed[first : first + BATCH]
-        raw = stacked(some, np.full(BATCH, member), group.row_length)
-        found.append(arrange(keys[first : first + BATCH], raw))
-    return found
+    members = np.full(BATCH, member)
+    return [
+        arrange(keys[k : k + BATCH], stacked(packed[k : k + BATCH], members, group.row_length))
+        for k in range(0, len(packed), BATCH)
+    ]
 
 
 def _joined(batches: Sequence[dict], form: PromptForm, decode) -> TextPairs:
     """Returns the pairs of batches as texts: those that count."""
-    pairs = TextPairs([], np.zeros(0, int))
-    labels = []
+    texts, labels = [], []
     for batch in batches:
         batch = {name: np.asarray(x) for name, x in batch.items()}
         for row, pool in zip(*np.nonzero(batch["pools_weights"])):
-            pairs.texts.append(_texts(batch, row, batch["pools_slots"][row, pool], form, decode))
+            texts.append(_texts(batch, row, batch["pools_slots"][row, pool], form, decode))
             labels.append(batch["pools_labels"][row, pool])
     if not labels:
         raise ValueError("The text of this run makes no pair that counts: give longer documents.")
-    return pairs._replace(labels=np.array(labels))
+    return TextPairs(texts, np.array(labels))
 
 
 def _texts(batch: dict, row: int, slot: int, form: PromptForm, decode) -> tuple[str, str]:
@@ -176,5 +166,5 @@ def _judged(model, head: str | None, params, batches: Sequence[dict]) -> np.ndar
         states = at_slots(outputs.hidden["top"], batch["pools_slots"])
         return jnp.argmax(outputs.head(head, states), -1)
 
-    found = [np.asarray(likeliest(params, b))[np.asarray(b["pools_weights"]) > 0] for b in batches]
-    return np.concatenate(found)
+    judged = [np.asarray(likeliest(params, b))[np.asarray(b["pools_weights"]) > 0] for b in batches]
+    return np.concatenate(judged)

@@ -1,11 +1,11 @@
 """The same word in two meanings: do its hidden states come apart?
 
 Textbooks take the word "bank", by the river and in the street. Here a word is prose, between words
-of a comment or a docstring, or code: "return the first item" and "return item". Both are found in
-the files of Python's library that no run trains on.
+of a comment or a docstring, or code: "return the first item" and "return item".
 """
 
 import collections
+import itertools
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,8 +32,6 @@ NEIGHBOURS = "neighbours"
 
 
 class WordUse(NamedTuple):
-    """A word where it stands, in one of two meanings."""
-
     word: str
     meaning: int  # PROSE or CODE
     before: str  # up to the space before the word
@@ -64,17 +62,13 @@ def word_in_context(
     The figure is the share of comparisons in which two uses of one meaning have the greater cosine
     (the area under the ROC curve), the mean over words; a tie is half a point. Of each word the
     state is that of its last token. All uses of a word are the same tokens at the same position, so
-    the embeddings, layer 0, hold nothing: exactly .5. The layer is the one that is best on other
-    uses of the same words.
+    the embeddings, layer 0, hold nothing: exactly .5.
 
-        word_in_context              of the best layer
+        word_in_context              of the layer that is best on other uses of the same words
         word_in_context/layer_3      of each layer, on the same uses
-        word_in_context/neighbours   of the mean of the embeddings of the tokens that the state may
-                                     have read: what a model that reads words without their order
-                                     knows
-
-    An encoder, and the encoder of an encoder-decoder, reads both sides of the word. A causal
-    decoder has read the left side alone when it comes to the word; so have its neighbours.
+        word_in_context/neighbours   of the mean embedding of the tokens that the state may have
+                                     read, of a causal decoder those on the left: what a model
+                                     that reads words without their order knows
 
     Args:
       words: the most frequent in both meanings.
@@ -82,30 +76,27 @@ def word_in_context(
       context: tokens on either side of the word.
       layers: to measure; None: all.
 
-    Raises ValueError for a layer that there is not, and a vocabulary with which no
-    word has as many.
+    Raises ValueError for a layer that there is not, and where no word has as many uses.
     """
     subject.check_library_unseen()
     trained = subject.trained
     layers = chosen_layers(trained, layers)
-    found = [
-        placed
-        for of_word in frequent_uses(library_uses(), uses)
-        if (placed := placed_uses(trained, of_word, uses, context))
-    ][:words]
-    if not found:
+    candidates = frequent_uses(library_uses(), uses)
+    placed = (placed_uses(trained, some, uses, context) for some in candidates)
+    of_words = list(itertools.islice(filter(None, placed), words))
+    if not of_words:
         raise ValueError(
             f"No word stands {uses} times in each meaning between {context} tokens of this "
             "vocabulary: lower uses or context."
         )
     halves = [
-        [use for of_word in found for i, use in enumerate(of_word) if i // 2 % 2 == half]
+        [use for some in of_words for i, use in enumerate(some) if i // 2 % 2 == half]
         for half in (0, 1)
     ]
     chosen, measured = (separations(trained, some, layers) for some in halves)
     best = max(layers, key=lambda layer: chosen[layer])
-    most = ", ".join(of_word[0].word for of_word in found[:4])
-    note = f"layer {best}, of uses of {len(found)} words: {most}, …"
+    most = ", ".join(some[0].word for some in of_words[:4])
+    note = f"layer {best}, of uses of {len(of_words)} words: {most}, …"
 
     def figure(name: str, key, better=NEITHER, note: str = "") -> Figure:
         return Figure(f"word_in_context{name}", measured[key], "share", better, 0.5, note)
@@ -131,8 +122,7 @@ def library_uses() -> Iterator[WordUse]:
 
 
 def uses_in(text: str) -> Iterator[WordUse]:
-    """Yields the words of a Python text that follow a space: prose between words, and names of
-    code.
+    """Yields the words of a Python text that follow a space: prose between words, and code.
 
     >>> [(use.word, use.meaning) for use in uses_in("x = list  # make a list of it\\n")]
     [('list', 1), ('list', 0)]
@@ -151,10 +141,8 @@ def uses_in(text: str) -> Iterator[WordUse]:
 
 
 def frequent_uses(uses: Iterable[WordUse], least: int) -> list[list[WordUse]]:
-    """Returns the uses of each word with so many in both meanings, the most frequent words first.
-
-    Those of a word are in the order of a hash.
-    """
+    """Returns the uses of each word with `least` in both meanings, the most frequent words first;
+    those of a word in the order of a hash."""
     of_word = collections.defaultdict(list)
     for use in dict.fromkeys(uses):
         of_word[use.word].append(use)
@@ -170,31 +158,25 @@ def frequent_uses(uses: Iterable[WordUse], least: int) -> list[list[WordUse]]:
 def placed_uses(
     trained: Trained, of_word: Sequence[WordUse], uses: int, context: int
 ) -> list[Placed]:
-    """Returns so many uses of a word in each meaning, one of prose and one of code in turn; none if
-    there are fewer.
+    """Returns uses of a word, one of prose and one of code in turn; none if there are fewer.
 
     All have the tokens that the vocabulary most often writes the word with, such as "\u2581list",
     and `context` tokens on either side.
     """
-    placed = []
+    placed: list[list[Placed]] = []
     for meaning in (PROSE, CODE):
         some = [use for use in of_word if use.meaning == meaning][: TRIED * uses]
-        placed += [one for use in some if (one := _placed(trained, use, context))]
-    if not placed:
-        return []
-    ((usual, _),) = collections.Counter(one.own for one in placed).most_common(1)
-    sides = [
-        [one for one in placed if one.meaning == meaning and one.own == usual][:uses]
-        for meaning in (PROSE, CODE)
-    ]
+        placed.append(list(filter(None, (_placed(trained, use, context) for use in some))))
+    spellings = collections.Counter(one.own for side in placed for one in side)
+    usual = max(spellings, key=lambda own: spellings[own], default=())
+    sides = [[one for one in side if one.own == usual][:uses] for side in placed]
     if min(map(len, sides)) < uses:
         return []
     return [one for pair in zip(*sides) for one in pair]
 
 
 def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
-    """Returns a use with its tokens; None where they are not those of the text around it, or too
-    few."""
+    """Returns a use with its tokens; None where those of the text around it differ, or are few."""
     word = f"{use.before} {use.word}"
     before, there, whole = map(trained.encode, (use.before, word, word + use.after))
     first, end = len(before), len(there)
@@ -211,19 +193,16 @@ def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
 def separations(
     trained: Trained, uses: Sequence[Placed], layers: Sequence[int]
 ) -> dict[int | str, float]:
-    """Returns the separation of the uses' states in each layer, and in their neighbours'
-    embeddings."""
-    states = np.stack(
-        [x for _, x in sorted(_states(trained, uses, layers), key=lambda pair: pair[0])], 1
-    )
+    """Returns the separation of states in each layer, and of their neighbours' embeddings."""
+    of_use = dict(_states(trained, uses, layers))
+    states = np.stack([of_use[i] for i in range(len(uses))], 1)
     words, meanings = [use.word for use in uses], [use.meaning for use in uses]
     names: list[int | str] = [*layers, NEIGHBOURS]
     return {name: separation(words, meanings, each) for name, each in zip(names, states)}
 
 
 def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
-    """Yields (number of a use, f32[N + 1, E]): its states, and the mean embedding of its
-    neighbours."""
+    """Yields (number of a use, f32[N + 1, E]): its states, and its neighbours' mean embedding."""
     every = [*layers, 0]
     for i, found in token_states(trained, [use.tokens for use in uses], layers=every):
         slot = found.text.start + uses[i].end
@@ -233,10 +212,8 @@ def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
 
 
 def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.ndarray) -> float:
-    """Returns how often two states of one meaning have a greater cosine than two of different
-    meanings.
-
-    Compared are the states of one word; the mean over words, ties are half a point.
+    """Returns how often two states of a word in one meaning have a greater cosine than two in
+    different meanings, the mean over words; ties are half a point.
 
     >>> separation("aaaa", [0, 0, 1, 1], np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]))
     1.0

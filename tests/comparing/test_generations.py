@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from pretrax.comparing.yardsticks import generations
-from pretrax.comparing.yardsticks.generations import GapText, continuation, infilling, measures
+from pretrax.comparing.yardsticks.generations import continuation, infilling, measures
 from pretrax.comparing.yardsticks.parts import python_prompts
 from pretrax.comparing.yardsticks.parts.python_prompts import (
     Gap,
@@ -94,8 +94,8 @@ def test_what_parses_after_a_prefix(text, parses):
 
 def test_measures_by_hand():
     gap = Gap("def f(x):\n    ", "return x", "\n")
-    truth = [GapText(gap, "return x")] * 2
-    found = measures([GapText(gap, "return y"), GapText(gap, "return x x x x x")], truth)
+    gaps, truth = [gap] * 2, ["return x"] * 2
+    found = measures(gaps, ["return y", "return x x x x x"], truth)
     assert found == {
         "edit_similarity": pytest.approx((7 / 8 + 2 * 8 / 24) / 2),
         "exact_match": 0.0,
@@ -103,7 +103,7 @@ def test_measures_by_hand():
         "repetition": pytest.approx((0 + 1 / 3) / 2),
         "distinct": 3 / 6,  # "return y", "return x" and "x x", of 1 + 5 pairs
     }
-    assert measures(truth, truth)["exact_match"] == 1.0
+    assert measures(gaps, truth, truth)["exact_match"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,4 @@
-"""Bags of words: the words of a text without their order, as a baseline of yardsticks.
-
-Words are runs of letters and digits, or single other characters, the same whatever the vocabulary
-of a run is.
-"""
+"""Bags of words: the words of a text without their order, as a baseline of yardsticks."""
 
 import collections
 import re
@@ -43,10 +39,8 @@ def bags_of(texts: Sequence[str], most: int = WORDS) -> Bags:
     """
     texts_with = collections.Counter(word for text in texts for word in set(words_of(text)))
     kept = sorted(texts_with, key=lambda word: (-texts_with[word], word))[:most]
-    frequency = np.array([texts_with[word] for word in kept])
-    return Bags(
-        {word: i for i, word in enumerate(kept)}, np.log((1 + len(texts)) / (1 + frequency)) + 1
-    )
+    rarity = np.log((1 + len(texts)) / (1 + np.array([texts_with[word] for word in kept]))) + 1
+    return Bags({word: i for i, word in enumerate(kept)}, rarity)
 
 
 def words_of(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Tasks whose answers are classes, as probes, fine-tuning and rankings read them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ....tasks import task_metrics
@@ -33,13 +33,12 @@ def class_task(
 ) -> ClassTask:
     """Returns a task by its name, to be measured of a run.
 
-    "python_modules" and "python_pairs" are read from Python's library, without TensorFlow; any
-    other name is that of a registered SeqIO task, such as "glue_mrpc", with its own metrics.
+    "python_modules" and "python_pairs" are read from Python's library; any other name is that of a
+    registered SeqIO task, such as "glue_mrpc", with its own metrics.
 
     Raises ValueError, FileNotFoundError as `tasks.evaluation.seqio_evaluation.evaluation_tasks`,
-    and ValueError for a task whose training examples have a single class, or so many that they are
-    texts, and for a run that has trained on the library's held-out files, where the task is of
-    those.
+    and ValueError for a task without a few classes, and one of the library's held-out files for a
+    run that has trained on those.
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
@@ -70,10 +69,10 @@ def class_figures(
     name: str, task: ClassTask, predicted: Sequence[str], by_words: Sequence[str] | None = None
 ) -> list[Figure]:
     """Returns the task's metrics of the predicted classes of "validation"; a metric is its figure's
-    unit.
+    unit, and baselines are of the most frequent training class.
 
-    Baselines are those of the most frequent training class. `by_words`: what is predicted without
-    the model, by words alone; its figures stand beside the others.
+    Args:
+      by_words: what is predicted without the model, by words alone.
     """
     targets, figures = task.labels["validation"][: len(predicted)], []
     majority = [task_metrics.majority(task.labels["train"])] * len(targets)
@@ -83,10 +82,8 @@ def class_figures(
         values = _scored(task.metrics, targets, guesses)
         baselines = _scored(task.metrics, targets, majority)
         for i, (metric, value) in enumerate(values.items()):
-            suffix = f"/{metric}" if i else ""
-            figures.append(
-                Figure(f"{name}{part}{suffix}", value, metric, better, baselines[metric])
-            )
+            full_name = f"{name}{part}/{metric}" if i else f"{name}{part}"
+            figures.append(Figure(full_name, value, metric, better, baselines[metric]))
     return figures
 
 
@@ -104,8 +101,6 @@ def _scored(of_task: Metrics, targets, predicted) -> dict[str, float]:
 
 
 def _postprocessed(found) -> Metrics:
-    """Returns a registered task's metrics of texts, which it makes its own values of."""
-
     def of_texts(metric):
         def scored(targets, predicted):
             return metric(
@@ -118,20 +113,18 @@ def _postprocessed(found) -> Metrics:
     return tuple(of_texts(metric) for metric in found.predict_metrics)
 
 
-def _modules() -> ClassTask:
-    split = module_examples()
-    return ClassTask(
-        {part: [text for text, _ in some] for part, some in split.items()},
-        {part: [package for _, package in some] for part, some in split.items()},
-    )
+def _of_split(
+    split: Mapping[str, Sequence[Any]], text: Callable[[Any], str], label: Callable[[Any], str]
+) -> ClassTask:
+    texts = {part: list(map(text, some)) for part, some in split.items()}
+    return ClassTask(texts, {part: list(map(label, some)) for part, some in split.items()})
 
 
-def _pairs() -> ClassTask:
-    split = pair_examples()
-    return ClassTask(
-        {part: [f"{p.docstring}\n{p.code}" for p in some] for part, some in split.items()},
-        {part: ["no" if not p.belongs else "yes" for p in some] for part, some in split.items()},
-    )
-
-
-_OFFLINE = {"python_modules": _modules, "python_pairs": _pairs}
+_OFFLINE: dict[str, Callable[[], ClassTask]] = {
+    "python_modules": lambda: _of_split(module_examples(), lambda x: x[0], lambda x: x[1]),
+    "python_pairs": lambda: _of_split(
+        pair_examples(),
+        lambda pair: f"{pair.docstring}\n{pair.code}",
+        lambda pair: "yes" if pair.belongs else "no",
+    ),
+}

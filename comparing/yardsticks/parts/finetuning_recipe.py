@@ -3,16 +3,14 @@
     found = finetuned(trained, texts, labels, classes=6, steps=100, …)
     found.predict(["import os"])                        # i[1]
 
-The head is a linear layer on the mean hidden state of a text's own tokens: of an encoder, of an
-encoder-decoder's encoder, or of a decoder. A head on [CLS], on the last token, or an answer written
-as text would each suit one objective, which has trained that very slot; all have trained the states
-of all tokens. It starts at zero, with the classes' shares as its bias, so nothing is drawn at
-random.
+The head is a linear layer on the mean hidden state of a text's own tokens. A head on [CLS], on the
+last token, or an answer written as text would each suit one objective, which has trained that very
+slot; all have trained the states of all tokens. It starts at zero, with the classes' shares as its
+bias, so nothing is drawn at random.
 
 Letters: B rows, T slots, E width, C classes.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +23,7 @@ from ....inference import Trained
 from ....inference.answering.states import TextRow, rows_batch, text_row
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
-from .probing import choosing
+from .probing import choosing, log_shares
 
 MOST_CHOOSING = 500  # training examples that choose the learning rate
 WARMUP_SHARE = 0.1
@@ -35,8 +33,6 @@ _ADAMW = optax.chain(
 
 
 class Finetuned(NamedTuple):
-    """A model with a head, fine-tuned at the peak learning rate that was best."""
-
     predict: Callable[[Sequence[str]], np.ndarray]  # texts -> i[N] classes
     peak: float
     chosen_by: float  # accuracy on the training examples that chose the rate
@@ -56,9 +52,8 @@ def finetuned(
     """Returns the model fine-tuned on these training examples.
 
     AdamW without dropout, gradients clipped at norm 1, a linear warm-up over a tenth of the steps
-    and a linear decay to 0. Every peak is tried on four fifths of the examples, and the model of
-    that which is best on the rest is kept: one rate for all would flatter the objectives that like
-    it.
+    and a linear decay to 0. Every peak is tried on four fifths of the examples, and the best on the
+    rest is kept: one rate for all would flatter the objectives that like it.
 
     Args:
       tokens: longer texts are cut to so many.
@@ -68,27 +63,22 @@ def finetuned(
     learnt, rest = np.flatnonzero(~held), np.flatnonzero(held)[:MOST_CHOOSING]
     best = None
     for peak in peaks:
-        params = _trained(
-            trained, rows, labels_N, learnt, classes, steps, peak=peak, batch_size=batch_size
-        )
+        params = _trained(trained, rows, labels_N, learnt, classes, steps, peak, batch_size)
         predicted = _predict(trained, params, [rows[i] for i in rest])
         score = float(np.mean(predicted == labels_N[rest]))
         if best is None or score > best[0]:
             best = score, peak, params
     assert best is not None
     score, peak, params = best
-    return Finetuned(
-        lambda texts: _predict(trained, params, _rows(trained, texts, tokens)), peak, score
-    )
+    predict = lambda texts: _predict(trained, params, _rows(trained, texts, tokens))  # noqa: E731
+    return Finetuned(predict, peak, score)
 
 
-def _trained(trained, rows, labels_N, learnt, classes, steps, *, peak, batch_size) -> dict:
-    """Returns {"model": …, "head": …} after all steps."""
-    shares = np.log(
-        (np.bincount(labels_N[learnt], minlength=classes) + 1) / (len(learnt) + classes)
-    )
-    kernel = jnp.zeros((_width(trained, rows[:1]), classes))
-    head = {"kernel": kernel, "bias": jnp.asarray(shares, jnp.float32)}
+def _trained(trained, rows, labels_N, learnt, classes, steps, peak, batch_size) -> dict:
+    top = lambda params, batch: trained.model.apply(params, batch).hidden["top"]  # noqa: E731
+    width = jax.eval_shape(top, trained.params, rows_batch(trained, rows[:1])).shape[-1]
+    bias = jnp.asarray(log_shares(labels_N[learnt], classes), jnp.float32)
+    head = {"kernel": jnp.zeros((width, classes)), "bias": bias}
     params = {"model": trained.params, "head": head}
     state, step = _ADAMW.init(params), jitted(_step, trained.model)
     warmup = max(1, int(WARMUP_SHARE * steps))
@@ -100,8 +90,7 @@ def _trained(trained, rows, labels_N, learnt, classes, steps, *, peak, batch_siz
 
 
 def _batches(examples: np.ndarray, steps: int, batch_size: int):
-    """Yields the examples of each step: all in a random order, the same for any run, again and
-    again."""
+    """Yields the examples of each step, all in a random order again and again."""
     rng, left = np.random.default_rng(0), np.array([], int)
     for _ in range(steps):
         while len(left) < batch_size:
@@ -128,7 +117,6 @@ def _predict(trained: Trained, params: dict, rows: Sequence[TextRow]) -> np.ndar
 
 
 def _logits(model, params, batch, own_BxT):
-    """Returns f32[B, C]."""
     states_BxTxE = model.apply(params["model"], batch).hidden["top"].astype(jnp.float32)
     pooled_BxE = jnp.sum(states_BxTxE * own_BxT[..., None], 1) / jnp.sum(own_BxT, 1)[:, None]
     return pooled_BxE @ params["head"]["kernel"] + params["head"]["bias"][None]
@@ -143,18 +131,8 @@ def _rows(trained: Trained, texts: Sequence[str], tokens: int) -> list[TextRow]:
 def _batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:
     """Returns a batch, and f32[B, T]: 1 in the slots of each text's own tokens."""
     batch = rows_batch(trained, rows)
-    own_BxT = np.zeros(
-        next(x.shape for name, x in batch.items() if "positions" in name), np.float32
-    )
+    shape = next(x.shape for name, x in batch.items() if "positions" in name)
+    own_BxT = np.zeros(shape, np.float32)
     for row, own_T in zip(rows, own_BxT):
         own_T[row.text] = 1
     return batch, jnp.asarray(own_BxT)
-
-
-def _width(trained: Trained, rows: Sequence[TextRow]) -> int:
-    apply = functools.partial(_top, trained.model)
-    return jax.eval_shape(apply, trained.params, rows_batch(trained, rows)).shape[-1]
-
-
-def _top(model, params, batch):
-    return model.apply(params, batch).hidden["top"]

@@ -25,38 +25,28 @@ def text_features(
 
     Raises ValueError as `inference.answering.states.states`.
     """
-
-    def pooled(found: TextStates) -> np.ndarray:
+    each, pooled = list(dict.fromkeys(texts)), {}  # each text is read once
+    for i, of_text in states(trained, each, layers=layers):
         if pooling == "mean":
-            return found.layers[:, found.text].mean(1)
-        return found.layers[:, 0 if pooling == "first" else -1]
-
-    each = {text: i for i, text in enumerate(dict.fromkeys(texts))}  # read once
-    found: list = [None] * len(each)
-    for i, of_text in states(trained, list(each), layers=layers):
-        found[i] = pooled(of_text)
-    return _by_layer(layers, np.stack([found[each[text]] for text in texts], 1))
+            pooled[each[i]] = of_text.layers[:, of_text.text].mean(1)
+        else:
+            pooled[each[i]] = of_text.layers[:, 0 if pooling == "first" else -1]
+    return dict(zip(layers, np.stack([pooled[text] for text in texts], 1)))
 
 
 def word_features(
     trained: Trained, passages: Sequence[Tagged], layers: Sequence[int]
 ) -> dict[int, np.ndarray]:
-    """Returns f32[W, E] of all words of the passages, in their order, by layer.
-
-    A word's is the state of the token in which it ends, the first one at which a model that reads
-    from left to right has read it whole.
-    """
+    """Returns f32[W, E] of the tokens in which the words of the passages end, by layer: there a
+    model that reads from left to right has read them whole."""
     found: list = [None] * len(passages)
     for i, of_text in states(trained, [each.text for each in passages], layers=layers):
         found[i] = of_text.layers[:, word_slots(trained, passages[i], of_text)]
-    return _by_layer(layers, np.concatenate(found, 1))
+    return dict(zip(layers, np.concatenate(found, 1)))
 
 
 def word_slots(trained: Trained, passage: Tagged, row: TextStates) -> list[int]:
-    """Returns the slot of the token in which each word of a passage ends.
-
-    It is counted by the tokens of the text up to there, so that it needs no more than `encode`.
-    """
+    """Returns the slot in which each word ends, by the number of tokens up to there."""
     last = row.text.stop - 1
     ends = [len(trained.encode(passage.text[:end])) for _, end in passage.words]
     return [min(max(row.text.start + end - 1, row.text.start), last) for end in ends]
@@ -68,7 +58,3 @@ def chosen_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
         return layers_of(trained)
     check_layers(trained, layers)
     return list(layers)
-
-
-def _by_layer(layers: Sequence[int], found_NxWxE: np.ndarray) -> dict[int, np.ndarray]:
-    return dict(zip(layers, found_NxWxE))

@@ -26,9 +26,7 @@ PSEUDO = "pseudo"  # each token given all others: no probability of the text
 
 
 class LikelihoodForm(NamedTuple):
-    """How a model's likelihood of a text is computed, and the prompt form that does it."""
-
-    kind: str
+    kind: str  # EXACT, BOUND, …
     form: PromptForm
 
 
@@ -54,9 +52,8 @@ def reading_of(trained: Trained) -> LikelihoodForm:
     """
     forms = trained.prompt_forms or (prompt_form(trained, mode_of(trained)),)
     for kind, fits in _KINDS.items():
-        for form in forms:
-            if fits(form):
-                return LikelihoodForm(kind, form)
+        for form in filter(fits, forms):
+            return LikelihoodForm(kind, form)
     raise ValueError(
         f"Got a model that can {' and '.join(form.mode for form in forms)}, which gives no "
         "likelihood of a text: expected one trained by an objective that predicts tokens, such as "
@@ -69,9 +66,8 @@ def log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (given, rest) the log-probabilities f64[n] of the n tokens of the rest.
 
-    Each is predicted from the given tokens and those of the rest before it; for PSEUDO and BOUND
-    from all other tokens, one masked at a time. Ends of documents are no tokens here. `given` may
-    be empty.
+    Each is predicted from the given tokens, which may be none, and those of the rest before it; for
+    PSEUDO and BOUND from all other tokens, one masked at a time.
     """
     if reading.kind in (EXACT, *AFTER_READING):
         prompts = [_prompt(trained, reading.form, [*given], [*rest]) for given, rest in texts]

@@ -23,32 +23,25 @@ ITERATIONS = 100
 
 
 class Probe(NamedTuple):
-    """A linear classifier of standardised features."""
-
     mean: np.ndarray  # f[E]
     scale: np.ndarray  # f[E]
     weights: np.ndarray  # f[E, C]
     bias: np.ndarray  # f[C]
     chosen_by: float  # accuracy on the training examples that chose the strength
 
-    def logits(self, features_NxE) -> np.ndarray:
-        standard_NxE = (np.asarray(features_NxE) - self.mean) / self.scale
-        return standard_NxE @ self.weights + self.bias
-
     def predict(self, features_NxE) -> np.ndarray:
         """Returns the likeliest class of each example, i[N]; of equally likely ones the first."""
-        return np.argmax(self.logits(features_NxE), -1)
+        standard_NxE = (np.asarray(features_NxE) - self.mean) / self.scale
+        return np.argmax(standard_NxE @ self.weights + self.bias, -1)
 
 
 def fit_probe(
     features_NxE, labels_N, classes: int, strengths: Sequence[float] = STRENGTHS
 ) -> Probe:
-    """Returns the probe that the training examples give.
+    """Returns the probe that the training examples give; of constant features it predicts the most
+    frequent class.
 
-    One that is fitted to constant features predicts the most frequent class.
-
-    Raises ValueError for features that are not finite, and for fewer examples than choose a
-    strength.
+    Raises ValueError for features that are not finite, and for too few examples.
     """
     features_NxE, labels_N = np.asarray(features_NxE, np.float32), np.asarray(labels_N)
     if not np.isfinite(features_NxE).all():
@@ -76,12 +69,8 @@ def choosing(examples: int) -> np.ndarray:
 
 
 def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any, Probe]:
-    """Returns (name, probe) of the features that are best on the examples that choose settings.
-
-    Args:
-      features: f[N, E] by name, such as the number of a layer; of equally good ones the first is
-        taken.
-    """
+    """Returns (name, probe) of the best of these features f[N, E], such as of layers, on the
+    examples that choose settings; of equally good ones the first."""
     probes = {name: fit_probe(each, labels_N, classes) for name, each in features.items()}
     best = max(probes, key=lambda name: probes[name].chosen_by)
     return best, probes[best]
@@ -96,19 +85,17 @@ def probed(
       labels: of the examples of either split.
       features: a split -> f[N, E] by layer.
     """
-    classes = sorted(set(labels["train"]))
-    numbers = np.array([classes.index(label) for label in labels["train"]])
-    layer, probe = best_probe(features("train"), numbers, len(classes))
-    return layer, [classes[k] for k in probe.predict(features("validation")[layer])]
+    classes, labels_N = np.unique(labels["train"], return_inverse=True)
+    layer, probe = best_probe(features("train"), labels_N, classes.size)
+    return layer, classes[probe.predict(features("validation")[layer])].tolist()
 
 
 def _fitted(features_NxE, labels_N, classes: int, strength: float) -> Probe:
     mean, scale = standardisation(features_NxE)
     standard_NxE = jnp.asarray((features_NxE - mean) / scale, jnp.float32)
     width = standard_NxE.shape[1]
-    # A start at the classes' shares, which constant features never leave.
-    shares = np.log((np.bincount(labels_N, minlength=classes) + 1) / (len(labels_N) + classes))
-    start = np.concatenate([np.zeros(width * classes), shares])
+    # Constant features never leave the classes' shares.
+    start = np.concatenate([np.zeros(width * classes), log_shares(labels_N, classes)])
 
     def loss(flat):
         value, gradient = _loss(jnp.asarray(flat, jnp.float32), standard_NxE, labels_N, strength)
@@ -129,9 +116,13 @@ def _loss(flat, standard_NxE, labels_N, strength):
 
 
 def _parts(flat, width: int):
-    """Returns (weights [E, C], bias [C])."""
     classes = flat.size // (width + 1)
     return flat[:-classes].reshape(width, classes), flat[-classes:]
+
+
+def log_shares(labels_N: np.ndarray, classes: int) -> np.ndarray:
+    """Returns the logarithms f[C] of the classes' shares, each of which is counted once more."""
+    return np.log((np.bincount(labels_N, minlength=classes) + 1) / (len(labels_N) + classes))
 
 
 def standardisation(features_NxE) -> tuple[np.ndarray, np.ndarray]:

@@ -5,20 +5,21 @@
     Return the number of         Return number the of         words
 
 Both texts consist of the same characters, so that neither length nor frequencies tell them apart.
-The wrong one of code does not parse, or reads a variable that has no value yet; of prose a function
-word stands behind its word.
+The wrong code does not parse, or reads a variable that has no value yet.
 """
 
 import ast
 import inspect
 import io
+import itertools
 import keyword
 import re
 import textwrap
 import tokenize
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ....tasks.python_library.python_sources import Document
@@ -40,25 +41,15 @@ class MinimalPair(NamedTuple):
     bad: str
 
 
-class Place(NamedTuple):
-    """A part of a text: text[start:end]."""
-
-    start: int
-    end: int
-
-
 def python_pairs(documents: Sequence[Document], count: int) -> list[MinimalPair]:
-    """Returns up to `count` pairs of each kind, the same at every call, from all documents.
-
-    Texts are taken in the order of a hash, at most one pair of a kind from each.
-    """
+    """Returns up to `count` pairs of each kind, at most one of a kind from each text."""
     code = _in_order(text for document in documents for text in functions_of(document))
     prose = _in_order(text for document in documents for text in sentences_of(document))
-    pairs = []
+    pairs: list[MinimalPair] = []
     for kind, (places, is_wrong) in KINDS.items():
         texts = prose if kind == "words" else code
-        found = (pair for text in texts if (pair := _pair(kind, text, places, is_wrong)))
-        pairs += [pair for pair, _ in zip(found, range(count))]
+        some = (_pair(kind, text, places, is_wrong) for text in texts)
+        pairs += itertools.islice(filter(None, some), count)
     return pairs
 
 
@@ -73,11 +64,10 @@ def _in_order(texts) -> list[str]:
     return sorted(dict.fromkeys(texts), key=lambda text: (zlib.crc32(text.encode()), text))
 
 
-def _exchanged(text: str, one: Place, other: Place) -> str:
-    """Returns the text with two parts exchanged, the first of which comes first."""
-    middle = text[one.end : other.start]
-    swapped = text[slice(*other)] + middle + text[slice(*one)]
-    return text[: one.start] + swapped + text[other.end :]
+def _exchanged(text: str, one: slice, other: slice) -> str:
+    """Returns the text with two parts exchanged, `one` of which comes first."""
+    swapped = text[other] + text[one.stop : other.start] + text[one]
+    return text[: one.start] + swapped + text[other.stop :]
 
 
 # --- texts --------------------------------------------------------------------------------------
@@ -129,38 +119,26 @@ def _parses(text: str) -> bool:
     return True
 
 
+def _fails_to_parse(text: str) -> bool:
+    return not _parses(text)
+
+
 # --- places that may be exchanged ---------------------------------------------------------------
 
 
-def closing_brackets(text: str) -> Iterator[tuple[Place, Place]]:
-    """Yields neighbours among the closing brackets."""
-    yield from _neighbours(text, lambda t: t.type == tokenize.OP and t.string in CLOSING)
-
-
-def operators(text: str) -> Iterator[tuple[Place, Place]]:
-    """Yields neighbours among the operators."""
-    yield from _neighbours(text, lambda t: t.type == tokenize.OP and t.string in OPERATORS)
-
-
-def keywords(text: str) -> Iterator[tuple[Place, Place]]:
-    """Yields neighbours among the keywords."""
-    yield from _neighbours(text, lambda t: t.type == tokenize.NAME and keyword.iskeyword(t.string))
-
-
-def indentations(text: str) -> Iterator[tuple[Place, Place]]:
+def indentations(text: str) -> Iterator[tuple[slice, slice]]:
     """Yields the spaces before two lines that follow each other, from the second line on."""
     starts = [match.start() for match in re.finditer(r"^", text, re.MULTILINE)]
     lines = [
-        Place(start, start + len(line) - len(line.lstrip(" ")))
+        slice(start, start + len(line) - len(line.lstrip(" ")))
         for start, line in zip(starts, text.splitlines())
         if line.strip()
     ]
     yield from zip(lines[1:], lines[2:])
 
 
-def names(text: str) -> Iterator[tuple[Place, Place]]:
-    """Yields a use of a name and a later use of a variable that is not yet defined at the first
-    one."""
+def names(text: str) -> Iterator[tuple[slice, slice]]:
+    """Yields a use of a name, and a later use of a variable that is not yet defined there."""
     (function,) = ast.parse(text).body
     found = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
     defined: dict[str, int] = {}  # the first line in which it is given a value
@@ -177,26 +155,28 @@ def names(text: str) -> Iterator[tuple[Place, Place]]:
                 yield _place(text, one), _place(text, other)
 
 
-def words(text: str) -> Iterator[tuple[Place, Place]]:
+def words(text: str) -> Iterator[tuple[slice, slice]]:
     """Yields a function word and the word behind it, which is none."""
     found = list(re.finditer(r"\S+", text))
     for one, other in zip(found[GIVEN:], found[GIVEN + 1 :]):
         plain = other[0].isalpha() and other[0].islower()
         if one[0] in FUNCTION_WORDS and plain and other[0] not in FUNCTION_WORDS:
-            yield Place(*one.span()), Place(*other.span())
+            yield slice(*one.span()), slice(*other.span())
 
 
-def _neighbours(text: str, wanted: Callable) -> Iterator[tuple[Place, Place]]:
-    found = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if wanted(t)]
-    places = [Place(_offset(text, *t.start), _offset(text, *t.end)) for t in found]
-    for one, other in zip(places, places[1:]):
-        if text[slice(*one)] != text[slice(*other)]:
+def neighbours(text: str, *, kind: int, strings: Collection[str]) -> Iterator[tuple[slice, slice]]:
+    """Yields neighbours among the tokens of a kind that are one of these strings."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    some = [t for t in tokens if t.type == kind and t.string in strings]
+    places = [slice(_offset(text, *t.start), _offset(text, *t.end)) for t in some]
+    for one, other in itertools.pairwise(places):
+        if text[one] != text[other]:
             yield one, other
 
 
-def _place(text: str, node: ast.Name) -> Place:
+def _place(text: str, node: ast.Name) -> slice:
     start = _offset(text, node.lineno, node.col_offset)  # of bytes, which are characters in ASCII
-    return Place(start, start + len(node.id))
+    return slice(start, start + len(node.id))
 
 
 def _offset(text: str, line: int, column: int) -> int:
@@ -206,10 +186,10 @@ def _offset(text: str, line: int, column: int) -> int:
 
 # kind -> (places of a text that may be exchanged, whether a text is wrong)
 KINDS: dict[str, tuple[Callable, Callable[[str], bool]]] = {
-    "brackets": (closing_brackets, lambda text: not _parses(text)),
-    "indentation": (indentations, lambda text: not _parses(text)),
+    "brackets": (partial(neighbours, kind=tokenize.OP, strings=CLOSING), _fails_to_parse),
+    "indentation": (indentations, _fails_to_parse),
     "names": (names, _parses),  # by `names`, such a text parses and is wrong
-    "keywords": (keywords, lambda text: not _parses(text)),
-    "operators": (operators, lambda text: not _parses(text)),
+    "keywords": (partial(neighbours, kind=tokenize.NAME, strings=keyword.kwlist), _fails_to_parse),
+    "operators": (partial(neighbours, kind=tokenize.OP, strings=OPERATORS), _fails_to_parse),
     "words": (words, lambda text: True),
 }

@@ -1,7 +1,4 @@
-"""Beginnings of Python functions to be continued, and functions with a line to be filled in.
-
-They are of the files of Python's library that no run trains on, and the same for every run.
-"""
+"""Beginnings of functions of Python's library, and functions with a line to be filled in."""
 
 import ast
 import io
@@ -28,23 +25,21 @@ class Gap(NamedTuple):
 
 
 def continuations(count: int) -> list[Gap]:
-    """Returns so many beginnings of functions and classes, each cut after a whole statement."""
+    """Returns beginnings of functions and classes, each cut after a whole statement."""
     return _of_library(count, beginnings)
 
 
 def hidden_lines(count: int) -> list[Gap]:
-    """Returns so many functions without one line, its indentation and line end apart."""
+    """Returns functions without one line, its indentation and line end apart."""
     return _of_library(count, gaps)
 
 
 def beginnings(text: str) -> Iterator[Gap]:
-    """Yields the functions and classes of a file's top level up to a whole statement, and what
-    follows."""
+    """Yields the functions and classes of a file's top level up to a whole statement."""
     lines = text.splitlines(keepends=True)
     for node in _definitions(text):
-        for end in sorted(
-            {each.end_lineno or 0 for each in ast.walk(node) if isinstance(each, ast.stmt)}
-        ):
+        statements = (each for each in ast.walk(node) if isinstance(each, ast.stmt))
+        for end in sorted({each.end_lineno or 0 for each in statements}):
             prefix = "".join(lines[node.lineno - 1 : end])
             truth = "".join(lines[end:])[:FOLLOWING]
             if not PREFIX[0] <= len(prefix) <= PREFIX[1]:
@@ -55,8 +50,7 @@ def beginnings(text: str) -> Iterator[Gap]:
 
 
 def gaps(text: str) -> Iterator[Gap]:
-    """Yields the functions of a file's top level without a line that is a whole statement, each
-    once for every such line."""
+    """Yields the functions of a file's top level, for each line that is a whole statement."""
     lines = text.splitlines(keepends=True)
     for node in _definitions(text):
         whole = "".join(lines[node.lineno - 1 : node.end_lineno])
@@ -78,12 +72,15 @@ def gaps(text: str) -> Iterator[Gap]:
 
 def parses(text: str) -> bool:
     """Returns whether this Python parses a text."""
+    return _parsed(text) is not None
+
+
+def _parsed(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
-            ast.parse(text)
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # ValueError: null bytes
-        return False
-    return True
+        return None
 
 
 def continues_to_parse(prefix: str, text: str) -> bool:
@@ -135,12 +132,8 @@ def _of_library(count: int, gaps_in) -> list[Gap]:
 
 
 def _definitions(text: str) -> list:
-    if not parses(text):
-        return []
-    with warnings.catch_warnings(action="ignore"):
-        body = ast.parse(text).body
-    kinds = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
-    return [node for node in body if isinstance(node, kinds)]
+    tree, kinds = _parsed(text), (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node for node in tree.body if isinstance(node, kinds)] if tree is not None else []
 
 
 def _is_line(node: ast.stmt) -> bool:

@@ -3,7 +3,7 @@
 answer_log_probs(trained, [Question("import os\\n# from the package", (" http", " xml"))])
 """
 
-import itertools
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,8 +20,7 @@ MASKED = ("mask", "unmask")
 
 
 class Question(NamedTuple):
-    """A text with a blank, <extra_id_0>, or at whose end the answer belongs; and possible
-    answers."""
+    """A text with a blank, <extra_id_0>, or at whose end the answer belongs."""
 
     text: str
     answers: tuple[str, ...]
@@ -30,10 +29,9 @@ class Question(NamedTuple):
 def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
     """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
 
-    Each model scores as it was trained: an answer follows the text, or fills a blank of a model
-    that infills. A model that only continues texts scores the whole text with the answer in it, one
-    that completes them what begins with the answer, and one that predicts masks the answer's
-    tokens, all masked at once, which is a pseudo-log-likelihood.
+    Each model scores as it was trained: an answer follows the text, or fills a blank. A model that
+    only continues texts scores the whole text with the answer in it, one that completes them what
+    begins with the answer, and one that predicts masks the answer's tokens, all masked at once.
 
     Raises ValueError for a model that does none of these, such as one that only classifies.
     """
@@ -90,20 +88,15 @@ def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str
 
 
 def _split(text: str, answer: str) -> tuple[str, str]:
-    """Returns (the text before its blank, or all of it without one; the answer and what
-    follows)."""
+    """Returns (the text before its blank, or all of it; the answer and what follows)."""
     before, _, after = text.partition(SENTINEL)
     return before, answer + after
 
 
 def _around(trained: Trained, text: str, answer: str) -> tuple[list[int], list[int]]:
-    """Returns (tokens of the text with the answer, the slots of those that hold it).
-
-    A token may hold characters beside the answer's, such as the bracket before a name.
-    """
+    """Returns (tokens of the text with the answer, the slots of those that hold some of it)."""
     before, _, after = (text if BLANK.search(text) else text + SENTINEL).partition(SENTINEL)
     tokens = trained.encode(before + answer + after)
-    same = (here == there for here, there in zip(tokens, trained.encode(before)))
-    start = sum(itertools.takewhile(bool, same))
+    start = len(os.path.commonprefix([tokens, trained.encode(before)]))
     end = min(len(trained.encode(before + answer)), len(tokens))
     return tokens, list(range(min(start, len(tokens) - 1), max(end, start + 1)))
