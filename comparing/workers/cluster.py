@@ -5,6 +5,7 @@ again, and resumes from its last checkpoint. Source: https://github.com/facebook
 """
 
 import contextlib
+import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,7 +97,8 @@ def _write_job(cell: Cell, ticket: str, number: str | None) -> None:
     whole_files.write_json(Path(cell.run.run_dir) / JOB, {"ticket": ticket, "number": number})
 
 
-class _Call(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Call:
     """What a job calls; submitit calls it again when its time was over.
 
     Its ticket is written down before the job is submitted: a command that is killed before it
@@ -110,7 +112,7 @@ class _Call(NamedTuple):
     def __call__(self) -> int:
         from submitit import JobEnvironment
 
-        cell, ticket = self
+        cell, ticket = self.cell, self.ticket
         latest, _ = _read_job(cell)
         if latest != ticket:
             print(f"A later command has given {cell.run.run_dir} to another job.", flush=True)

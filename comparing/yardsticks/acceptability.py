@@ -79,7 +79,7 @@ def scored(trained: Trained, reading: LikelihoodForm, pairs: Sequence[MinimalPai
     ]
 
 
-def _shared(good: Sequence[int], bad: Sequence[int]) -> int:
+def _shared(good: list[int], bad: list[int]) -> int:
     """Returns how many tokens both begin with, and at least one is left of each."""
     return len(os.path.commonprefix([good[:-1], bad[:-1]]))
 

@@ -97,7 +97,8 @@ def bits_per_byte(
     reading = reading_of(trained)
     rows = heldout_rows(corpus, tokens, row_tokens)
     halved = reading.kind in AFTER_READING
-    pairs = [np.split(row.tokens, [row.tokens.size // 2 if halved else 0]) for row in rows]
+    first = [row.tokens.size // 2 if halved else 0 for row in rows]
+    pairs = [(row.tokens[:k], row.tokens[k:]) for row, k in zip(rows, first)]
     predicted = [rest for _, rest in pairs]
     if reading.kind == PSEUDO:
         nats = pseudo_nats(trained, predicted, positions)

@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
     refusal: str  # why this run cannot be measured so; "": it was
 
 
-Line = dict[str, Any]
+Line = Mapping[str, Any]
 
 
 def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
@@ -109,7 +109,7 @@ def forget_refusals(run_dir: str) -> None:
         write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
 
 
-def _line(step: int | None, yardstick: Callable) -> Line:
+def _line(step: int | None, yardstick: Callable) -> dict[str, Any]:
     function = bound(yardstick).function
     return {
         "yardstick": function.__name__,

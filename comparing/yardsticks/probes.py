@@ -92,7 +92,7 @@ def pairs(
 
     def features(read: Callable[[Sequence[str]], dict[Any, np.ndarray]]) -> Callable:
         of_sides = {
-            part: [read([pair[side] for pair in some]) for side in (0, 1)]
+            part: [read(texts) for texts in zip(*(pair[:2] for pair in some))]
             for part, some in split.items()
         }
         compared: dict[str, dict[Any, np.ndarray]] = {part: {} for part in split}
