@@ -1,9 +1,7 @@
 """Vocabularies: factories that a corpus is given, and what of them a run directory keeps.
 
-    corpora.text_files.vocabulary = @vocabularies.trained
-    vocabularies.trained.size = 8192
-
-Those of SeqIO tasks are `tasks.seqio.seqio_vocabularies`.
+corpora.text_files.vocabulary = @vocabularies.trained
+vocabularies.trained.size = 8192
 """
 
 from .factories import (

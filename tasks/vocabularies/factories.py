@@ -1,8 +1,5 @@
 """Vocabularies: factories that a corpus is given, and what of them a run directory keeps.
 
-    corpora.text_files.vocabulary = @vocabularies.trained
-    vocabularies.trained.size = 8192
-
 A factory is called as `(run_dir, source)` with the settings that gin or `functools.partial` bound.
 On first use it makes the vocabulary and keeps it in the run directory; from then on it gives what
 is kept, or says which of its settings differ. The factories here need no TensorFlow;
@@ -13,10 +10,12 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from etils import epath
 
+from ...constraints import Natural
 from ...data.corpus import Codec
 from ...data.ids_on_disk import ids_from_json, ids_to_json
 from ...data.whole_files import checksum, damaged, read_json, write_bytes, write_json
@@ -34,10 +33,7 @@ from .tokenization import (
     with_extra_ids,
 )
 
-_FILES = {
-    "sentencepiece": SENTENCEPIECE_MODEL,
-    "hugging_face": TOKENIZER,
-}  # by the tokenizer's kind
+_FILES = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}  # by kind
 _MOST_EXTRA_IDS = 1 << 16  # of a tokenizer in a run directory; T5 has 100
 
 
@@ -72,7 +68,7 @@ def trained(
     *,
     size: int = 4096,
     model_type: ModelType = "bpe",
-    sentinels: int = 128,
+    sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
     """A SentencePiece vocabulary that is trained on the text of the corpus.
@@ -84,15 +80,14 @@ def trained(
         source: its `texts` are read once, and sampled.
         size: ids before the special ones are appended.
         model_type: "bpe", or "unigram" (T5's kind, which takes longer).
-        sentinels: how many (`special_tokens.token_ids`).
-        specials: other special tokens (`special_tokens.token_ids`).
+        sentinels, specials: how many, and which other special tokens (`special_tokens.token_ids`).
 
     Raises:
         ValueError: what `train_sentencepiece` refuses; a corpus without text of its own; a run
             directory that keeps another vocabulary.
     """
 
-    def make() -> tuple[Tokenizer, TokenIds]:
+    def make() -> Tokenizer:
         if source.texts is None:
             raise ValueError(
                 "Got vocabularies.trained for a corpus of SeqIO tasks, which has no plain text to "
@@ -102,38 +97,26 @@ def trained(
         path = os.path.join(run_dir, SENTENCEPIECE_MODEL)
         with progress_bar("Training a vocabulary"):
             train_sentencepiece(source.texts(), path, size=size, model_type=model_type)
-        tokenizer = sentencepiece_tokenizer(path, extra_ids=0)
-        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
+        return sentencepiece_tokenizer(path, extra_ids=0)
 
     about = {"factory": "trained", "size": size, "model_type": model_type}
-    about |= {"sentinels": sentinels, "specials": list(specials)}
-    return kept_vocabulary(run_dir, about, make)
+    return _with_special_ids(run_dir, about, make, sentinels, specials)
 
 
 def utf8_bytes(
     run_dir: str,
     source: VocabularySource,
     *,
-    sentinels: int = 128,
+    sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
     """The 256 bytes of UTF-8, as in ByT5: nothing to train, 4 to 5 times as many ids as pieces.
 
-    Args:
-        run_dir: where it is kept.
-        source: unused.
-        sentinels, specials: as for `trained`.
-
-    Raises:
-        ValueError: a run directory that keeps another vocabulary.
+    `sentinels` and `specials` are as for `trained`. Raises ValueError for a run directory that
+    keeps another vocabulary.
     """
-
-    def make() -> tuple[Tokenizer, TokenIds]:
-        tokenizer = byte_tokenizer()
-        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
-
-    about = {"factory": "utf8_bytes", "sentinels": sentinels, "specials": list(specials)}
-    return kept_vocabulary(run_dir, about, make)
+    about = {"factory": "utf8_bytes"}
+    return _with_special_ids(run_dir, about, byte_tokenizer, sentinels, specials)
 
 
 def from_file(
@@ -141,7 +124,7 @@ def from_file(
     source: VocabularySource,
     *,
     path: str,
-    sentinels: int = 128,
+    sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
     """A SentencePiece `.model`, or a Hugging Face `tokenizer.json`.
@@ -150,7 +133,6 @@ def from_file(
 
     Args:
         run_dir: where it, and a copy of the file, are kept.
-        source: unused.
         path: the file; in a bucket ("gs://…") too.
         sentinels, specials: as for `trained`; those that the file names keep their ids.
 
@@ -159,17 +141,11 @@ def from_file(
             that keeps another vocabulary.
     """
 
-    def make() -> tuple[Tokenizer, TokenIds]:
-        tokenizer = open_tokenizer(_fetched(path, run_dir) if "://" in path else path)
-        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
+    def make() -> Tokenizer:
+        return open_tokenizer(_fetched(path, run_dir) if "://" in path else path)
 
-    about = {
-        "factory": "from_file",
-        "path": path,
-        "sentinels": sentinels,
-        "specials": list(specials),
-    }
-    return kept_vocabulary(run_dir, about, make)
+    about = {"factory": "from_file", "path": path}
+    return _with_special_ids(run_dir, about, make, sentinels, specials)
 
 
 def of_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
@@ -177,21 +153,28 @@ def of_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
 
         vocabularies.of_run.run = "runs/quickstart"      to go on from its parameters
 
-    Args:
-        run_dir: where a copy is kept.
-        source: unused.
-        run: the directory.
-
     Raises:
-        FileNotFoundError: there is none in `run`.
+        FileNotFoundError: the directory `run` keeps none.
         ValueError: a run directory that keeps another vocabulary.
     """
+    return kept_vocabulary(
+        run_dir, {"factory": "of_run", "run": run}, lambda: load_vocabulary(run)[:2]
+    )
 
-    def make() -> tuple[Tokenizer, TokenIds]:
-        there = load_vocabulary(run)
-        return there.tokenizer, there.ids
 
-    return kept_vocabulary(run_dir, {"factory": "of_run", "run": run}, make)
+def _with_special_ids(
+    run_dir: str,
+    about: dict[str, Any],
+    make: Callable[[], Tokenizer],
+    sentinels: int,
+    specials: Sequence[str],
+) -> Vocabulary:
+    def with_ids() -> tuple[Tokenizer, TokenIds]:
+        tokenizer = make()
+        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
+
+    about = about | {"sentinels": sentinels, "specials": list(specials)}
+    return kept_vocabulary(run_dir, about, with_ids)
 
 
 def kept_vocabulary(
@@ -200,9 +183,7 @@ def kept_vocabulary(
     """The vocabulary that `run_dir` keeps; `make` makes it on first use.
 
     Args:
-        run_dir: the run's directory.
         about: the factory's name and its settings, as JSON values: what is compared.
-        make: () -> tokenizer and special ids.
 
     Raises:
         ValueError: the directory holds a run of a vocabulary that was made otherwise.
@@ -213,8 +194,8 @@ def kept_vocabulary(
         if not differing:
             return kept
         if is_run(run_dir):  # else a start failed before its first step, and nothing was trained
-            told = ["factory"] if "factory" in differing else differing
-            changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in told)
+            named = ["factory"] if "factory" in differing else differing
+            changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in named)
             raise ValueError(
                 f"{run_dir} holds a vocabulary made with other settings: {'; '.join(changes)}. "
                 "Start a new run directory, or set them back."
@@ -232,10 +213,9 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
     tokenizer, ids, about = vocabulary
     name = _FILES.get(tokenizer.kind)
     if name is not None and tokenizer.path is not None:
-        file = os.path.join(run_dir, name)
-        if os.path.abspath(tokenizer.path) != os.path.abspath(file):
-            with open(tokenizer.path, "rb") as own:
-                write_bytes(file, own.read())
+        own, file = Path(tokenizer.path), Path(run_dir, name)
+        if own.absolute() != file.absolute():
+            write_bytes(file, own.read_bytes())
     values: dict[str, Any] = {
         "kind": tokenizer.kind,
         "file": name,
@@ -274,9 +254,8 @@ def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
 def load_vocabulary(run_dir: str) -> Vocabulary:
     """The vocabulary that a run keeps in its directory.
 
-    Raises:
-        FileNotFoundError: the directory holds none.
-        ValueError: it is damaged, or names a file outside of the directory.
+    Raises FileNotFoundError where it holds none, and ValueError where that is damaged, or names a
+    file outside of the directory.
     """
     file = os.path.join(run_dir, VOCABULARY)
     if not os.path.exists(file):
@@ -305,7 +284,6 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
 
 
 def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
-    """The tokenizer that a vocabulary.json describes."""
     extra_ids = values["extra_ids"]
     if extra_ids not in range(_MOST_EXTRA_IDS + 1):
         raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")

@@ -11,7 +11,6 @@ from ...data.whole_files import write_bytes
 
 SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
 _CHUNK = 1000  # characters that the trainer sees as one sentence
-_PRINTABLE_ASCII = "".join(map(chr, range(33, 127)))
 
 ModelType = Literal["bpe", "unigram"]
 
@@ -38,7 +37,6 @@ def train_sentencepiece(
         texts: documents; all are read once, about `sample_characters` are kept.
         path: the file to write, whole or not at all.
         size: ids in all.
-        model_type: "bpe" or "unigram".
         sample_characters: how much text to train on, spread evenly over what there is.
 
     Raises:
@@ -67,7 +65,7 @@ def train_sentencepiece(
             remove_extra_whitespaces=False,
             add_dummy_prefix=False,
             allow_whitespace_only_pieces=True,
-            required_chars=_PRINTABLE_ASCII,
+            required_chars="".join(map(chr, range(33, 127))),  # printable ASCII
             pad_id=0,
             eos_id=1,
             unk_id=2,
@@ -100,15 +98,13 @@ def _sample(texts: Iterable[str], characters: int) -> list[str]:
     """
     generator = random.Random(0)
     kept: list[str] = []
-    room = max(1, characters // _CHUNK)
-    seen = 0
-    for text in texts:
-        for chunk in _chunks(text):
-            seen += 1
-            if len(kept) < room:
-                kept.append(chunk)
-            elif (at := generator.randrange(seen)) < room:
-                kept[at] = chunk
+    capacity = max(1, characters // _CHUNK)
+    chunks = (chunk for text in texts for chunk in _chunks(text))
+    for number, chunk in enumerate(chunks, 1):
+        if len(kept) < capacity:
+            kept.append(chunk)
+        elif (at := generator.randrange(number)) < capacity:
+            kept[at] = chunk
     return kept
 
 

@@ -35,7 +35,6 @@ def token_ids(
     `size` counts ids alone: rows that a model adds to round its embedding are no ids.
 
     Args:
-        tokenizer: what `open_tokenizer` gives.
         sentinels: how many, in order of use.
         specials: which others are wanted: "mask", "cls", "sep", "fim" (three ids), and the names
             of mode tokens ("R", "S", "X", or any other, which is then called `[NAME]`).
@@ -43,37 +42,31 @@ def token_ids(
     Raises:
         ValueError: two special tokens share an id, or too little text is left.
     """
-    taken = _Appender(tokenizer.size)
-    pad = tokenizer.pad if tokenizer.pad is not None else taken.append()
-    eos = tokenizer.eos if tokenizer.eos is not None else taken.append()
-    named_sentinels = _named_sentinels(tokenizer.named)[:sentinels]
-    if named_sentinels:
-        extra = [taken.append() for _ in range(sentinels - len(named_sentinels))]
-        sentinel_ids = (*named_sentinels, *extra)
-    else:
-        sentinel_ids = tuple(reversed([taken.append() for _ in range(sentinels)]))
+    named, above = tokenizer.named, itertools.count(tokenizer.size)
+    pad = tokenizer.pad if tokenizer.pad is not None else next(above)
+    eos = tokenizer.eos if tokenizer.eos is not None else next(above)
+    own_sentinels = _named_sentinels(named)[:sentinels]
+    appended = list(itertools.islice(above, sentinels - len(own_sentinels)))
+    sentinel_ids = (*own_sentinels, *(appended if own_sentinels else reversed(appended)))
 
     def resolve(key: str) -> int:
         names = KNOWN_NAMES.get(key, (f"[{key}]", key))
-        found = [tokenizer.named[name] for name in names if name in tokenizer.named]
-        return found[0] if found else taken.append()
+        known = [named[name] for name in names if name in named]
+        return known[0] if known else next(above)
 
     single = {"mask", "cls", "sep"}
     modes = tuple((key, resolve(key)) for key in specials if key not in single | {"fim"})
     singles: dict[str, Any] = {key: resolve(key) for key in specials if key in single}
     fim: tuple[int, ...] = ()
     if "fim" in specials:
-        known = [names for names in FIM_NAMES if all(n in tokenizer.named for n in names)]
-        fim = (
-            tuple(tokenizer.named[n] for n in known[0])
-            if known
-            else (taken.append(), taken.append(), taken.append())
-        )
+        known = [names for names in FIM_NAMES if named.keys() >= set(names)]
+        fim = tuple(named[n] for n in known[0]) if known else tuple(itertools.islice(above, 3))
+    size = next(above)
     blocked = {pad, eos, *sentinel_ids, *fim, *singles.values(), *(i for _, i in modes)}
-    blocked |= set(tokenizer.blocked) | set(tokenizer.named.values())
+    blocked |= set(tokenizer.blocked) | set(named.values())
     return check_token_ids(
         TokenIds(
-            size=taken.size,
+            size=size,
             text=_text_range(tokenizer, blocked),
             pad=pad,
             eos=eos,
@@ -81,7 +74,7 @@ def token_ids(
             sentinels=sentinel_ids,
             modes=modes,
             fim=fim,
-            **_word_and_sentence_flags(tokenizer, blocked, taken.size),
+            **_word_and_sentence_flags(tokenizer, blocked, size),
             **singles,
         )
     )
@@ -97,7 +90,6 @@ def published_ids(
     """The special ids of a published model: those that its files name, and nothing appended.
 
     Args:
-        tokenizer: of the directory.
         directory: of `transformers`: tokenizer_config.json and special_tokens_map.json say which
             token pads, starts, ends, masks, classifies and separates.
         config: its config.json, which says the same by ids, and with what a decoder starts.
@@ -110,15 +102,11 @@ def published_ids(
     roles = _roles(tokenizer, directory, config)
     eos = roles.get("eos", roles.get("sep", tokenizer.eos))
     tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
-    if tokenizer.pad is None:  # padding is told by segments: any id that is no text will do
+    if tokenizer.pad is None:  # segments tell padding: any id that is no text will do
         tokenizer = tokenizer._replace(pad=eos)
-    fim = [] if not any(n[0] in tokenizer.named for n in FIM_NAMES) else ["fim"]
-    own = [
-        name
-        for name in (*KNOWN_NAMES, "fim")
-        if name in fim or any(n in tokenizer.named for n in KNOWN_NAMES.get(name, ()))
-    ]
-    wanted = dict.fromkeys([n for n in own if n not in ("pad", "eos")] + list(specials))
+    names = KNOWN_NAMES | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
+    own = [key for key, some in names.items() if not tokenizer.named.keys().isdisjoint(some)]
+    wanted = dict.fromkeys([key for key in own if key not in ("pad", "eos")] + list(specials))
     count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
     ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
     start = config.get("decoder_start_token_id", roles.get("bos"))
@@ -218,22 +206,9 @@ def special_names(tokenizer: Tokenizer, ids: TokenIds) -> dict[int, str]:
     return {i: own.get(i, name) for i, name in names.items()}
 
 
-class _Appender:
-    """Hands out the ids above a tokenizer's own."""
-
-    def __init__(self, size: int):
-        self.size = size
-
-    def append(self) -> int:
-        self.size += 1
-        return self.size - 1
-
-
 def _named_sentinels(named: dict[str, int]) -> list[int]:
-    found: list[int] = []
-    while f"<extra_id_{len(found)}>" in named:
-        found.append(named[f"<extra_id_{len(found)}>"])
-    return found
+    names = itertools.takewhile(named.__contains__, map("<extra_id_{}>".format, itertools.count()))
+    return [named[name] for name in names]
 
 
 def _text_range(tokenizer: Tokenizer, blocked: Iterable[int]) -> tuple[int, int]:

@@ -1,8 +1,6 @@
 """Tokenizers without TensorFlow: ordinary text to ids and back.
 
-Whatever a document says (`</s>`, `<extra_id_0>`, `[MASK]`), its ids are ordinary ones. The special
-ids are those of `tasks.vocabularies.special_tokens`; SeqIO's view is in
-`tasks.seqio.seqio_vocabularies`.
+Whatever a document says (`</s>`, `<extra_id_0>`, `[MASK]`), its ids are ordinary ones.
 """
 
 import os
@@ -51,15 +49,13 @@ class Tokenizer(NamedTuple):
     swallowing: frozenset[str] = frozenset()  # names that take the white space before them
 
 
-def batches(
-    documents: Iterable, size: Callable[[Any], int] = len, characters: int = BATCH_CHARACTERS
-) -> Iterator[list]:
-    """Lists of documents of about so many characters together; `size` counts a document's."""
+def batches(documents: Iterable, size: Callable[[Any], int]) -> Iterator[list]:
+    """Lists of documents of about `BATCH_CHARACTERS` together; `size` counts a document's."""
     batch, length = [], 0
     for document in documents:
         batch.append(document)
         length += size(document)
-        if length >= characters:
+        if length >= BATCH_CHARACTERS:
             yield batch
             batch, length = [], 0
     if batch:
@@ -69,8 +65,7 @@ def batches(
 def open_tokenizer(name: str) -> Tokenizer:
     """The tokenizer `name`: "bytes", a SentencePiece `.model`, or a Hugging Face `tokenizer.json`.
 
-    Raises:
-        ValueError, FileNotFoundError: what was got and what is expected.
+    Raises FileNotFoundError where there is no such file, and ValueError where it is none of these.
     """
     if name == "bytes":
         return byte_tokenizer()
@@ -192,10 +187,10 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
     added = tokenizer.get_added_tokens_decoder()
     named = {t.content: i for i, t in added.items() if t.special or _is_known(t.content)}
     named |= {name: i for name, i in tokenizer.get_vocab().items() if _is_known(name)}
-    size = max(tokenizer.get_vocab().values()) + 1
-    pad = next((named[n] for n in KNOWN_NAMES["pad"] if n in named), None)
-    eos = next((named[n] for n in KNOWN_NAMES["eos"] if n in named), None)
-
+    pad, eos = (
+        next((named[name] for name in KNOWN_NAMES[key] if name in named), None)
+        for key in ("pad", "eos")
+    )
     literal = re.compile("|".join(f"(?<={re.escape(n[0])})(?={re.escape(n[1:])})" for n in named))
 
     def encode_batch(texts: Sequence[str]) -> list[np.ndarray]:
@@ -220,7 +215,7 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
     return Tokenizer(
         "hugging_face",
         path,
-        size,
+        max(tokenizer.get_vocab().values()) + 1,
         encode_batch,
         lambda ids: tokenizer.decode([int(i) for i in ids], skip_special_tokens=False),
         surface,

@@ -4,17 +4,17 @@
     transformers.AutoTokenizer.from_pretrained("exported").tokenize("def<extra_id_0>")
 
 It gives the ids of `Vocabulary.tokenizer` for any text, and knows every special id by the name that
-`special_names` has for it. Called on a text, it adds the ids that frame the text in the model's
-rows, if there are any. Of segmentations that a unigram model
-finds equally likely, as of long runs of spaces, it may take another: there sums are float64, in
-SentencePiece float32.
+`special_names` has for it. Of segmentations that a unigram model finds equally likely, as of long
+runs of spaces, it may take another: there sums are float64, in SentencePiece float32.
 """
 
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from ...training.run_directory import TOKENIZER
 from .factories import Vocabulary
 from .special_tokens import special_names
 from .tokenization import Tokenizer
@@ -60,19 +60,18 @@ def write_tokenizer(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,  # decoding gives back the text
     }
-    made.save(os.path.join(directory, "tokenizer.json"))
-    file = os.path.join(directory, "tokenizer_config.json")
-    if not os.path.exists(file):
-        with open(file, "w", encoding="utf-8") as opened:
-            json.dump(config, opened, indent=2, ensure_ascii=False, sort_keys=True)
+    made.save(os.path.join(directory, TOKENIZER))
+    file = Path(directory, "tokenizer_config.json")
+    if not file.exists():
+        text = json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True)
+        file.write_text(text, encoding="utf-8")
 
 
 def tokenizer_json(vocabulary: Vocabulary):
     """The vocabulary as a `tokenizers.Tokenizer`, its special tokens with the same ids.
 
-    Raises:
-        ValueError: the tokenizer has no equal there, with the reason: a SentencePiece model that
-            changes text before it reads it, for one.
+    Raises ValueError, with the reason, for a tokenizer that has no equal there, such as a
+    SentencePiece model that changes text before it reads it.
     """
     import tokenizers
 
@@ -80,7 +79,8 @@ def tokenizer_json(vocabulary: Vocabulary):
     if own.kind == "hugging_face":
         made = tokenizers.Tokenizer.from_file(str(own.path))
     elif own.kind == "bytes":
-        made = _of_pieces({"<pad>": 0, "</s>": 1, "<unk>": 2} | _bytes(3), [])
+        pieces = ["<pad>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+        made = _of_pieces({piece: i for i, piece in enumerate(pieces)}, [])
     else:
         assert own.path is not None  # a SentencePiece model is a file
         made = _of_sentencepiece(own.path)
@@ -129,12 +129,10 @@ def _of_sentencepiece(path: str):
     ordinary = [p.type == p.NORMAL for p in model.pieces]
     if trained.model_type == trained.UNIGRAM:
         scores = [p.score if is_text else NEVER for p, is_text in zip(model.pieces, ordinary)]
-        model = tokenizers.models.Unigram(
-            list(zip(pieces, scores)), unk_id=trained.unk_id, byte_fallback=True
+        scored = list(zip(pieces, scores))
+        return _decoding_bytes(
+            tokenizers.models.Unigram(scored, unk_id=trained.unk_id, byte_fallback=True)
         )
-        made = tokenizers.Tokenizer(model)
-        made.decoder = _decoder()
-        return made
     if trained.model_type != trained.BPE:
         raise ValueError(f"{path} is neither a unigram model nor one of byte pairs")
     ids = {piece: i for i, piece in enumerate(pieces)}
@@ -150,23 +148,17 @@ def _of_sentencepiece(path: str):
 
 
 def _of_pieces(ids: dict[str, int], merges: list[tuple[str, str]]):
-    import tokenizers
+    from tokenizers.models import BPE
 
-    made = tokenizers.Tokenizer(
-        tokenizers.models.BPE(ids, merges, unk_token="<unk>", byte_fallback=True)
-    )
-    made.decoder = _decoder()
+    return _decoding_bytes(BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
+
+
+def _decoding_bytes(model):
+    from tokenizers import Tokenizer, decoders
+
+    made = Tokenizer(model)
+    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return made
-
-
-def _decoder():
-    from tokenizers import decoders
-
-    return decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-
-
-def _bytes(first: int) -> dict[str, int]:
-    return {f"<0x{byte:02X}>": first + byte for byte in range(256)}
 
 
 def _check(own: Tokenizer, made, names: dict[str, int]) -> None:
