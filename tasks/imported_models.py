@@ -1,5 +1,4 @@
-"""Models of Hugging Face and T5X with their vocabularies: what an import makes a run directory
-of."""
+"""Models of Hugging Face and T5X with their vocabularies, which an import keeps."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -79,8 +78,6 @@ def _with_dense(
     """Returns the model whose head "embedding" is the layer `dense`, and its parameters.
 
     It takes the place of BERT's pooler, which a sentence model does not use.
-
-    Raises ValueError for a layer of another width, and for a model that has no such head.
     """
     builder = getattr(models, found.model.layout)
     model = builder(found.config.vocab_size, (*found.heads, "embedding"), **found.settings)
@@ -98,10 +95,7 @@ def _with_dense(
 def _prompt_forms(
     source: TensorFiles, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
-    """Returns how a sentence model or a classifier reads a text, and what its probabilities are.
-
-    Raises ValueError for what `inference` does not have.
-    """
+    """Returns how a sentence model or a classifier reads a text, and what its probabilities are."""
     forms, causal = [], found.model.layout == "decoder"
     if modules:
         head = "embedding" if modules.dense else None
@@ -156,8 +150,7 @@ def t5x_preset(file: str) -> Callable[..., Model]:
 
 
 def _fitting(vocabulary: Vocabulary | None, model: Model) -> Vocabulary | None:
-    """Returns the vocabulary. Raises ValueError where its text has ids that the model never
-    learned."""
+    """Returns the vocabulary. Raises ValueError for text ids that the model never learned."""
     if vocabulary is not None and vocabulary.ids.text[1] > model.vocab_size:
         raise ValueError(
             f"The tokenizer {vocabulary.about.get('vocabulary', 'of the run')} has text ids up to "

@@ -1,6 +1,7 @@
 """A progress bar for what a data edge does before training starts."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 
 import rich.console
@@ -16,19 +17,13 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Calla
                 tokenise(file)
                 advance(1)
 
-    Args:
-        description: what is done.
-        total: how far it goes; None: not known.
+    `total` is how far it goes; None: not known.
     """
     console = rich.console.Console(stderr=True)
-    columns = (
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.TaskProgressColumn(),
-        rich.progress.TimeElapsedColumn(),
-    )
+    elapsed = rich.progress.TimeElapsedColumn()
+    columns = (*rich.progress.Progress.get_default_columns()[:-1], elapsed)
     with rich.progress.Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         task = progress.add_task(description, total=total)
-        yield lambda n: progress.advance(task, n)
+        yield functools.partial(progress.advance, task)

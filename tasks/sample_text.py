@@ -4,14 +4,15 @@ import codecs
 import contextlib
 import importlib
 import io
+import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from ..data.reading import plain_text
 from ..training.run_directory import VOCABULARY, check_is_run
 from . import vocabularies
 from .python_library.python_sources import library_documents
@@ -36,14 +37,16 @@ def of_texts(
 ) -> SampleText:
     """Returns documents with Python's library as the stream.
 
-    Args:
-      texts: the documents; a blank line separates two of them.
-      file: a text file in their place, as one document. Without either: the Zen of Python.
+    A blank line separates two documents of `texts`; `file` is a text file in their place, as one
+    document. Without either: the Zen of Python.
 
     Raises ValueError where they are empty, or the file cannot be read.
     """
     if file is not None:
-        documents = [_read(file)]
+        try:
+            documents = [plain_text(file)]
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
     else:
         texts = [_zen_of_python()] if texts is None else texts
         documents = [part for text in texts for part in re.split(r"\n\s*\n", text)]
@@ -80,10 +83,8 @@ def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -
     documents = [piece.tokens for piece in corpus.heldout(4 * length)]
 
     def stream() -> np.ndarray:
-        stream, read = corpus.train(0, 1), list[np.ndarray]()
-        while sum(tokens.size for tokens in read) < STREAM:
-            read.append(stream.next_document().tokens)
-        return np.concatenate(read)
+        stream = corpus.train(0, 1)
+        return _enough(stream.next_document().tokens for _ in itertools.count())
 
     return SampleText(
         vocabularies.load_vocabulary(folder),
@@ -100,13 +101,12 @@ def open_vocabulary(
     name: str | None = None,
     notice: Callable[[str], None] = print,
 ) -> Vocabulary:
-    """Returns a run's vocabulary, or the one that `open_tokenizer` finds by this name.
+    """Returns a run's vocabulary, or the one that `open_tokenizer` opens by this name.
 
-    Without either it is one of Python's library, learned once and kept in the folder `cache`;
-    `notice` is called with a line for the user before that is learned.
+    Without either it is one of Python's library, trained once and kept in the folder `cache`;
+    `notice` is called with a line for the user before.
 
-    Raises ValueError, FileNotFoundError where `run` is no run, or has no vocabulary, or `name`
-    none.
+    Raises ValueError, FileNotFoundError for what is no run, no vocabulary or no name of one.
     """
     if run is not None:
         check_is_run(run)
@@ -122,15 +122,6 @@ def open_vocabulary(
     return vocabularies.trained(cache, library)
 
 
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no UTF-8 text: {error}.") from error
-
-
 def _zen_of_python() -> str:
     """A short text that comes with Python, without its title."""
     with contextlib.redirect_stdout(io.StringIO()):
@@ -142,9 +133,15 @@ def _library_tokens(vocabulary: Vocabulary) -> np.ndarray:
     """Documents of Python's library in a random order, until there are enough."""
     documents = library_documents()
     order = np.random.default_rng(0).permutation(len(documents))
+    texts = (documents[number].read() for number in order)
+    return _enough(vocabulary.tokenizer.encode_batch([text])[0] for text in texts)
+
+
+def _enough(documents: Iterable[np.ndarray]) -> np.ndarray:
+    """The first documents that have `STREAM` tokens together, or all."""
     tokens: list[np.ndarray] = []
-    for number in order:
-        tokens += vocabulary.tokenizer.encode_batch([documents[number].read()])
+    for document in documents:
+        tokens.append(document)
         if sum(map(len, tokens)) >= STREAM:
             break
     return np.concatenate(tokens)

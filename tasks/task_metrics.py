@@ -9,6 +9,7 @@ at no input: what a score stands beside.
 """
 
 import collections
+import itertools
 import re
 import string
 from collections.abc import Hashable, Iterable, Sequence
@@ -33,10 +34,8 @@ def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str,
     >>> exact_match(["return x", "self", "Key"], [" return x", "self\\n", "key"])
     {'exact_match': 0.6666666666666666}
     """
-    pairs = _pairs(targets, predictions)
-    return {
-        "exact_match": _mean(target.strip() == predicted.strip() for target, predicted in pairs)
-    }
+    stripped = [[text.strip() for text in side] for side in (targets, predictions)]
+    return {"exact_match": accuracy(*stripped)["accuracy"]}
 
 
 def binary_f1(
@@ -44,15 +43,11 @@ def binary_f1(
 ) -> dict[str, float]:
     """F1 of one label: the harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN).
 
-    0.0 where neither targets nor predictions have the label `positive`.
+    The label is `positive`: bind another with `functools.partial`. 0.0 where neither targets nor
+    predictions have it.
 
-    >>> binary_f1([1, 1, 1, 0, 0], [1, 1, 0, 1, 0])  # two found, one wrong, one missed
+    >>> binary_f1([1, 1, 1, 0, 0], [1, 1, 0, 1, 0])  # two hits, one wrong, one missed
     {'f1': 0.6666666666666666}
-
-    Args:
-        targets: labels.
-        predictions: labels; any other value counts as not positive.
-        positive: the label to find; bind another with `functools.partial`.
     """
     return {"f1": _f1_of_label(_pairs(targets, predictions), positive)}
 
@@ -96,35 +91,26 @@ def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 def multirc(targets: Sequence, predictions: Sequence) -> dict[str, float]:
     """MultiRC's F1 over all answers, and the share of questions with every answer right.
 
+    Both sides have (question, "True" or "False") of each answer.
+
     >>> multirc([(1, "True"), (1, "False"), (2, "True")], [(1, "True"), (1, "True"), (2, "True")])
     {'f1': 0.8, 'exact_match': 0.5}
-
-    Args:
-        targets: (question, "True" or "False") of each answer.
-        predictions: the same questions, with what is predicted.
     """
     pairs = _pairs(targets, predictions)
     wrong = {question for (question, target), (_, predicted) in pairs if target != predicted}
     questions = {question for question, _ in targets}
-    labels = [[label for _, label in side] for side in (targets, predictions)]
-    return {
-        **binary_f1(*labels, positive="True"),
-        "exact_match": 1 - len(wrong) / len(questions),
-    }
+    labels = [(target, predicted) for (_, target), (_, predicted) in pairs]
+    return {"f1": _f1_of_label(labels, "True"), "exact_match": 1 - len(wrong) / len(questions)}
 
 
 def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     """SQuAD's exact match and F1 over words, after its normalisation (Rajpurkar et al. 2016).
 
     Texts are lower-cased, without punctuation, the articles a, an, the, and repeated white space.
-    Of several accepted answers the best match counts. Two texts without words match, as in SQuAD 2.
+    A target is an answer, or a list of accepted ones, of which the best match counts. Two texts without words match, as in SQuAD 2.
 
     >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
     {'exact_match': 0.0, 'f1': 0.75}
-
-    Args:
-        targets: an answer, or a list of acceptable ones, for each example.
-        predictions: texts.
     """
     matches, scores = [], []
     for target, prediction in _pairs(targets, predictions):
@@ -155,20 +141,17 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
 def bleu(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     """BLEU of the corpus, from 0 to 100, by sacrebleu with its defaults (Papineni et al. 2002).
 
+    A target is a translation, or a list of some.
+
     >>> {name: round(x, 2) for name, x in bleu(["the cat sat on it"], ["the cat sat on"]).items()}
     {'bleu': 77.88}
 
     The four words are right, all precisions are 1, and exp(1 - 5/4) is the penalty for being short.
-
-    Args:
-        targets: a translation, or a list of them, for each example.
-        predictions: texts.
     """
     import sacrebleu
 
     references = [_answers(target) for target, _ in _pairs(targets, predictions)]
-    most = max(map(len, references))
-    streams: Any = [[(some + [None] * most)[i] for some in references] for i in range(most)]
+    streams: Any = list(itertools.zip_longest(*references))
     return {"bleu": float(sacrebleu.corpus_bleu(list(predictions), streams).score)}
 
 
@@ -188,10 +171,8 @@ def pearson_and_spearman(
     pairs = _pairs(targets, predictions)
     if any(len(set(side)) == 1 for side in zip(*pairs)):
         return {"pearson": float("nan"), "spearman": float("nan")}
-    return {
-        "pearson": float(scipy.stats.pearsonr(targets, predictions).statistic),
-        "spearman": float(scipy.stats.spearmanr(targets, predictions).statistic),
-    }
+    measures = {"pearson": scipy.stats.pearsonr, "spearman": scipy.stats.spearmanr}
+    return {name: float(of(targets, predictions).statistic) for name, of in measures.items()}
 
 
 def majority(train_targets: Iterable[Answer]) -> Answer:

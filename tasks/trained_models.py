@@ -27,12 +27,11 @@ def open_trained(
 
     Args:
         step: of the checkpoint; None: the latest.
-        mesh: over which the parameters are spread; None: they are on the first device. Within
-            `training.devices.mesh.placed_on(mesh)` the rows of a batch are spread as well.
+        mesh: over which the parameters are sharded; None: they are on the first device. Within
+            `training.devices.mesh.placed_on(mesh)` the rows of a batch are sharded as well.
         trusted: modules that the directory may name, see `training.settings.trust`.
 
-    Raises:
-        ValueError: no run, no checkpoint, or no vocabulary there.
+    Raises ValueError for no run, no checkpoint, or no vocabulary there.
     """
     fields = read_directory(run_dir, trusted)
     try:

@@ -3,28 +3,41 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 
+from ...constraints import AtLeastTwo, checked
 from ...data.corpus import Corpus, Piece, in_parts
 from ...data.reading import JSONL_SUFFIXES, has_fields, text_of
 from ...data.records import LONGEST
+from ...data.token_store import TRAIN
 from ..vocabularies import Factory, VocabularySource
 from ..vocabularies.tokenization import Tokenizer, batches
-from .text import counted, sampled_texts, split_files, tokenised_files, with_heldout
+from .text import (
+    FileSplit,
+    OnMalformed,
+    counted,
+    found_files,
+    sampled_texts,
+    tokenised_files,
+    with_heldout,
+)
 from .text_readers import ReadingReport, TextPart
 from .tokenising import corpus_of
 
 
+@checked
 def dialogues(
     run_dir: str,
     *,
     files: str | Sequence[str],
     vocabulary: Factory,
     heldout_files: str | Sequence[str] | None = None,
-    longest_tokens: int = 1024,
-    on_malformed: str = "error",
-    heldout_every: int = 20,
+    longest_tokens: Annotated[int, Interval(ge=2, le=LONGEST)] = 1024,
+    on_malformed: OnMalformed = "error",
+    heldout_every: AtLeastTwo = 20,
     seed: int = 0,
 ) -> Corpus:
     """Instructions and dialogues in JSONL, Parquet and Arrow files, for `objectives.dialogue`.
@@ -46,12 +59,9 @@ def dialogues(
     Raises:
         ValueError, FileNotFoundError, OSError: as `text_files`; a line without turns.
     """
-    if not 2 <= longest_tokens <= LONGEST:
-        raise ValueError(
-            f"longest_tokens must be from 2 to {LONGEST}, got {longest_tokens}: of a dialogue."
-        )
-    split = split_files(run_dir, files, heldout_files, heldout_every, turns_of, on_malformed)
-    for path in (path for paths in split.paths.values() for path in paths):
+    paths = found_files(run_dir, files, heldout_files)
+    split = FileSplit(paths, heldout_every, turns_of, on_malformed)
+    for path in (path for some in paths.values() for path in some):
         if not has_fields(path):
             raise ValueError(
                 f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}), Parquet or "
@@ -67,16 +77,16 @@ def dialogues(
         make_left_out=LeftOutTurns,
     )
     if heldout_files is None:  # whole dialogues, also of a few
-        there = len(tokens.documents["train"])
-        if there < 2:
+        count = len(tokens.documents[TRAIN])
+        if count < 2:
             raise ValueError(
-                f"Got {there} dialogue in {', '.join(split.paths['train'])}, expected 2 or more: "
-                "one is held out. Give more, or `heldout_files`."
+                f"Got {count} dialogue in {', '.join(paths[TRAIN])}, expected 2 or more: one is "
+                "held out. Give more, or `heldout_files`."
             )
-        split = split._replace(heldout_every=min(heldout_every, there))
+        split = split._replace(heldout_every=min(heldout_every, count))
     tokens, held_out = with_heldout(tokens, split)
     return corpus_of(
-        f"Dialogues of {counted(split.paths['train'])}",
+        f"Dialogues of {counted(paths[TRAIN])}",
         tokens,
         made,
         held_out=held_out,
@@ -93,18 +103,16 @@ def turns_of(line: dict) -> list[str]:
     Raises ValueError, with the reason, where there is none.
     """
     if line.get("messages") is not None:  # null in a table of several layouts
-        return _turns([_of_openai(one) for one in _objects("messages", "role", "content", line)])
+        return _turns(map(_of_openai, _objects(line, "messages", "role", "content")))
     if line.get("conversations") is not None:
-        return _turns(
-            [_of_sharegpt(one) for one in _objects("conversations", "from", "value", line)]
-        )
-    given = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
-    if not given or not line.get("output"):
+        return _turns(map(_of_sharegpt, _objects(line, "conversations", "from", "value")))
+    question = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
+    if not question or not line.get("output"):
         raise ValueError('expected "messages", "conversations", or "instruction" and "output"')
-    return _turns([("user", "\n\n".join(given)), ("assistant", text_of("output", line))])
+    return _turns([("user", "\n\n".join(question)), ("assistant", text_of("output", line))])
 
 
-def _objects(name: str, role: str, text: str, line: dict) -> list[dict]:
+def _objects(line: dict, name: str, role: str, text: str) -> list[dict]:
     messages = line[name]
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise ValueError(f'"{name}" is no list of objects with "{role}" and "{text}"')
@@ -115,8 +123,7 @@ _SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
 
 def _of_sharegpt(message: dict) -> tuple[str, str]:
-    """Returns the role, in OpenAI's words, and the text of a message as ShareGPT's exports have
-    it."""
+    """Returns the role, in OpenAI's words, and the text of a message of ShareGPT's exports."""
     role = str(message.get("from"))
     return _SHAREGPT_ROLES.get(role, role), text_of("value", message)
 
@@ -141,7 +148,7 @@ def _of_openai(message: dict) -> tuple[str, str]:
     return "system" if role == "developer" else role, text
 
 
-def _turns(messages: Sequence[tuple[str, str]]) -> list[str]:
+def _turns(messages: Iterable[tuple[str, str]]) -> list[str]:
     turns: list[str] = []
     before = ""
     for role, content in messages:
@@ -169,8 +176,8 @@ class LeftOutTurns(ReadingReport):
     answers: int = 0  # that would have made a dialogue too long
 
     def describe(self) -> str:
-        told = f"{self.answers:,} answers beyond longest_tokens" if self.answers else ""
-        return ", ".join(part for part in (super().describe(), told) if part)
+        answers = f"{self.answers:,} answers beyond longest_tokens" if self.answers else ""
+        return ", ".join(filter(None, (super().describe(), answers)))
 
 
 def _encode_turns(

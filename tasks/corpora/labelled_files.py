@@ -3,31 +3,32 @@
 import collections
 import dataclasses
 import functools
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...constraints import AtLeastTwo, Count, checked
 from ...data.corpus import Corpus, Piece, in_parts
 from ...data.token_store import HELDOUT, TRAIN
 from ...training.run_directory import CLASSES, load_classes, save_classes
 from ..vocabularies import Factory, Vocabulary, VocabularySource
 from ..vocabularies.tokenization import Tokenizer, batches
 from .labelled_readers import Labelled, in_words, read_labelled
-from .text import counted, found_files
+from .text import counted, found_files, known_files
 from .tokenising import EmptyText, SplitText, corpus_of, has_checkpoint, tokenised
 
 
+@checked
 def labelled_text(
     run_dir: str,
     *,
     files: str | Sequence[str],
     vocabulary: Factory,
-    given_tokens: int,
-    answer_tokens: int | None = None,
+    given_tokens: Count,
+    answer_tokens: Count | None = None,
     heldout_files: str | Sequence[str] | None = None,
-    heldout_every: int = 10,
+    heldout_every: AtLeastTwo = 10,
     seed: int = 0,
 ) -> Corpus:
     """Texts with labels in TSV and JSONL files, for `objectives.supervised`.
@@ -40,29 +41,18 @@ def labelled_text(
     document is a text with its class as label, or with the class's name as another part.
 
     Args:
-        run_dir: where the vocabulary, the tokens and the classes are kept.
-        files: paths or glob patterns, a list or separated by commas.
-        vocabulary: a factory of `tasks.vocabularies`.
         given_tokens: of a text; longer ones are cut at their end, and counted.
         answer_tokens: the most of a label that is written as text, which `text_to_text` learns;
             None: it is a class, which `sequence_classification` learns.
-        heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
         heldout_every: one text in so many is held out, by a hash of it, so that no order of the
             lines matters and a text that comes twice is on one side; the first of each label is
             not.
-        seed: of the order of the documents.
+        The others: as for `text_files`.
 
     Raises:
         ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError: what was
             got, what is expected, what to change.
     """
-    for name, value, least in (
-        ("given_tokens", given_tokens, 1),
-        ("answer_tokens", 1 if answer_tokens is None else answer_tokens, 1),
-        ("heldout_every", heldout_every, 2),
-    ):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}.")
     paths = found_files(run_dir, files, heldout_files)
     classes = _kept_classes(run_dir) if has_checkpoint(run_dir) else _classes_of(paths[TRAIN])
     every = None if HELDOUT in paths else heldout_every
@@ -72,14 +62,11 @@ def labelled_text(
     texts = {}
     for side in (TRAIN, HELDOUT):
         of_side = paths.get(side, paths[TRAIN])
-        stats = [os.stat(path) for path in of_side]
+        size, known = known_files(of_side)
         texts[side] = SplitText(
             functools.partial(_side, of_side, side, every, classes),
-            sum(stat.st_size for stat in stats),
-            [
-                *(classes, given_tokens, answer_tokens, every),
-                *((path, stat.st_size, stat.st_mtime_ns) for path, stat in zip(of_side, stats)),
-            ],
+            size,
+            [classes, given_tokens, answer_tokens, every, *known],
             CutTexts(),
             functools.partial(_encode, given_tokens, classes, answers),
         )
@@ -101,8 +88,7 @@ def labelled_text(
         seed=seed,
         longest=given_tokens + (answer_tokens or 0),
     )
-    labels_of = "documents" if answer_tokens is None else None
-    return corpus._replace(classes=classes, labels_of=labels_of)
+    return corpus._replace(classes=classes, labels_of=None if answer_tokens else "documents")
 
 
 @dataclasses.dataclass
@@ -116,8 +102,7 @@ class CutTexts:
 
 
 def _kept_classes(run_dir: str) -> tuple[str, ...]:
-    """The classes of a run's checkpoints. Raises ValueError where their file is gone: others,
-    counted anew, would name its answers wrongly."""
+    """The classes of a run's checkpoints, whose answers others, counted anew, would misname."""
     if classes := load_classes(run_dir):
         return tuple(classes)
     raise ValueError(
@@ -146,12 +131,11 @@ def _side(
     classes: Sequence[str],
     advance: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Labelled]:
-    """The lines of files that are trained on, or held out; `every` is None where these are files of
-    their own."""
-    seen = set()
+    """The lines of a side, which are all lines of its files where `every` is None."""
+    labels = set()
     for example in read_labelled(paths, classes, advance):
-        held = every and example.label in seen and zlib.crc32(example.text.encode()) % every == 0
-        seen.add(example.label)
+        held = every and example.label in labels and zlib.crc32(example.text.encode()) % every == 0
+        labels.add(example.label)
         if every is None or (side == HELDOUT) == bool(held):
             yield example
 

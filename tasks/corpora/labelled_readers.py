@@ -31,18 +31,14 @@ def read_labelled(
     classes: Sequence[str] | None = None,
     advance: Callable[[int], object] = lambda size: None,
 ) -> Iterator[Labelled]:
-    """The texts and labels of files, in order; blank lines are passed over.
+    """The texts and labels of TSV, JSONL, Parquet and Arrow files, in order, without blank lines.
 
         list(read_labelled(["films.tsv"]))    # [Labelled(text='A fine film.', label='good')]
 
-    Args:
-        paths: of TSV files, and of JSONL, Parquet and Arrow, by their names.
-        classes: the labels that there may be; None: any.
-        advance: called with the bytes on disk that were read since the last call.
+    Labels may be the `classes`; None: any. `advance` is as for `data.reading.records`.
 
-    Raises:
-        MalformedLine: a line, or a header, that is not as expected, or a damaged file.
-        ValueError: a file of another kind.
+    Raises MalformedLine for a line, or a header, that is not as expected, or a damaged file, and
+    ValueError for a file of another kind.
     """
     first: Record | None = None  # that is no line of TSV, whose labels are all strings
     for path in paths:
@@ -60,11 +56,7 @@ def read_labelled(
 
 
 def in_words(classes: Sequence[str]) -> str:
-    """The first classes by name, and how many more there are.
-
-    >>> in_words(["bad", "good"])
-    'bad, good'
-    """
+    """The first classes by name, and how many there are if these are not all."""
     more = f", … ({len(classes)} in all)" if len(classes) > 8 else ""
     return ", ".join(classes[:8]) + more
 
@@ -123,7 +115,7 @@ def _checked_header(columns: list[str]) -> list[str]:
 
 def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -> Labelled:
     """A text and its label, which is a string or a whole number, in all rows as in the `first`, so
-    that 1 and "1" are not taken for one class. Raises ValueError, saying why there are none."""
+    that 1 and "1" are not taken for one class."""
     text, label = row.text
     if type(label) not in (str, int):
         raise ValueError(

@@ -5,6 +5,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from ...constraints import Count, checked
 from ...data.corpus import Corpus, Piece, in_parts
 from ...data.documents import UNCUT
 from ..python_library.python_sources import (
@@ -34,14 +35,7 @@ def python_library(
     About 9 MB and 2.6 million tokens of a vocabulary of 4096. One file in `heldout_every` is held
     out, chosen by a hash of its name. A first start tokenises, about 3 s on two cores.
 
-    Args:
-        run_dir: where the vocabulary and the tokens are kept.
-        vocabulary: a factory of `tasks.vocabularies`.
-        heldout_every: one document in so many is held out.
-        seed: of the order of the documents.
-
-    Raises:
-        ValueError, FileNotFoundError: what was got, what is expected, what to change.
+    Arguments are as for `text_files`. Raises ValueError, FileNotFoundError.
     """
     split = split_documents(library_documents(), heldout_every)
     made = vocabulary(run_dir, _source(split))
@@ -51,12 +45,13 @@ def python_library(
     return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
 
 
+@checked
 def docstring_pairs(
     run_dir: str,
     *,
     vocabulary: Factory,
-    docstring_tokens: int = 48,
-    code_tokens: int = 96,
+    docstring_tokens: Count = 48,
+    code_tokens: Count = 96,
     heldout_every: int = HELDOUT_EVERY,
     seed: int = 0,
 ) -> Corpus:
@@ -70,20 +65,17 @@ def docstring_pairs(
     `python_library`.
 
     Args:
-        run_dir: where the vocabulary and the tokens are kept.
-        vocabulary: a factory of `tasks.vocabularies`.
-        docstring_tokens: of a docstring at most.
-        code_tokens: of its code at most.
-        heldout_every, seed: as for `python_library`.
+        docstring_tokens, code_tokens: of a docstring and of its code at most.
+        The others: as for `text_files`.
 
     Raises:
         ValueError, FileNotFoundError: what was got, what is expected, what to change.
     """
     limits = docstring_tokens, code_tokens
-    if min(limits) < 1 or sum(limits) >= UNCUT:
+    if sum(limits) >= UNCUT:
         raise ValueError(
-            f"Pairs must have 1 token or more on each side and at most {UNCUT - 1} "
-            f"together, got {docstring_tokens} of docstrings and {code_tokens} of code."
+            f"Pairs must have at most {UNCUT - 1} tokens together, got {docstring_tokens} of "
+            f"docstrings and {code_tokens} of code."
         )
     split = split_documents(library_documents(), heldout_every)
     made = vocabulary(run_dir, _source(split))

@@ -1,9 +1,11 @@
 """The corpus of plain text and JSONL files, and what every corpus of files shares."""
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from ...constraints import AtLeastTwo, checked
 from ...data.corpus import Corpus, Piece
 from ...data.documents import split_heldout
 from ...data.finding import find_files, size_and_version
@@ -21,9 +23,11 @@ from .tokenising import (
     tokenised,
 )
 
+OnMalformed = Literal["error", "skip"]
 _VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary's training text from
 
 
+@checked
 def text_files(
     run_dir: str,
     *,
@@ -31,8 +35,8 @@ def text_files(
     vocabulary: Factory,
     heldout_files: str | Sequence[str] | None = None,
     text_field: str = "text",
-    on_malformed: str = "error",
-    heldout_every: int = 20,
+    on_malformed: OnMalformed = "error",
+    heldout_every: AtLeastTwo = 20,
     seed: int = 0,
 ) -> Corpus:
     """Files of text of any size: plain, JSONL, Parquet, Arrow, WARC, WET, each also as .gz or .zst.
@@ -59,10 +63,11 @@ def text_files(
         ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError: what was
         got, what is expected, what to change.
     """
-    split = split_files(run_dir, files, heldout_files, heldout_every, text_field, on_malformed)
+    paths = found_files(run_dir, files, heldout_files)
+    split = FileSplit(paths, heldout_every, text_field, on_malformed)
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split)))
     tokens, held_out = with_heldout(tokenised_files(run_dir, split, made), split)
-    what = f"SplitText of {counted(split.paths['train'])}"
+    what = f"Text of {counted(paths[TRAIN])}"
     return corpus_of(what, tokens, made, held_out=held_out, seed=seed)
 
 
@@ -72,62 +77,45 @@ class FileSplit(NamedTuple):
     paths: dict[str, list[str]]  # "train", and "heldout" where there are files for it
     heldout_every: int  # where there are none: one document in so many is held out
     document_of: str | DocumentOf  # of `read_documents`
-    on_malformed: str  # "error" or "skip"
-
-
-def split_files(
-    run_dir: str,
-    files: str | Sequence[str],
-    heldout_files: str | Sequence[str] | None,
-    heldout_every: int,
-    document_of: str | DocumentOf,
-    on_malformed: str,
-) -> FileSplit:
-    """The files that match, checked; arguments as for `text_files`, and `read_documents`.
-
-    There are none where they are gone and the run has a checkpoint, for it keeps their tokens.
-
-    Raises:
-        ValueError, FileNotFoundError: settings that clash, or a pattern that matches nothing.
-    """
-    if heldout_every < 2:
-        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
-    if on_malformed not in ("error", "skip"):
-        raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
-    paths = found_files(run_dir, files, heldout_files)
-    return FileSplit(paths, heldout_every, document_of, on_malformed)
+    on_malformed: OnMalformed
 
 
 def found_files(
     run_dir: str, files: str | Sequence[str], heldout_files: str | Sequence[str] | None
 ) -> dict[str, list[str]]:
-    """The files to train on, "train", and "heldout" where there are some for it; as
-    `split_files`."""
-    patterns = {"train": files} | ({} if heldout_files is None else {"heldout": heldout_files})
+    """The files to train on, "train", and "heldout" where there are some for it.
+
+    There are none where they are gone and the run has a checkpoint, for it keeps their tokens.
+
+    Raises ValueError for a file in both, and FileNotFoundError for a pattern that matches nothing.
+    """
+    patterns = {TRAIN: files} | ({} if heldout_files is None else {HELDOUT: heldout_files})
     try:
-        paths = {name: sorted(find_files(given)) for name, given in patterns.items()}
+        paths = {name: sorted(find_files(some)) for name, some in patterns.items()}
     except FileNotFoundError:
         if not has_checkpoint(run_dir) or kept_store(run_dir) is None:
             raise
         paths = {name: [] for name in patterns}
-    if heldout_files is not None:
-        training = set(map(os.path.realpath, paths["train"]))
-        both = [path for path in paths["heldout"] if os.path.realpath(path) in training]
-        if both:
-            raise ValueError(
-                f"{both[0]} is both in `files` and in `heldout_files`: take it out of one."
-            )
+    training = set(map(os.path.realpath, paths[TRAIN]))
+    for path in paths.get(HELDOUT, ()):
+        if os.path.realpath(path) in training:
+            raise ValueError(f"{path} is both in `files` and in `heldout_files`: take one out.")
     return paths
+
+
+def known_files(paths: Sequence[str]) -> tuple[int, list[tuple]]:
+    """The bytes of files together, and what of each tells that it has changed."""
+    known = [(path, *size_and_version(path)) for path in paths]
+    return sum(size for _, size, _ in known), known
 
 
 def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:
     """Training text to make a vocabulary of: of each file its share of a bounded amount.
 
-    `text_of` makes a text of a document that is none, such as the turns of a dialogue.
+    `text_of` makes a text of what is none yet, such as the turns of a dialogue.
     """
-    paths = split.paths["train"]
-    share = max(_VOCABULARY_CHARACTERS // len(paths), 1)
-    for path in paths:
+    share = max(_VOCABULARY_CHARACTERS // len(split.paths[TRAIN]), 1)
+    for path in split.paths[TRAIN]:
         left = share
         for document, _ in read_documents(path, split.document_of, on_malformed=split.on_malformed):
             text = text_of(document)[:left]
@@ -146,53 +134,31 @@ def tokenised_files(
     settings: Sequence[Any] = (),
     make_left_out: Callable[[], ReadingReport] = ReadingReport,
 ) -> Tokenised:
-    """The tokenised text of the files.
-
-    Args:
-        run_dir: where it is kept.
-        split: the files.
-        vocabulary: the run's.
-        encode: as in `SplitText`.
-        settings: plain values that `encode` depends on.
-        make_left_out: a fresh count of what is left out.
-    """
-    texts = {
-        name: _text(split, paths, encode, settings, make_left_out())
-        for name, paths in split.paths.items()
-    }
+    """The tokenised text of the files: `encode` is as in `SplitText`, and depends on `settings`."""
+    of = split.document_of
+    reading = of if isinstance(of, str) else of.__name__, split.on_malformed, *settings
+    texts = {}
+    for name, paths in split.paths.items():
+        left_out = make_left_out()
+        size, known = known_files(paths)
+        read = functools.partial(_read, split, paths, left_out)
+        texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
     return tokenised(run_dir, texts, vocabulary)
 
 
-def _text(
-    split: FileSplit, paths: Sequence[str], encode, settings, left_out: ReadingReport
-) -> SplitText:
-    def read(advance) -> Iterator[TextPart]:
-        for path in paths:
-            yield from read_documents(
-                path,
-                split.document_of,
-                on_malformed=split.on_malformed,
-                report=left_out,
-                advance=advance,
-            )
-
-    known = {path: size_and_version(path) for path in paths}
-    of = split.document_of
-    version = [
-        of if isinstance(of, str) else of.__name__,
-        split.on_malformed,
-        *settings,
-        *((path, *version) for path, version in known.items()),
-    ]
-    return SplitText(read, sum(size for size, _ in known.values()), version, left_out, encode)
+def _read(
+    split: FileSplit,
+    paths: Sequence[str],
+    left_out: ReadingReport,
+    advance: Callable[[int], None],
+) -> Iterator[TextPart]:
+    how: dict[str, Any] = dict(on_malformed=split.on_malformed, report=left_out, advance=advance)
+    for path in paths:
+        yield from read_documents(path, split.document_of, **how)
 
 
 def counted(paths: Sequence[str]) -> str:
-    """The number of files, in words, which is not known of files that are gone.
-
-    >>> counted(["a.txt", "b.txt"]), counted(["a.txt"]), counted([])
-    ('2 files', '1 file', 'files')
-    """
+    """The number of files, in words, which is not known of files that are gone: "2 files"."""
     return f"{len(paths) or ''} file{'' if len(paths) == 1 else 's'}".strip()
 
 

@@ -73,12 +73,8 @@ def read_documents(
     A long plain text file comes in parts, of which the last one ends the document.
 
     Args:
-        path: the file; its name says what it is.
-        document_of: as for `data.reading.records`: of a line's object or a row, the field or column
-            that holds the text, or a function that makes a document of it.
+        document_of, advance: as for `data.reading.records`.
         on_malformed: "error" raises at the first malformed line, "skip" counts it in `report`.
-        report: where what was left out is counted.
-        advance: called with the bytes of the file on disk that were read since the last call.
 
     Raises:
         MalformedLine: bad JSON, no such field, no string in it, text that is not UTF-8, or what is

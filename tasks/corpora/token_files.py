@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ...data.corpus import Corpus
 from ...data.documents import heldout_records, split_heldout, training_records
 from ...data.finding import find_files
-from ...data.records import Joined, RecordStream, Shuffled, first_tokens
+from ...data.records import DocumentArrays, Joined, RecordStream, Shuffled, first_tokens
 from ...data.token_file_formats import open_token_file
 from ..vocabularies import Factory, VocabularySource
 
@@ -20,8 +20,7 @@ def token_files(
     heldout_every: int = 20,
     seed: int = 0,
 ) -> Corpus:
-    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds), read as they
-    are.
+    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds), as they are.
 
         training.Run.corpus = @corpora.token_files
         corpora.token_files.files = "openwebtext/train.bin"
@@ -34,22 +33,22 @@ def token_files(
         files: paths or glob patterns of the `.bin` or `.ds` files, a list or separated by commas.
         vocabulary: a factory of `tasks.vocabularies`: of the tokenizer that made the files, whose
             end-of-sequence id ends documents in them.
-        heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
-        heldout_every: one document of each file in so many is held out; where there are fewer, the
-            last part of its tokens.
-        seed: of the order of the documents.
+        The others: as for `text_files`, by the documents of each file.
 
     Raises:
         ValueError, FileNotFoundError: what was got, what is expected, what to change.
     """
     made = vocabulary(run_dir, VocabularySource())
-    train = [open_token_file(path, made.ids) for path in sorted(find_files(files))]
-    if heldout_files is not None:
-        heldout = [open_token_file(path, made.ids) for path in sorted(find_files(heldout_files))]
+
+    def opened(patterns: str | Sequence[str]) -> list[DocumentArrays]:
+        return [open_token_file(path, made.ids) for path in sorted(find_files(patterns))]
+
+    if heldout_files is None:
+        pairs = (split_heldout(each, every=heldout_every) for each in opened(files))
+        train, heldout = map(list, zip(*pairs))
     else:
-        pairs = [split_heldout(each, every=heldout_every) for each in train]
-        train, heldout = [one for one, _ in pairs], [one for _, one in pairs]
-    said = " to train on; ".join(
+        train, heldout = opened(files), opened(heldout_files)
+    counts = " to train on; ".join(
         f"{sum(map(len, each)):,} documents, {sum(one.tokens for one in each):,} tokens"
         for each in (train, heldout)
     )
@@ -63,5 +62,5 @@ def token_files(
         train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
         heldout=lambda n: first_tokens([heldout_records(each) for each in heldout], n),
         codec=made.codec,
-        summary=f"{len(train)} token files: {said} held out",
+        summary=f"{len(train)} token files: {counts} held out",
     )

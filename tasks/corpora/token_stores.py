@@ -26,12 +26,8 @@ def token_store(
         training.Run.corpus = @corpora.token_store
         corpora.token_store.stores = {"stores/web": 0.7, "gs://bucket/books": 0.3}
 
-    Args:
-        run_dir: where the vocabulary is kept; the tokens stay in the stores.
-        stores, temperature, seed: as for `data.store_mixtures.token_store`.
-
-    Raises:
-        ValueError: what was got, what is expected, what to change.
+    The vocabulary is kept in the run directory; the tokens stay in the stores. Settings and errors
+    are those of `data.store_mixtures.token_store`.
     """
     opened = open_stores(stores)
     corpus = corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)

@@ -32,8 +32,7 @@ class EmptyText(ValueError):
 class LeftOut(Protocol):
     """Counts of what reading and tokenising leave out."""
 
-    def describe(self) -> str:
-        """The counts in words; "" for nothing."""
+    def describe(self) -> str: ...  # in words; "" for nothing
 
 
 def encode_documents(
@@ -66,13 +65,11 @@ class Tokenised(NamedTuple):
 
 
 def tokenised(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabulary) -> Tokenised:
-    """The texts of splits as the token store `data` of a run: written on first use, and when a text
-    or the vocabulary changed.
+    """The texts of splits as the token store `data` of a run.
 
-    A run that has a checkpoint keeps its tokens, whatever became of the text.
-
-    Raises:
-        EmptyText: no token in a text.
+    It is written on first use, and when a text or the vocabulary changed; but a run that has a
+    checkpoint keeps its tokens, whatever became of the text. Raises EmptyText for a text without
+    any token.
     """
     versions = [(split, *text.version) for split, text in texts.items()]
     known = repr([*versions, *sorted(vocabulary.about.items())])
@@ -134,15 +131,9 @@ def corpus_of(
     seed: int,
     longest: int | None = None,
 ) -> Corpus:
-    """The `Corpus` of tokenised text, with a summary for people.
+    """The `Corpus` of tokenised text.
 
-    Args:
-        what: the text, in words.
-        tokens: of both splits.
-        vocabulary: the run's.
-        held_out: how the held-out text was chosen, in words.
-        seed: of the order of the documents.
-        longest: as in `Corpus`.
+    Its summary says `what` the text is and how it was `held_out`; `longest` is as in `Corpus`.
     """
     train, heldout = tokens.documents[TRAIN], tokens.documents[HELDOUT]
     note = ""

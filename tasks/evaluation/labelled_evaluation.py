@@ -1,8 +1,6 @@
-"""Labelled text as what `inference.answering.task_scores` evaluates: held-out text of a run, or a
-file."""
+"""Labelled text, of a run or of a file, as what `inference.answering.task_scores` evaluates."""
 
 import functools
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,14 +23,10 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
 
         training.Run.evaluation_tasks = @labelled_evaluation.heldout_labels
 
-    Texts are what the tokens that the run keeps decode to.
+    Texts are what the tokens that the run keeps decode to: so many `examples`, drawn at random,
+    always the same; None: all.
 
-    Args:
-        run_dir: of the run, whose corpus has been opened.
-        examples: so many texts, drawn at random, always the same; None: all.
-
-    Raises:
-        ValueError: a run of another corpus.
+    Raises ValueError for a run of another corpus.
     """
     kept = _kept(run_dir, HELDOUT)
     if kept is None:
@@ -47,15 +41,11 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
 def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> EvaluationTask:
     """The texts and labels of a TSV or JSONL file as a task of its name.
 
-    Labels are the classes of the run, where it has some; to others they are any text.
+    Labels are the classes of the run, where it has some; to others they are any text. `examples`
+    is as for `heldout_labels`.
 
-    Args:
-        run_dir: of the model.
-        file: as `labelled_readers.read_labelled` reads it.
-        examples: so many, drawn at random, always the same; None: all.
-
-    Raises:
-        ValueError: no file, none that can be read (by line), a label that is no class of the run.
+    Raises ValueError for no file, for one that `labelled_readers.read_labelled` cannot read, and
+    for a label that is no class of the run.
     """
     if not os.path.isfile(file):
         raise ValueError(f"There is no file {file}: give the path of a TSV or JSONL file.")
@@ -67,24 +57,21 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
 
 
 def _drawn(labelled: Iterable[Labelled], size: int, examples: int | None) -> list[Labelled]:
-    """So many of `size` texts in their order: the first ones, or every second, may be of one
-    class."""
+    """So many of `size` texts, drawn, in their order: the first ones may be of one class."""
     if examples is None or examples >= size:
         return list(labelled)
-    drawn = np.zeros(size, bool)
-    drawn[np.random.default_rng(0).choice(size, examples, replace=False)] = True
-    return list(itertools.compress(labelled, drawn))
+    drawn = set(np.random.default_rng(0).choice(size, examples, replace=False).tolist())
+    return [one for i, one in enumerate(labelled) if i in drawn]
 
 
 def check_names_classes(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a model that answers in this mode with a number, or with a class of
-    each word: no answer could be a label."""
+    """Raises ValueError for a mode in which no answer of the model could be a label."""
     config = trained.model.config
     number = mode == "classify" and config is not None and config.num_classes == 1
     if number or mode == "tag":
-        given = "a number for each text" if number else "a class for each word"
+        answers = "a number for each text" if number else "a class for each word"
         raise ValueError(
-            f"The model predicts {given}, and labelled text has the name of a class for each: "
+            f"The model predicts {answers}, and labelled text has the name of a class for each: "
             "expected a model of sequence_classification or text_to_text. Evaluate this one by "
             "--task, a SeqIO task with metrics of its own."
         )

@@ -33,29 +33,21 @@ def evaluation_tasks(
         seqio_evaluation.evaluation_tasks.names = ["python_modules"]
 
     Texts and targets are what the task has as `inputs_pretokenized` and `targets_pretokenized`, or
-    what its ids decode to.
+    what its ids decode to. The baseline's answer is the most frequent of the split `train`; of a
+    task without it, of the examples themselves.
 
     Args:
         run_dir: of the model; nothing is read from it.
-        split: to evaluate on.
-        examples: the first so many; None: all.
-        module: a module, or a Python file of yours, that registers tasks; or several.
-        data_dir: of TensorFlow Datasets.
-        use_cached, cache_dirs: as for `seqio_corpora.seqio_mixture`.
+        examples: the first so many of the split; None: all.
+        The others: as for `seqio_corpora.seqio_mixture`.
 
-    The baseline's answer is the most frequent of the split `train`; of a task without it, of the
-    examples themselves.
-
-    Raises:
-        ValueError, FileNotFoundError: an unknown task or split, one without `inputs`, `targets` or
-        metrics, no examples.
+    Raises ValueError, FileNotFoundError for an unknown task or split, for one without `inputs`,
+    `targets` or metrics, and for no examples.
     """
     add_cache_dirs(cache_dirs)
-    found: dict[str, seqio.Task] = {}
-    for name in names:
-        tasks, _ = found_tasks(name, module, data_dir)
-        found |= {task.name: task for task in tasks}
-    return [_evaluation_task(task, split, examples, use_cached) for task in found.values()]
+    each = [found_tasks(name, module, data_dir)[0] for name in names]
+    once = {task.name: task for tasks in each for task in tasks}
+    return [_evaluation_task(task, split, examples, use_cached) for task in once.values()]
 
 
 def _evaluation_task(
@@ -105,9 +97,9 @@ def _of_numbers(metric: Callable) -> Callable:
 
     @functools.wraps(metric)
     def numbers(targets, predictions):
-        found = metric(targets, predictions)
-        shown = {n: value for n, value in found.items() if not isinstance(value, MetricValue)}
-        return shown | {n: value.value for n, value in found.items() if isinstance(value, Scalar)}
+        values = metric(targets, predictions)
+        plain = {n: value for n, value in values.items() if not isinstance(value, MetricValue)}
+        return plain | {n: value.value for n, value in values.items() if isinstance(value, Scalar)}
 
     return numbers
 

@@ -5,12 +5,12 @@
     metrics, _ = evaluator.evaluate(compute_metrics=True, **evaluator_functions(trained, "my_task"))
     metrics.result()                                   # {"my_task": {"accuracy": …}}
 
-The evaluator reads the task and applies its metrics; `pretrax evaluate --task` does the same by
-itself, and gives a baseline beside each figure.
+`pretrax evaluate --task` does the same by itself, and gives a baseline beside each figure.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+import numpy as np
 
 from ...inference import Decoding, Options, Trained, mode_of
 from ...inference.answering.scoring import score
@@ -20,12 +20,6 @@ from ..seqio.seqio_vocabularies import tokenizer_and_ids
 from ..vocabularies.special_tokens import codec
 
 _INPUTS, _TARGETS = "encoder_input_tokens", "decoder_target_tokens"  # of the feature converter
-
-
-class _Example(NamedTuple):
-    number: int
-    text: str
-    target: str
 
 
 def evaluator_functions(
@@ -45,17 +39,14 @@ def evaluator_functions(
     log-probabilities, end-of-sequence included, in nats.
 
     Args:
-        trained: of `trained_models.open_trained`.
         name: of the task or mixture that the evaluator was made with.
         mode: as for `inference.answer`; None: what the model was trained for.
         max_new: the most tokens of an answer; None: some more than the longest target has.
         batch_size: rows that are decoded or scored at a time.
 
-    Raises:
-        ValueError: an unknown task; one without inputs or targets; one whose vocabulary has no
-            end-of-sequence; a mode that writes no answer. When called, for features of another
-            converter than `seqio.EncDecFeatureConverter`, and for scores of a model that
-            classifies.
+    Raises ValueError for an unknown task, one without inputs or targets, or whose vocabulary has no
+    end-of-sequence. When called, for a mode that writes no answer, features of another converter
+    than `seqio.EncDecFeatureConverter`, and scores of a model that classifies.
     """
     mode = mode or mode_of(trained)
     features = seqio.get_mixture_or_task(name).output_features
@@ -74,14 +65,14 @@ def evaluator_functions(
 
     def predict(dataset: tf.data.Dataset, model_feature_shapes=None):
         """[(number of the example, ids of the answer)], all of one length."""
-        examples = _examples(dataset, *readers)
-        most = max_new or longest_answer([one.target for one in examples], trained.encode)
+        numbers, texts, targets = _examples(dataset, *readers)
+        most = max_new or longest_answer(targets, trained.encode)
         options = Options(decoding=Decoding(max_new=most, batch_size=batch_size))
-        answers = written_answers(trained, [one.text for one in examples], mode, options)
+        answers = written_answers(trained, texts, mode, options)
         rows = [[*own.encode(answer), own.eos_id] for answer in answers]
         width = max(map(len, rows))
         padded = [row + [own.pad_id] * (width - len(row)) for row in rows]
-        return [(one.number, row) for one, row in zip(examples, padded)]
+        return list(zip(numbers, padded))
 
     def score_targets(dataset: tf.data.Dataset, model_feature_shapes=None):
         """[(number of the example, log-probability of its target)]."""
@@ -90,31 +81,32 @@ def evaluator_functions(
                 f"Got a metric of scores for a model whose mode is {mode!r}, expected one that "
                 "writes: a class has no log-probability as a text."
             )
-        examples = _examples(dataset, *readers)
-        scored = score(trained, [(one.text, one.target) for one in examples], batch_size)
-        return [(one.number, found.log_prob) for one, found in zip(examples, scored)]
+        numbers, *pairs = _examples(dataset, *readers)
+        scored = score(trained, list(zip(*pairs)), batch_size)
+        return [(number, one.log_prob) for number, one in zip(numbers, scored)]
 
     return {"predict_fn": predict, "score_fn": score_targets}
 
 
-def _reader(vocabulary: seqio.Vocabulary) -> Callable[[Sequence[int]], str]:
+def _reader(vocabulary: seqio.Vocabulary) -> Callable[[np.ndarray], str]:
     """ids of a task, padded -> their text, with special tokens by name."""
     tokenizer, ids = tokenizer_and_ids(vocabulary, sentinels=vocabulary.extra_ids)
     decode = codec(tokenizer, ids).decode
 
-    def read(tokens: Sequence[int]) -> str:
-        tokens = list(tokens)
-        if vocabulary.eos_id in tokens:
-            tokens = tokens[: tokens.index(vocabulary.eos_id)]
-        while tokens and tokens[-1] == vocabulary.pad_id:
-            tokens.pop()
-        return decode(tokens)
+    def read(tokens: np.ndarray) -> str:
+        ends = np.flatnonzero(tokens == vocabulary.eos_id)
+        tokens = tokens[: ends[0]] if ends.size else tokens
+        kept = np.flatnonzero(tokens != vocabulary.pad_id)
+        return decode(tokens[: kept[-1] + 1].tolist() if kept.size else [])
 
     return read
 
 
-def _examples(dataset: tf.data.Dataset, read_inputs, read_targets) -> list[_Example]:
-    found = []
+def _examples(
+    dataset: tf.data.Dataset, read_inputs: Callable, read_targets: Callable
+) -> tuple[Sequence[int], Sequence[str], Sequence[str]]:
+    """The numbers, the texts and the targets of examples."""
+    examples = []
     for number, example in dataset.as_numpy_iterator():
         if not {_INPUTS, _TARGETS} <= example.keys():
             raise ValueError(
@@ -122,13 +114,11 @@ def _examples(dataset: tf.data.Dataset, read_inputs, read_targets) -> list[_Exam
                 f"{_INPUTS} and {_TARGETS}: make the evaluator with "
                 "seqio.EncDecFeatureConverter(pack=False), also for a model of another layout."
             )
-        text, target = (
-            read_inputs(example[_INPUTS].tolist()),
-            read_targets(example[_TARGETS].tolist()),
-        )
-        found.append(_Example(int(number), text, target))
-    if not found:
+        text, target = read_inputs(example[_INPUTS]), read_targets(example[_TARGETS])
+        examples.append((int(number), text, target))
+    if not examples:
         raise ValueError(
             "The evaluator has no examples: give it a split, or steps, that leave some."
         )
-    return found
+    numbers, texts, targets = zip(*examples)
+    return numbers, texts, targets

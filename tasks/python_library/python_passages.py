@@ -104,7 +104,7 @@ class Tagged(NamedTuple):
 
 @functools.cache
 def tagged_examples() -> dict[str, list[Tagged]]:
-    """Passages with the kind of each word, as Python's `tokenize` finds it, of both splits.
+    """Passages of both splits with the kind of each word by Python's `tokenize`.
 
         "  # add 1\n  x += 1\n"  ->  # comment, add comment, 1 comment, x name, + operator, …
 
@@ -157,16 +157,13 @@ def library_split() -> dict[str, list[Document]]:
 
 def counted_in(split: Mapping[str, Iterable[Document]]) -> Callable[[str, str], bool]:
     """Returns (split, passage) -> whether it counts: held out, only with a line of no training
-    file.
-
-    The library has copies of its own text, as of asyncio's transports in its sslproto.
-    """
+    file, for the library has copies of its own text, as of asyncio's transports in its sslproto."""
     texts = (document.read() for document in split["train"])
-    seen = {line.strip() for text in texts for line in text.splitlines()}
+    training = {line.strip() for text in texts for line in text.splitlines()}
 
     def counts(part: str, passage: str) -> bool:
         lines = {line.strip() for line in passage.splitlines()}
-        return part == "train" or not lines <= seen
+        return part == "train" or not lines <= training
 
     return counts
 
@@ -210,8 +207,8 @@ def _hidden(text: str) -> Iterator[tuple[str, str]]:
 
 def _names(text: str) -> list[re.Match]:
     """Where the code of a text has names that may be hidden; group "name" is each."""
-    found = [match for match in _LEXEMES.finditer(text) if match["name"]]
-    return [match for match in found if len(match["name"]) > 2 and match["name"] not in _COMMON]
+    lexemes = [(match, match["name"] or "") for match in _LEXEMES.finditer(text)]
+    return [match for match, name in lexemes if len(name) > 2 and name not in _COMMON]
 
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
@@ -225,10 +222,10 @@ def _tagged(text: str) -> Iterator[Tagged]:
         return
     for passage, start in _passages(text):
         words = [match.span() for match in _WORDS.finditer(passage)]
-        found = [kinds[start + first] for first, _ in words]
-        kept = [(word, kind) for word, kind in zip(words, found) if kind]  # not a lone backslash
-        if kept:
-            yield Tagged(passage, *map(tuple, zip(*kept)))
+        pairs = [(word, kinds[start + word[0]]) for word in words]
+        tagged = [(word, kind) for word, kind in pairs if kind]  # not a lone backslash
+        if tagged:
+            yield Tagged(passage, *map(tuple, zip(*tagged)))
 
 
 def character_kinds(text: str) -> list[str]:

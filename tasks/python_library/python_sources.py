@@ -1,5 +1,4 @@
-"""The text of Python's own standard library: prose and code that every machine has, also in
-pairs."""
+"""The text of Python's own standard library, prose and code that every machine has, and pairs."""
 
 import ast
 import dataclasses
@@ -11,25 +10,23 @@ import textwrap
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ...constraints import AtLeastTwo, checked
 
 # Tests, generated tables and other people's packages teach little or are not there everywhere.
 SKIPPED_FOLDERS = frozenset(
-    [
-        *("site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"),
-        *("turtledemo", "encodings", "pydoc_data", "ensurepip", "_bundled"),
-    ]
+    "site-packages dist-packages __pycache__ test tests idlelib lib2to3 turtledemo encodings "
+    "pydoc_data ensurepip _bundled".split()
 )
 HELDOUT_EVERY = 20  # by default one document in so many is held out
-
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Document(NamedTuple):
-    """A document that is read when asked for."""
+    """A document that is read when it is needed."""
 
     name: str  # relative to the library, with "/"; topics are "pydoc_data/topics/…"
     fingerprint: str  # changes when the text does
@@ -39,21 +36,18 @@ class Document(NamedTuple):
 def library_documents() -> list[Document]:
     """The library's sources and pydoc's topics, sorted by name.
 
-    Raises:
-        FileNotFoundError: this Python has no library sources on disk.
+    Raises FileNotFoundError for a Python without its library's sources.
     """
-    root = sysconfig.get_path("stdlib")
+    root = Path(sysconfig.get_path("stdlib"))
     documents = []
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
-        for file in files:
-            path = os.path.join(folder, file)
-            if not file.endswith(".py") or file.startswith("_sysconfigdata"):
+        for path in (Path(folder, file) for file in files):
+            if path.suffix != ".py" or path.name.startswith("_sysconfigdata"):
                 continue
-            stat = os.stat(path)
-            if stat.st_size:
-                name = os.path.relpath(path, root).replace(os.sep, "/")
-                documents.append(Document(name, str(stat.st_size), _reader(path)))
+            if size := path.stat().st_size:
+                read = functools.partial(path.read_text, "utf-8", "replace")
+                documents.append(Document(path.relative_to(root).as_posix(), str(size), read))
     if not documents:
         raise FileNotFoundError(
             f"No Python sources in {root}: this Python comes without its library's sources. "
@@ -70,8 +64,7 @@ def split_documents(
 ) -> dict[str, list[Document]]:
     """Documents to train on and held out: one in `heldout_every`, by a hash of its name.
 
-    Raises:
-        ValueError: no document on one side.
+    Raises ValueError where there is none on one side.
     """
     split: dict[str, list[Document]] = {"train": [], "heldout": []}
     for document in documents:
@@ -99,19 +92,19 @@ class LeftOutPairs:
 
     unparsed: int = 0  # files that this Python does not parse
     empty: int = 0  # pairs with an empty docstring, or with no code but one
-    told: int = 0  # pairs whose code repeats the docstring
+    repeated: int = 0  # pairs whose code repeats the docstring
     ends_of_docstrings: int = 0  # cut to a number of tokens
     ends_of_code: int = 0
 
     def describe(self) -> str:
-        said = {
+        counts = {
             "files that do not parse": self.unparsed,
             "pairs with an empty side": self.empty,
-            "pairs whose code repeats the docstring": self.told,
+            "pairs whose code repeats the docstring": self.repeated,
             "ends of docstrings": self.ends_of_docstrings,
             "ends of code": self.ends_of_code,
         }
-        return ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
+        return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
 
 
 def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterator[Pair]:
@@ -122,8 +115,7 @@ def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterat
             return …
 
     The docstrings of what is defined inside are no part of the code either, and a pair whose code
-    still holds the docstring is left out: no answer is in the question. Other documents than
-    Python files have none.
+    still holds the docstring is left out. Other documents than Python files have no definitions.
     """
     if not document.name.endswith(".py"):
         return
@@ -144,7 +136,7 @@ def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterat
         if not docstring.strip() or len(node.body) == 1:
             left_out.empty += 1
         elif " ".join(docstring.split()) in " ".join(code.split()):
-            left_out.told += 1
+            left_out.repeated += 1
         else:
             yield Pair(docstring, code)
 
@@ -199,11 +191,3 @@ def _topics() -> list[Document]:
         Document(f"pydoc_data/topics/{name}", str(len(text)), functools.partial(str, text))
         for name, text in topics.items()
     ]
-
-
-def _reader(path: str) -> Callable[[], str]:
-    def read() -> str:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-
-    return read

@@ -52,18 +52,22 @@ def character_infilling(
         text: the feature that holds the text.
         feature: the output feature whose vocabulary it is, and where the ids go.
         rate, spm_rate, spm: as for `objectives.fill_in_the_middle`.
-        sentinels: how many (`special_tokens.token_ids`).
 
-    Raises:
-        ValueError: when the dataset is made: a vocabulary without markers, or one that does not
-            give back a text from its parts.
+    Raises ValueError when the dataset is made with a vocabulary without markers, or with one that
+    does not give back a text from its parts.
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         vocabulary = output_features[feature].vocabulary
         tokenizer, ids = tokenizer_and_ids(vocabulary, sentinels=sentinels)
         fill_in_the_middle(ids)  # refuses ids without markers
-        _check_parts(tokenizer)
+        if tokenizer.spaced:
+            raise ValueError(
+                f"The vocabulary {tokenizer.path} puts a space before every text, and so between "
+                "the parts of one that is cut: use bytes, a SentencePiece model without a dummy "
+                "prefix or a byte-level BPE, or cut between tokens with "
+                "objectives.fill_in_the_middle."
+            )
         longest = sequence_length[feature] if sequence_length else None
 
         def pieces(written, seed):
@@ -125,13 +129,11 @@ def infill_characters(
     `objectives.fill_in_the_middle`; a text that is not rearranged is tokenised as it is.
 
     Args:
-        text: of one document.
-        tokenizer, ids: from `tasks.vocabularies`; `ids` needs `fim`.
+        ids: with `fim`.
         seeds: whole numbers such as (seed of the run, number of the document): the only source of
-            randomness. Equal arguments give equal ids.
+            randomness.
         rate: share of texts that are rearranged.
-        spm_rate: share of those that begin with their suffix.
-        spm: how those are written, "spmv2" or "spm".
+        spm_rate: share of those that begin with their suffix, written as `spm`: "spmv2" or "spm".
 
     Returns:
         i32[n].
@@ -152,12 +154,3 @@ def infill_characters(
     else:
         form = (before, after, suffix, between, prefix, middle)
     return np.concatenate([*form, eos])
-
-
-def _check_parts(tokenizer: Tokenizer) -> None:
-    if tokenizer.spaced:
-        raise ValueError(
-            f"The vocabulary {tokenizer.path} puts a space before every text, and so between the "
-            "parts of one that is cut: use bytes, a SentencePiece model without a dummy prefix or "
-            "a byte-level BPE, or cut between tokens with objectives.fill_in_the_middle."
-        )

@@ -95,12 +95,9 @@ def register() -> None:
 
 
 def add_class_task(task: str, name: str, one: ClassSet, source: seqio.DataSource) -> None:
-    """Registers a task of a data set.
+    """Registers a data set as the task `task`, whose texts begin with `name`.
 
-    Args:
-        task: its name in SeqIO.
-        name: what its texts begin with.
-        source: of examples with the fields and an integer, or a number, `label`.
+    `source` has examples with the fields and an integer, or a number, `label`.
     """
     feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=T5_EXTRA_IDS), add_eos=True)
     seqio.TaskRegistry.add(
@@ -122,7 +119,7 @@ def _written(dataset: tf.data.Dataset, name: str, one: ClassSet) -> tf.data.Data
     """Texts in the words of T5: "mrpc sentence1: … sentence2: …" -> "equivalent"."""
 
     def written(example):
-        parts = [f"{name}"]
+        parts = [name]
         for field in one.fields:
             parts += [f"{field}:", example[field]]
         label = example["label"]
@@ -130,12 +127,11 @@ def _written(dataset: tf.data.Dataset, name: str, one: ClassSet) -> tf.data.Data
             answer = tf.gather([*one.classes, UNTOLD], tf.where(label < 0, len(one.classes), label))
         else:  # T5 rounds to fifths
             answer = tf.strings.as_string(tf.round(label * 5) / 5, precision=1)
-        found = {"inputs": tf.strings.join(parts, " "), "targets": answer}
-        if "paragraph" in one.fields:  # MultiRC asks for all answers of a question
-            found["question_number"] = tf.stack(
-                [example["idx"][x] for x in ("paragraph", "question")]
-            )
-        return found
+        texts = {"inputs": tf.strings.join(parts, " "), "targets": answer}
+        if "paragraph" not in one.fields:
+            return texts
+        place = [example["idx"][key] for key in ("paragraph", "question")]
+        return texts | {"question_number": tf.stack(place)}  # MultiRC scores whole questions
 
     return dataset.map(written, tf.data.AUTOTUNE)
 

@@ -31,10 +31,8 @@ def add_objective_task(
 ) -> seqio.Task:
     """Registers a task that applies an objective to the text of another one.
 
-    An objective of inputs and targets, or of targets alone, gives unpadded `inputs` and `targets`,
-    as supervised tasks do: SeqIO's feature converters pad, pack and mix them. Every other one gives
-    all its columns (`objectives.features`) at their full length i32[n], and `member` i32[]: read
-    them with `seqio.PassThroughFeatureConverter`.
+    What it gives is that of `preprocessors.objective_preprocessor`; read columns with
+    `seqio.PassThroughFeatureConverter`.
 
     The text is cached where `text_task` has it, or else just before the objective: a cached task
     reads tokenised documents, and corrupts them anew in every epoch, with the same bits as if they
@@ -50,9 +48,8 @@ def add_objective_task(
             where not all targets count, as in `objectives.causal_masking`.
         sentinels: how many (`special_tokens.token_ids`).
 
-    Raises:
-        ValueError: settings that `build` refuses; an unknown or double name. Lengths are checked
-            where SeqIO is asked for them (`preprocessors.objective_preprocessor`).
+    Raises ValueError for settings that `build` refuses and an unknown or double name; of lengths
+    see `preprocessors.objective_preprocessor`.
     """
     text = seqio.TaskRegistry.get(text_task) if isinstance(text_task, str) else text_task
     if "targets" not in text.output_features:
@@ -80,24 +77,22 @@ def add_objective_task(
 
 
 def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
-    """A step of the text's task: its own features, in the vocabulary that the new task is asked
-    for.
+    """A step of the text's task with the features of that, in the vocabulary of the new task.
 
-    SeqIO gives every step the features of the new task. Their vocabulary is another one than the
-    text was registered with where a corpus replaces it.
+    SeqIO gives every step the features of the new task, whose vocabulary a corpus may replace.
     """
-    asks = inspect.signature(step).parameters
-    if "output_features" not in asks:
+    parameters = inspect.signature(step).parameters
+    if "output_features" not in parameters:
         return step
 
     def features(output_features):
-        asked, old = vocabulary_of(output_features), own["targets"].vocabulary
+        new, old = vocabulary_of(output_features), own["targets"].vocabulary
         return {
-            name: dataclasses.replace(one, vocabulary=asked) if one.vocabulary == old else one
+            name: dataclasses.replace(one, vocabulary=new) if one.vocabulary == old else one
             for name, one in own.items()
         }
 
-    if "sequence_length" in asks:
+    if "sequence_length" in parameters:
         return lambda dataset, sequence_length, output_features: step(
             dataset, sequence_length=sequence_length, output_features=features(output_features)
         )

@@ -1,7 +1,6 @@
-"""An objective as SeqIO preprocessors: the same pure JAX function, on the host.
+"""An objective as SeqIO preprocessors: the same pure JAX function, on the host, to the bit.
 
-Same key, same bits as in the training step. `tasks.seqio.objective_tasks` registers whole tasks;
-put together by hand one is
+`tasks.seqio.objective_tasks` registers whole tasks; put together by hand one is
 
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
     seqio.TaskRegistry.add(
@@ -46,8 +45,7 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
     """A preprocessor that cuts tokenised documents into rows of the objective's own raw length.
 
     `DOCUMENTS` documents at a time are laid end to end, as T5 does, and cut; the short row at the
-    end is kept. In a mixture each row is cut for one member, drawn by the rates from the number of
-    the row.
+    end is kept. In a mixture each row is cut for one member, drawn by the rates.
 
         [1 2 3 4 5] [6 7 8]  ->  [1 2 3] [4 5 6] [7 8]      for a raw length of 3
                              ->  [1 2 3] [6 7 8] [4 5]      for one that keeps documents apart
@@ -56,8 +54,7 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
     their first rows come before the second ones, so that the two rows of a pair, which are each
     other's partner, are of different documents (as long as more than one is left).
 
-    Documents are `targets` i32[n]; rows are `tokens` i32[n] and `member` i32[]. The raw length
-    follows from `sequence_length` as for `objective_preprocessor`.
+    Documents are `targets` i32[n]; rows are `tokens` i32[n] and `member` i32[].
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
@@ -68,28 +65,28 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
                 "not: train it by `pretrax train` on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
-        given_rates = [member.rate for member in members_of(objective)]
-        if any(map(callable, given_rates)):
+        own_rates = [member.rate for member in members_of(objective)]
+        if any(map(callable, own_rates)):
             raise ValueError(
                 "Got a mixture whose rates follow the step of training, expected numbers: a SeqIO "
                 "task knows no steps. Train it by `pretrax train`, or give each member its share."
             )
-        rates = np.asarray(given_rates)
+        rates = np.asarray(own_rates)
         limits = np.cumsum(rates / rates.sum())[:-1]
         alone = objective.rows != "stream"
 
         def cut(group: int, documents):
             """Lengths of rows, their members, and the order in which they are given."""
-            stretches = documents if alone else np.asarray([documents.sum()])
-            most = int((stretches // int(raw.min()) + 1).sum())
+            runs = documents if alone else np.asarray([documents.sum()])
+            most = int((runs // int(raw.min()) + 1).sum())
             bits = np.random.Philox(np.random.SeedSequence(int(group))).random_raw(most)
             draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
             members = np.searchsorted(limits, draws, side="right").astype(np.int32)
-            rows = [np.zeros((2, 0), np.int32)]  # lengths, and which row of its stretch
+            rows = [np.zeros((2, 0), np.int32)]  # lengths, and which row of its run of tokens
             used = 0
-            for stretch in stretches[stretches > 0]:
-                ends = np.cumsum(raw[members[used : used + stretch // int(raw.min()) + 1]])
-                ends = np.minimum(ends[: np.searchsorted(ends, stretch) + 1], stretch)
+            for length in runs[runs > 0]:
+                ends = np.cumsum(raw[members[used : used + length // int(raw.min()) + 1]])
+                ends = np.minimum(ends[: np.searchsorted(ends, length) + 1], length)
                 rows.append(np.stack([np.diff(ends, prepend=0), np.arange(ends.size)]))
                 used += ends.size
             lengths, number = np.concatenate(rows, 1).astype(np.int32)
@@ -120,10 +117,11 @@ def objective_preprocessor(
 ) -> Callable[..., tf.data.Dataset]:
     """A preprocessor that applies an objective to rows.
 
-    Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. An objective of inputs and targets
-    alone gives both as i32[variable], for SeqIO's feature converters; every other one, and with
-    `columns` these too, gives all the columns of `objectives.features` at their full lengths.
-    Those follow from the `sequence_length` that SeqIO is asked for:
+    Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. An objective of inputs and targets,
+    or of targets alone, gives these as i32[variable], for SeqIO's feature converters, which pad,
+    pack and mix them; every other one, and with `columns` these too, gives all the columns of
+    `objectives.features` at their full lengths i32[n], and `member` i32[]. The lengths follow from
+    the `sequence_length` that SeqIO has:
 
         {"inputs": 512, "targets": 114}   an encoder-decoder
         {"inputs": 512}                   an encoder, which predicts in place
@@ -134,16 +132,9 @@ def objective_preprocessor(
     The partner of row 2k is row 2k + 1, as they come, and the other way round; the last of an odd
     number has an empty one.
 
-    Args:
-        build: ids -> objective; the ids come from the vocabulary of `targets`, or of `inputs`.
-        name: of the task.
-        columns: give all columns, padded.
-        sentinels: how many (`special_tokens.token_ids`).
-
-    Raises:
-        ValueError: when the dataset is made: lengths or sentinels that do not suffice, or a
-            vocabulary that SeqIO's feature converters would misread. When it is read (as a
-            TensorFlow error with that message): targets that do not all count, without `columns`.
+    Raises ValueError when the dataset is made with lengths or sentinels that do not suffice, or a
+    vocabulary that SeqIO's feature converters would misread; and when it is read, as a TensorFlow
+    error, for targets that do not all count, without `columns`.
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
@@ -163,9 +154,9 @@ def objective_preprocessor(
 
         def corrupt(*rows):
             outputs = tf.numpy_function(call, rows, [tf.int32] * len(shapes), stateful=False)
-            for output, shape in zip(outputs, shapes.values(), strict=True):
+            for output, shape in zip(outputs, shapes.values()):
                 output.set_shape([None, *shape])
-            return dict(zip(shapes, outputs, strict=True))
+            return dict(zip(shapes, outputs))
 
         # Seeds are drawn row by row, before batching: a row's bits do not depend on its batch.
         rows = seqio.map_over_dataset(seeded, num_seeds=1)(dataset)
@@ -217,19 +208,15 @@ def _host_call(objective: Objective, group: RowGroup, name_crc: int, padded: boo
         ]
         with jax.default_device(cpu):
             features = {name: np.asarray(x) for name, x in compiled(*filled).items()}
-        if not padded:
-            _check_weights(features)
+        if not padded and ((features["targets_segments"] > 0) != features["targets_weights"]).any():
+            raise ValueError(
+                "Not every target of this objective counts, but SeqIO's feature converters take "
+                "all of them: set `columns`, and read the task with "
+                "seqio.PassThroughFeatureConverter."
+            )
         return [features[name][: len(seeds)] for name in shapes]
 
     return call, shapes
-
-
-def _check_weights(features: Mapping[str, np.ndarray]) -> None:
-    if ((features["targets_segments"] > 0) != features["targets_weights"]).any():
-        raise ValueError(
-            "Not every target of this objective counts, but SeqIO's feature converters take all of "
-            "them: set `columns`, and read the task with seqio.PassThroughFeatureConverter."
-        )
 
 
 def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -241,7 +228,7 @@ def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def vocabulary_of(output_features: Mapping[str, seqio.Feature]) -> seqio.Vocabulary:
-    """The vocabulary of an objective's task, in which its text is."""
+    """The vocabulary of the text of an objective's task."""
     return (output_features.get("targets") or output_features["inputs"]).vocabulary
 
 
@@ -251,9 +238,9 @@ def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sen
 
 
 def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int] | None):
-    asked = {"encoder": "inputs", "decoder": "targets"}
     lengths = sequence_length or {}
-    stacks = {stack: lengths[name] for stack, name in asked.items() if lengths.get(name)}
+    features = {"encoder": "inputs", "decoder": "targets"}
+    stacks = {stack: lengths[name] for stack, name in features.items() if lengths.get(name)}
     if not stacks:
         raise ValueError(
             f"An objective on the host needs sequence lengths, got {sequence_length}: expected "

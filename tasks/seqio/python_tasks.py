@@ -9,9 +9,8 @@
 
 Passages are to train on and held out (Python 3.11; other versions differ a little). `majority` is
 the accuracy of the most frequent answer, `counting` that of naive Bayes over words, and of the most
-frequent name in the passage. The split `validation` is of the very files that
-`corpora.python_library` holds out with its defaults, without what those share with other files: a
-model pre-trained there has seen no passage of it.
+frequent name in the passage. The split `validation` is of the files that `corpora.python_library`
+holds out with its defaults, without what those share with other files.
 """
 
 import logging
@@ -63,13 +62,10 @@ def tokenize_around_blank(
 
         "a <extra_id_0> c"  ->  [100, 35, 358, 35, 102]      in bytes with 100 sentinels
 
-    Vocabularies read it as ordinary text: it may stand in a document. Here it stands exactly once.
-
-    Raises:
-        ValueError: the vocabulary of the inputs has no sentinels.
+    It stands there exactly once. Raises ValueError for a vocabulary without sentinels.
     """
     vocabulary = output_features["inputs"].vocabulary
-    sentinel = _sentinel(vocabulary)
+    sentinel = _first_sentinel(vocabulary)
 
     def tokenize(example):
         before, after = tf.unstack(tf.strings.split(example["inputs"], SENTINEL), 2)
@@ -84,23 +80,20 @@ def tokenize_around_blank(
     return dataset.map(tokenize, tf.data.AUTOTUNE)
 
 
-def _sentinel(vocabulary: seqio.Vocabulary) -> int:
+def _first_sentinel(vocabulary: seqio.Vocabulary) -> int:
     if isinstance(vocabulary, RunVocabulary):
-        found = vocabulary.ids.sentinels[:1]
+        first = next(iter(vocabulary.ids.sentinels), None)
     else:
-        named = tokenizer_of(vocabulary).named
-        found = (named[SENTINEL],) if SENTINEL in named else ()
-    if not found:
+        first = tokenizer_of(vocabulary).named.get(SENTINEL)
+    if first is None:
         raise ValueError(
             f"The vocabulary of `inputs` has no {SENTINEL}, which stands for the hidden name: make "
             "it with sentinels (`extra_ids=100`), as many as the model has."
         )
-    return found[0]
+    return first
 
 
 def _dataset(examples: Callable) -> Callable[..., tf.data.Dataset]:
-    """What `seqio.FunctionDataSource` asks for the examples; it shuffles them itself."""
-
     def read(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
         inputs, targets = zip(*examples()[split])
         return tf.data.Dataset.from_tensor_slices(

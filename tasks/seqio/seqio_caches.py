@@ -6,7 +6,7 @@
     CACHE_DIR/TASK/SPLIT.tfrecord-00000-of-00064  examples as `tf.train.Example`
 
 A cache holds what a task gives before its `seqio.CacheDatasetPlaceholder`; steps after it run as
-the cache is read. It does not say in which vocabulary its ids are: that is found out here.
+the cache is read. It does not say in which vocabulary its ids are: that is checked here.
 """
 
 import itertools
@@ -25,10 +25,7 @@ _COMPARED = 8  # examples whose text is tokenised again
 
 
 def add_cache_dirs(cache_dirs: Sequence[str]) -> None:
-    """Has SeqIO look for caches in these folders as well.
-
-    Raises FileNotFoundError for one that is not there, and ValueError for a text instead of a list.
-    """
+    """Has SeqIO look for caches in these folders as well, which must exist."""
     if isinstance(cache_dirs, str):
         raise ValueError(f"Got cache_dirs={cache_dirs!r}, expected a list: [{cache_dirs!r}].")
     for folder in cache_dirs:
@@ -59,8 +56,13 @@ def check_cache(task: seqio.Task, splits: Sequence[str]) -> None:
             f"Write the cache with `seqio_cache_tasks --tasks={task.name} --output_cache_dir=DIR`, "
             "name the folder where it is in cache_dirs, or set use_cached=False."
         )
+    known = cached_splits(task)
     for split in splits:
-        _check_split(task, split)
+        if split not in known:
+            raise ValueError(
+                f"The cache {task.cache_dir} has no split {split!r}, expected one of {known}."
+            )
+        _check_files(task, split)
 
 
 def cached_splits(task: seqio.Task) -> list[str]:
@@ -69,12 +71,7 @@ def cached_splits(task: seqio.Task) -> list[str]:
     return sorted(path.rpartition("info.")[2].removesuffix(".json") for path in there)
 
 
-def _check_split(task: seqio.Task, split: str) -> None:
-    known = cached_splits(task)
-    if split not in known:
-        raise ValueError(
-            f"The cache {task.cache_dir} has no split {split!r}, expected one of {known}."
-        )
+def _check_files(task: seqio.Task, split: str) -> None:
     try:
         files = len(cached_source(task, split).list_shards(split))
         written = _info(task, split)["num_shards"]
@@ -102,21 +99,16 @@ def check_cached_ids(
     """Raises ValueError for a cache whose ids are none of the run's vocabulary.
 
     Where the cache holds text, that is tokenised as it is read, any vocabulary will do. Ids must be
-    of the vocabulary that the task is registered with, and that must be the run's. The first is
-    seen where the cache holds their text too, as `targets_pretokenized`.
-
-    Args:
-        task: cached, as it was registered.
-        split: whose first examples are compared.
-        features: that the run reads.
-        vocabulary: the run's.
+    of the vocabulary that the task is registered with, which shows in the first examples of the
+    split where the cache holds their text too, as `targets_pretokenized`; and that must be the
+    run's.
     """
     kept = _info(task, split)["features"]
     for name in features:
         if name not in kept or not kept[name]["dtype"].startswith("int"):
             continue
         own = task.output_features[name].vocabulary
-        if not _same_pieces(tokenizer_of(own), vocabulary.tokenizer):
+        if not _are_of_one_file(tokenizer_of(own), vocabulary.tokenizer):
             raise ValueError(
                 f"The cache {task.cache_dir} holds ids of {described(own)} in {name!r}, expected "
                 f"the run's vocabulary, {vocabulary.about}: give the corpus "
@@ -125,18 +117,15 @@ def check_cached_ids(
         _check_against_text(task, split, name)
 
 
-def _same_pieces(one: Tokenizer, other: Tokenizer) -> bool:
-    """Whether two tokenizers are of the same file, so that they give the same ids."""
+def _are_of_one_file(one: Tokenizer, other: Tokenizer) -> bool:
     if one.kind != other.kind or None in (one.path, other.path):
         return one.kind == other.kind
     return checksum(str(one.path)) == checksum(str(other.path))
 
 
 def _check_against_text(task: seqio.Task, split: str, name: str) -> None:
-    """Of the first examples, ids must be among those that their text has in the task's vocabulary.
-
-    Not the same ids in the same order, for steps before the cache may have cut them.
-    """
+    """Raises ValueError where the first examples have ids that their text has not; as steps before
+    the cache may have cut them, their number and order is not compared."""
     vocabulary = task.output_features[name].vocabulary
     special = {vocabulary.pad_id, vocabulary.eos_id, vocabulary.bos_id, vocabulary.unk_id}
     special |= set(range(vocabulary.vocab_size - vocabulary.extra_ids, vocabulary.vocab_size))

@@ -1,6 +1,6 @@
 """Corpora of SeqIO tasks and mixtures: functions that gin binds and that return a `Corpus`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...constraints import Count, checked
 from ...data.corpus import Corpus
@@ -8,7 +8,7 @@ from ...training.run_directory import save_classes
 from ..vocabularies import Factory, Vocabulary, VocabularySource
 from .quiet_tensorflow import keep_off_accelerators, seqio
 from .seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
-from .seqio_examples import Answers, PairExamples, TaskExamples, TextExamples, pair_reader
+from .seqio_examples import Answers, TaskExamples, pair_examples, pair_reader, text_examples
 from .seqio_streams import MixtureStream, heldout_documents
 from .seqio_tasks import (
     check_task,
@@ -64,20 +64,28 @@ def seqio_mixture(
         seed: of the order, of stochastic preprocessors and of the mixture's draws.
 
     Raises:
-        ValueError, FileNotFoundError: an unknown task (close names are listed), split, feature,
-        or module; an example that holds special ids; with `use_cached` a task that is not
-        cached, or cached in part or in another vocabulary.
+        ValueError, FileNotFoundError: an unknown task, split, feature, or module; an example that
+        holds special ids; with `use_cached` a task that is not cached, or cached in part or in
+        another vocabulary.
     """
-    splits = split, heldout_split
-    add_cache_dirs(cache_dirs)
-    tasks, rates, held = _found(
-        mixture_or_task_name, module, data_dir, splits, [feature], use_cached
+
+    def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
+        return [text_examples(task, feature, made.ids, use_cached=use_cached) for task in tasks]
+
+    return _corpus(
+        run_dir,
+        mixture_or_task_name,
+        [feature],
+        examples_of,
+        vocabulary=vocabulary,
+        splits=(split, heldout_split),
+        module=module,
+        data_dir=data_dir,
+        use_cached=use_cached,
+        cache_dirs=cache_dirs,
+        shuffle=shuffle,
+        seed=seed,
     )
-    tasks, made = _in_vocabulary(run_dir, tasks, split, [feature], vocabulary, use_cached)
-    texts = [TextExamples(task, feature, made.ids, use_cached=use_cached) for task in tasks]
-    name = mixture_or_task_name
-    corpus = _corpus(name, texts, rates, held, splits, made, shuffle=shuffle, seed=seed)
-    return corpus._replace(summary=corpus.summary + _unread(tasks, feature))
 
 
 @checked
@@ -99,7 +107,7 @@ def seqio_pairs(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
-    """TaskExamples of a supervised SeqIO task or mixture, for `objectives.supervised`.
+    """Examples of a supervised SeqIO task or mixture, for `objectives.supervised`.
 
         training.Run.corpus = @seqio_corpora.seqio_pairs
         seqio_corpora.seqio_pairs.mixture_or_task_name = "python_modules"
@@ -111,7 +119,7 @@ def seqio_pairs(
     (`objective_tasks.add_objective_task`) give the same features, and may stand in the mixture.
 
     Args:
-        given_tokens, answer_tokens: longer ones are cut at their end, which a line tells once.
+        given_tokens, answer_tokens: longer ones are cut at their end, with a warning.
         answers: what targets are: "text", a "class" by its name for `sequence_classification`, a
             "number" for `sequence_regression`, or "tags" for `token_classification`: a class for
             each word of the inputs, with spaces between, which the word's first token gets.
@@ -122,101 +130,96 @@ def seqio_pairs(
         ValueError, FileNotFoundError: as `seqio_mixture`; a task without `inputs` and `targets`, a
         target that is none of the classes.
     """
-    splits, features = (split, heldout_split), ("inputs", "targets")
-    add_cache_dirs(cache_dirs)
-    tasks, rates, held = _found(
-        mixture_or_task_name, module, data_dir, splits, features, use_cached
+
+    def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
+        read = pair_reader(answers, made.tokenizer, classes)
+        if classes:
+            save_classes(run_dir, classes)
+        limits = given_tokens, answer_tokens
+        return [pair_examples(task, made.ids, limits, read, use_cached) for task in tasks]
+
+    corpus = _corpus(
+        run_dir,
+        mixture_or_task_name,
+        ["inputs", "targets"],
+        examples_of,
+        vocabulary=vocabulary,
+        splits=(split, heldout_split),
+        module=module,
+        data_dir=data_dir,
+        use_cached=use_cached,
+        cache_dirs=cache_dirs,
+        shuffle=shuffle,
+        seed=seed,
     )
-    tasks, made = _in_vocabulary(run_dir, tasks, split, features, vocabulary, use_cached)
-    read = pair_reader(answers, made.tokenizer, classes)
-    if classes:
-        save_classes(run_dir, classes)
-    limits = given_tokens, answer_tokens
-    pairs = [PairExamples(task, made.ids, limits, read, use_cached=use_cached) for task in tasks]
-    name = mixture_or_task_name
-    corpus = _corpus(name, pairs, rates, held, splits, made, shuffle=shuffle, seed=seed)
-    longest = given_tokens + (answer_tokens if answers == "text" else 0)
-    columns = ("parts",) if answers == "text" else ("labels",)
-    labels_of = None if answers == "text" else "tokens" if answers == "tags" else "documents"
+    in_text = answers == "text"
     return corpus._replace(
-        classes=tuple(classes), longest=longest, columns=columns, labels_of=labels_of
+        classes=tuple(classes),
+        longest=given_tokens + (answer_tokens if in_text else 0),
+        columns=("parts",) if in_text else ("labels",),
+        labels_of=None if in_text else "tokens" if answers == "tags" else "documents",
     )
 
 
-def _unread(tasks: Sequence[seqio.Task], feature: str) -> str:
-    """A warning where tasks are supervised, of which `feature` is but the answers; or ""."""
-    supervised = [t.name for t in tasks if {"inputs", "targets"} <= t.output_features.keys()]
-    if not supervised:
-        return ""
-    return (
-        f"\nwarning: {', '.join(supervised)} is supervised, and {feature!r} alone is read: to "
-        "train on inputs and targets use seqio_corpora.seqio_pairs, to read the other feature set "
-        "seqio_corpora.seqio_mixture.feature."
-    )
-
-
-def _found(
+def _corpus(
+    run_dir: str,
     name: str,
+    features: Sequence[str],
+    examples_of: Callable[[Sequence[seqio.Task], Vocabulary], list[TaskExamples]],
+    *,
+    vocabulary: Factory,
+    splits: tuple[str, str],
     module: str | Sequence[str] | None,
     data_dir: str | None,
-    splits: Sequence[str],
-    features: Sequence[str],
     use_cached: bool,
-) -> tuple[list[seqio.Task], list[float], list[str]]:
-    """The tasks and rates of a mixture, checked, and the names of those with held-out text."""
-    keep_off_accelerators()
+    cache_dirs: Sequence[str],
+    shuffle: bool,
+    seed: int,
+) -> Corpus:
+    """The corpus of the tasks of a mixture, which are checked and read in the run's vocabulary."""
     split, heldout_split = splits
+    add_cache_dirs(cache_dirs)
+    keep_off_accelerators()
     tasks, rates = found_tasks(name, module, data_dir)
     for task in tasks:
         check_task(task, [split], features, use_cached=use_cached)
-    return tasks, rates, tasks_with(heldout_split, tasks, features, use_cached=use_cached)
-
-
-def _in_vocabulary(
-    run_dir: str,
-    tasks: Sequence[seqio.Task],
-    split: str,
-    features: Sequence[str],
-    vocabulary: Factory,
-    use_cached: bool,
-) -> tuple[list[seqio.Task], Vocabulary]:
-    """The tasks in the run's vocabulary, which is made on first use."""
+    held = tasks_with(heldout_split, tasks, features, use_cached=use_cached)
     made = vocabulary(run_dir, VocabularySource(task=lambda: common_vocabulary(tasks, features)))
     for task in tasks:
         if is_read_from_cache(task, use_cached):
             with readable(task):
                 check_cached_ids(task, split, features, made)
     kept = RunVocabulary(run_dir)
-    return [with_vocabulary(task, kept) for task in tasks], made
-
-
-def _corpus(
-    name: str,
-    examples: Sequence[TaskExamples],
-    rates: Sequence[float],
-    held: Sequence[str],
-    splits: tuple[str, str],
-    vocabulary: Vocabulary,
-    *,
-    shuffle: bool,
-    seed: int,
-) -> Corpus:
-    split, heldout_split = splits
-    several = f"; {len(examples)} tasks" if len(examples) > 1 else ""
-    cached = ", ".join(each.name for each in examples if each.cached)
-    from_cache = f"; from SeqIO's cache: {cached}" if cached else ""
-    without = ", ".join(each.name for each in examples if each.name not in held)
-    not_held = f"; nothing is held out of {without}" if without else ""
-    held_out = [each for each in examples if each.name in held]
+    examples = examples_of([with_vocabulary(task, kept) for task in tasks], made)
+    heldout = [each for each in examples if each.name in held]
 
     def train(shard: int, num_shards: int) -> MixtureStream:
         return MixtureStream(examples, rates, split, shard, num_shards, shuffle=shuffle, seed=seed)
 
+    without = ", ".join(task.name for task in tasks if task.name not in held)
+    cached = ", ".join(each.name for each in examples if each.cached)
+    notes = [
+        f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out",
+        f"{len(tasks)} tasks" if len(tasks) > 1 else "",
+        f"nothing is held out of {without}" if without else "",
+        f"from SeqIO's cache: {cached}" if cached else "",
+    ]
     return Corpus(
-        ids=vocabulary.ids,
+        ids=made.ids,
         train=train,
-        heldout=lambda n: heldout_documents(held_out, heldout_split, n),
-        codec=vocabulary.codec,
-        summary=f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out{several}"
-        f"{not_held}{from_cache}",
+        heldout=lambda n: heldout_documents(heldout, heldout_split, n),
+        codec=made.codec,
+        summary="; ".join(filter(None, notes)) + _unread(tasks, features),
+    )
+
+
+def _unread(tasks: Sequence[seqio.Task], features: Sequence[str]) -> str:
+    """A warning where tasks are supervised, and their answers alone are read; or ""."""
+    supervised = [t.name for t in tasks if {"inputs", "targets"} <= t.output_features.keys()]
+    if not supervised or len(features) > 1:
+        return ""
+    return (
+        f"\nwarning: {', '.join(supervised)} is supervised, and {features[0]!r} alone is read: to "
+        "train on inputs and targets use seqio_corpora.seqio_pairs, to read the other feature set "
+        "seqio_corpora.seqio_mixture.feature."
     )

@@ -22,8 +22,6 @@ from .seqio_tasks import readable
 UNIT = 2048  # examples
 
 PairReader = Callable[[np.ndarray, np.ndarray], Piece]
-
-
 Answers = Literal["text", "class", "number", "tags"]
 
 
@@ -31,24 +29,18 @@ Answers = Literal["text", "class", "number", "tags"]
 def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) -> PairReader:
     """(given, answer), as token ids of a task -> the document, as `objectives.supervised` reads it.
 
-    Args:
-        answers: as for `seqio_corpora.seqio_pairs`.
-        tokenizer: of the task's vocabulary.
-        classes: names in order; the label is the index.
-
-    Raises:
-        ValueError: answers that need classes without any.
+    The label of a class is its index in `classes`. Raises ValueError for answers that need classes
+    without any.
     """
     numbers = {name: k for k, name in enumerate(classes)}
     if answers in ("class", "tags") and not classes:
         raise ValueError(f"Got answers={answers!r} and no classes, expected their names.")
 
     def number_of(name: str) -> int:
-        if name not in numbers:
-            raise ValueError(
-                f"got the target {name!r}, which is none of the classes: {', '.join(classes)}."
-            )
-        return numbers[name]
+        if name in numbers:
+            return numbers[name]
+        known = ", ".join(classes)
+        raise ValueError(f"got the target {name!r}, which is none of the classes: {known}.")
 
     def text_of(tokens: np.ndarray) -> str:
         return tokenizer.decode(tokens.tolist()).strip()
@@ -80,9 +72,9 @@ def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) 
 class TaskExamples:
     """The examples of one task as documents.
 
-    `lengths` of features, end-of-sequence counted, are told to the tasks that ask for some: those
-    that an objective was put on. With `use_cached` a task that can be cached is read from its
-    cache.
+    `document` makes one of the features of an example, as token ids; None of an empty one.
+    `lengths` of features, with end-of-sequence, are for tasks that need some: those that an
+    objective was put on.
     """
 
     def __init__(
@@ -90,20 +82,21 @@ class TaskExamples:
         task: seqio.Task,
         features: Sequence[str],
         ids: TokenIds,
+        document: Callable[..., Piece | None],
         lengths: dict[str, int] | None = None,
         *,
         use_cached: bool = False,
     ):
         self.cached = is_read_from_cache(task, use_cached)
-        self.task, self.name, self.features, self._ids = task, task.name, tuple(features), ids
+        self.task, self.name, self.features = task, task.name, tuple(features)
+        self._eos, self._document = ids.eos, document
         self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
 
     def num_units(self, split: str, num_shards: int) -> int:
         """How many units a split has: the files of the source, or of a cache.
 
-        Small files of a cache, of which `seqio_cache_tasks` writes 64 or more, are read together:
-        to open a unit takes a tenth of a second. A unit has `UNIT` examples or more, as long as
-        each shard of the stream has one.
+        Small files of a cache are read together, for to open a unit takes a tenth of a second: it
+        has `UNIT` examples or more, as long as each shard of the stream has one.
         """
         with readable(self.task):
             source = cached_source(self.task, split) if self.cached else self.task.source
@@ -114,7 +107,7 @@ class TaskExamples:
 
     def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Piece | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""
-        # Documents are cut later, where it is told; but some steps must know the lengths.
+        # Documents are cut later, with a warning; but some steps must know the lengths.
         how |= dict(split=split, use_cached=self.cached, sequence_length=self._lengths)
         options = tf.data.Options()
         options.deterministic = True
@@ -129,66 +122,62 @@ class TaskExamples:
     def _open_ended(self, tokens) -> np.ndarray:
         """Without a single end-of-sequence at the end: objectives close documents themselves."""
         tokens = np.asarray(tokens, np.int32)
-        return tokens[:-1] if tokens.size and tokens[-1] == self._ids.eos else tokens
-
-    _document: Callable[..., Piece | None]  # of the features of an example
+        return tokens[:-1] if tokens.size and tokens[-1] == self._eos else tokens
 
 
-class TextExamples(TaskExamples):
+def text_examples(
+    task: seqio.Task, feature: str, ids: TokenIds, use_cached: bool = False
+) -> TaskExamples:
     """The text of one task."""
+    check = text_checker(ids)
 
-    def __init__(self, task: seqio.Task, feature: str, ids: TokenIds, *, use_cached: bool = False):
-        super().__init__(task, [feature], ids, use_cached=use_cached)
-        self._check = text_checker(ids)
+    def document(tokens: np.ndarray) -> Piece | None:
+        if not tokens.size:
+            return None
+        check(tokens, f"Task {task.name!r}, feature {feature!r}")
+        return Piece(tokens, ends=True)
 
-    def _document(self, tokens: np.ndarray) -> Piece | None:
-        if tokens.size:
-            self._check(tokens, f"Task {self.name!r}, feature {self.features[0]!r}")
-        return Piece(tokens, ends=True) if tokens.size else None
+    return TaskExamples(task, [feature], ids, document, use_cached=use_cached)
 
 
-class PairExamples(TaskExamples):
-    """What one task gives, and the answers to it, as documents of `objectives.supervised`."""
+def pair_examples(
+    task: seqio.Task,
+    ids: TokenIds,
+    limits: tuple[int, int],
+    read: PairReader,
+    use_cached: bool = False,
+) -> TaskExamples:
+    """What one task gives, and the answers to it, each cut to its limit, which a warning tells."""
+    most_given, most_answer = limits
+    has_warned = False
 
-    def __init__(
-        self,
-        task: seqio.Task,
-        ids: TokenIds,
-        limits: tuple[int, int],
-        read: PairReader,
-        *,
-        use_cached: bool = False,
-    ):
-        lengths = {"inputs": limits[0] + 1, "targets": limits[1] + 1}
-        super().__init__(task, ("inputs", "targets"), ids, lengths, use_cached=use_cached)
-        self._limits, self._read, self._told = limits, read, False
+    def warn_if_cut(given: int, answer: int) -> None:
+        nonlocal has_warned
+        if has_warned or (given <= most_given and answer <= most_answer):
+            return
+        has_warned = True
+        warnings.warn(
+            f"Task {task.name!r} has examples of {given} given and {answer} answer tokens, or "
+            f"more: they are cut to given_tokens={most_given} and answer_tokens={most_answer}.",
+            stacklevel=2,
+        )
 
-    def _document(self, given: np.ndarray, answer: np.ndarray) -> Piece | None:
+    def document(given: np.ndarray, answer: np.ndarray) -> Piece | None:
         if not given.size:
             return None
         try:
-            piece = self._read(given, answer)
+            piece = read(given, answer)
         except ValueError as error:
-            raise ValueError(f"Task {self.name!r}: {error}") from error
+            raise ValueError(f"Task {task.name!r}: {error}") from error
         if piece.parts is None:
-            self._tell(piece.tokens.size, 0)
-            most = self._limits[0]
-            labels = None if piece.labels is None else piece.labels[:most]
-            return piece._replace(tokens=piece.tokens[:most], labels=labels)
-        sides = [piece.tokens[piece.parts == part] for part in (0, 1)]
-        self._tell(*(side.size for side in sides))
-        return in_parts(*(side[:most] for side, most in zip(sides, self._limits)))
+            warn_if_cut(piece.tokens.size, 0)
+            labels = None if piece.labels is None else piece.labels[:most_given]
+            return piece._replace(tokens=piece.tokens[:most_given], labels=labels)
+        warn_if_cut(given.size, answer.size)
+        return in_parts(given[:most_given], answer[:most_answer])
 
-    def _tell(self, given: int, answer: int) -> None:
-        if self._told or (given <= self._limits[0] and answer <= self._limits[1]):
-            return
-        self._told = True
-        warnings.warn(
-            f"Task {self.name!r} has examples of {given} given and {answer} answer tokens, or "
-            f"more: they are cut to given_tokens={self._limits[0]} and "
-            f"answer_tokens={self._limits[1]}.",
-            stacklevel=2,
-        )
+    lengths = {"inputs": most_given + 1, "targets": most_answer + 1}
+    return TaskExamples(task, ("inputs", "targets"), ids, document, lengths, use_cached=use_cached)
 
 
 def _needs_lengths(step: Callable) -> bool:

@@ -1,5 +1,4 @@
-"""Examples of a SeqIO task from some number on, without tokenising those before it where that can
-be.
+"""Examples of a SeqIO task from some number on, without the steps for those before it.
 
 SeqIO shuffles examples after all steps of a task, so that to skip n of them is to take all those
 steps for n examples and the shuffle buffer. Where each step makes one example of one, and depends
@@ -26,14 +25,10 @@ _CONSTANT = {
 def examples_after(skip: int, task: seqio.Task, **how: Any) -> tf.data.Dataset:
     """`task.get_dataset(**how).skip(skip)`, bit for bit, with as few steps as possible.
 
-    Args:
-        skip: how many examples, in the order in which the task gives them.
-        how: `split`, `use_cached`, `shuffle`, `seed`, `shard_info`, `sequence_length`.
+    `how` has `split`, `use_cached`, `shuffle`, `seed`, `shard_info` and `sequence_length`.
     """
-    if skip:
-        found = _skipped_before_steps(skip, task, **how)
-        if found is not None:
-            return found
+    if skip and (skipped := _skipped_before_steps(skip, task, **how)) is not None:
+        return skipped
     dataset = task.get_dataset(trim_output_features=False, try_in_mem_cache=False, **how)
     return dataset.skip(skip)
 
@@ -83,8 +78,7 @@ def _shard(
 
 
 def _is_elementwise(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
-    """Whether each element of `dataset` depends on the same one of `source`, and on nothing
-    else."""
+    """Whether each element of `dataset` depends on the same one of `source` alone."""
     while dataset is not source:
         if type(dataset).__name__ not in _ELEMENTWISE:
             return False

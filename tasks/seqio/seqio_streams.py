@@ -22,11 +22,9 @@ class MixtureStream(DocumentStream):
     files than shards.
 
     The state is a few integers: the number of documents, and for each task the epoch, the place in
-    the order of files, and the examples read of that file. Restoring opens that file and reads
-    past those examples, at most one file (with fewer files than shards: one epoch of the shard);
-    most tasks tokenise none of them, see `tasks.seqio.seqio_skipping`. A saved `tf.data` iterator
-    would need no reading, but holds the shuffle buffer: tens of megabytes for every shard, each
-    time a position is taken.
+    the order of files, and the examples read of that file. Restoring reads past those examples,
+    and most tasks tokenise none of them (`tasks.seqio.seqio_skipping`). A saved `tf.data` iterator
+    would hold the shuffle buffer: tens of megabytes for every shard, at each checkpoint.
     """
 
     def __init__(
@@ -40,8 +38,6 @@ class MixtureStream(DocumentStream):
         shuffle: bool = True,
         seed: int = 0,
     ):
-        if not 0 <= shard < num_shards:
-            raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
         self._tasks = [_TaskStream(t, split, shard, num_shards, shuffle, seed) for t in texts]
         self._rates, self._key = tuple(rates), (seed, shard)
         self._documents = 0
@@ -78,10 +74,8 @@ class MixtureStream(DocumentStream):
 
 @functools.lru_cache(maxsize=1024)
 def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> np.ndarray:
-    """The tasks of `_DRAWS` documents of a mixture, i64[_DRAWS]: an index of `rates` for each.
-
-    `key` is (seed, shard); documents `_DRAWS * block` and following of the shard are drawn.
-    """
+    """The tasks of documents `_DRAWS * block` and following of a shard, i64[_DRAWS]: an index of
+    `rates` for each. `key` is (seed, shard)."""
     limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
     # Raw Philox bits: NumPy promises the same in every version, which it does not for Generator.
     bits = np.random.Philox(np.random.SeedSequence((*key, block))).random_raw(_DRAWS)
@@ -97,10 +91,9 @@ class _TaskStream:
         self._text, self._split, self._shuffle = text, split, shuffle
         units = text.num_units(split, num_shards)
         by_file = units >= num_shards
-        self._of = units if by_file else num_shards
+        self._by_file, self._of = by_file, units if by_file else num_shards
         self._units = np.arange(shard, units, num_shards) if by_file else np.asarray([shard])
         self._seed, self._shard = (seed, zlib.crc32(text.name.encode())), shard
-        self._by_file = by_file
         self.go_to([0, 0, 0])
 
     def next_document(self) -> Piece:

@@ -20,12 +20,11 @@ def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | N
     `module` names one module or file, or several in the order in which they are imported: one that
     registers a mixture comes after those that register its tasks.
 
-    Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name,
-    which may be that of a mixture's task, and for rates that are none.
+    Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name and
+    for rates that cannot be drawn by.
     """
-    tfds_tasks.register()
-    python_tasks.register()
-    glue_tasks.register()
+    for ours in (tfds_tasks, python_tasks, glue_tasks):
+        ours.register()
     modules = [module] if isinstance(module, str) else list(module or ())
     for each in modules:
         _import_tasks(each, modules)
@@ -44,8 +43,8 @@ def _import_tasks(module: str, modules: Sequence[str]) -> None:
             raise
         raise ValueError(
             f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered before "
-            "it. Name "
-            f'the module that does first: module=["…", {module!r}]; got module={list(modules)}.'
+            f'it. Name the module that does first: module=["…", {module!r}]; got '
+            f"module={list(modules)}."
         ) from error
 
 
@@ -89,8 +88,8 @@ def check_task(
 ) -> None:
     """Raises ValueError for a task without one of these splits or features.
 
-    With `use_cached`, of a task that can be cached, the splits are those of its cache, and the
-    source is not looked at; FileNotFoundError where it is not cached.
+    With `use_cached`, of a task that can be cached, the splits are those of its cache;
+    FileNotFoundError where it is not cached.
     """
     there = sorted(task.output_features)
     for feature in features:
@@ -114,8 +113,7 @@ def check_task(
 
 
 def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
-    """The splits that a task has, or its cache. Raises FileNotFoundError where its data is not
-    there."""
+    """The splits that a task or its cache has. Raises FileNotFoundError for missing data."""
     if is_read_from_cache(task, use_cached):
         return cached_splits(task)
     with readable(task):
@@ -125,7 +123,7 @@ def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
 def tasks_with(
     split: str, tasks: Sequence[seqio.Task], features: Sequence[str], *, use_cached: bool
 ) -> list[str]:
-    """The names of the tasks of a mixture that have a held-out split, checked as `check_task` does.
+    """The names of the tasks that have a held-out split, which are checked by `check_task`.
 
     Raises ValueError where none has it.
     """
@@ -135,8 +133,7 @@ def tasks_with(
         raise ValueError(
             f"{', '.join(splits)} has no split {split!r} to hold out, expected one of "
             f"{sorted(set().union(*splits.values()))}: set heldout_split of the corpus to another, "
-            "or "
-            'give the source one, such as TfdsDataSource(splits={"train": "train[1%:]", '
+            'or give the source one, such as TfdsDataSource(splits={"train": "train[1%:]", '
             '"validation": "train[:1%]"}).'
         )
     for task in found:
@@ -170,8 +167,8 @@ def with_vocabulary(task: seqio.Task, vocabulary: seqio.Vocabulary) -> seqio.Tas
 
 @contextlib.contextmanager
 def readable(task: seqio.Task) -> Iterator[None]:
-    """Data that is missing or damaged, which may come out at an example, is said with the
-    remedy."""
+    """Raises an error with the remedy where data, as late as at an example, proves missing or
+    damaged."""
     try:
         yield
     except (AssertionError, FileNotFoundError, tf.errors.NotFoundError) as error:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .quiet_tensorflow import keep_off_accelerators, seqio
+from .quiet_tensorflow import keep_off_accelerators, seqio, tf
 from .seqio_tasks import check_task, found_tasks, readable, with_vocabulary
 
 
@@ -33,7 +33,6 @@ class TaskTexts(NamedTuple):
         key = f"{self.feature}_pretokenized"  # where SeqIO's tokenize keeps the text
         with readable(task):
             dataset = task.get_dataset(
-                sequence_length=None,
                 split=self.split,
                 shuffle=False,
                 shard_info=seqio.ShardInfo(shard, shards),
@@ -46,8 +45,7 @@ class TaskTexts(NamedTuple):
                     f"{key!r}, the text: let seqio.preprocessors.tokenize come with "
                     "copy_pretokenized=True, its default."
                 )
-            for example in dataset.map(lambda example: example[key]).as_numpy_iterator():
-                yield example.decode("utf-8", "replace")
+            yield from _decoded(dataset, key)
 
     def _task(self) -> seqio.Task:
         keep_off_accelerators()
@@ -59,6 +57,11 @@ class TaskTexts(NamedTuple):
             )
         check_task(tasks[0], [self.split], [self.feature])
         return tasks[0]
+
+
+def _decoded(dataset: tf.data.Dataset, feature: str) -> Iterator[str]:
+    for text in dataset.map(lambda example: example[feature]).as_numpy_iterator():
+        yield text.decode("utf-8", "replace")
 
 
 class DatasetTexts(NamedTuple):
@@ -82,8 +85,7 @@ class DatasetTexts(NamedTuple):
             raise ValueError(
                 f"{self.name} has {', '.join(dataset.element_spec)}, expected {self.feature!r}."
             )
-        for example in dataset.map(lambda one: one[self.feature]).as_numpy_iterator():
-            yield example.decode("utf-8", "replace")
+        yield from _decoded(dataset, self.feature)
 
     def _data_source(self) -> seqio.TfdsDataSource:
         keep_off_accelerators()

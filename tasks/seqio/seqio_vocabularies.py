@@ -1,17 +1,15 @@
-"""SeqIO's view of the vocabularies.
-
-SentencePiece and bytes are SeqIO's own classes; a Hugging Face `tokenizer.json`, and the vocabulary
-that a run keeps, become one here.
-"""
+"""SeqIO's view of the vocabularies: a `tokenizer.json`, and what a run keeps, become one here."""
 
 import functools
-import os
 import tempfile
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ...constraints import Natural
 from ...data.whole_files import write_bytes
 from ...objectives import TokenIds
 from ..vocabularies import Vocabulary, VocabularySource, kept_vocabulary, load_vocabulary
@@ -57,13 +55,8 @@ class _TokenizerVocabulary(seqio.Vocabulary):
     def eos_id(self) -> int | None:
         return self._tokenizer.eos
 
-    @property
-    def bos_id(self) -> int | None:
-        return None
-
-    @property
-    def unk_id(self) -> int | None:
-        return None  # SeqIO would write it over every extra id
+    bos_id = None
+    unk_id = None  # SeqIO would write it over every extra id
 
     def _encode(self, s: str) -> list[int]:
         return self._tokenizer.encode_batch([s])[0].tolist()
@@ -91,21 +84,20 @@ class _TokenizerVocabulary(seqio.Vocabulary):
         text.set_shape(ids.shape[:-1])
         return text
 
+    def _key(self) -> tuple:
+        return type(self), self.path, self.extra_ids
+
     def __eq__(self, other) -> bool:
-        return type(other) is type(self) and (self.path, self.extra_ids) == (
-            other.path,
-            other.extra_ids,
-        )
+        return isinstance(other, _TokenizerVocabulary) and other._key() == self._key()
 
     def __hash__(self) -> int:
-        return hash((type(self), self.path, self.extra_ids))
+        return hash(self._key())
 
 
 class HuggingFaceVocabulary(_TokenizerVocabulary):
     """A Hugging Face `tokenizer.json` (BPE, WordPiece or unigram) in SeqIO tasks.
 
-    `extra_ids` sentinels follow the tokenizer's own ids, the first one last, as in SeqIO's other
-    vocabularies.
+    `extra_ids` sentinels follow the tokenizer's own ids, the first one last, as SeqIO has them.
     """
 
     @functools.cached_property
@@ -114,14 +106,10 @@ class HuggingFaceVocabulary(_TokenizerVocabulary):
 
 
 class RunVocabulary(_TokenizerVocabulary):
-    """The vocabulary that a run, or an imported model, keeps in its directory, with its special
-    ids.
+    """The vocabulary that a run keeps in its directory, with its special ids.
 
     Inside TensorFlow it runs as SeqIO's own operation, on all cores, where that gives the same ids.
     """
-
-    def __init__(self, path: str):
-        super().__init__(path)
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
@@ -166,43 +154,33 @@ def of_task(
     run_dir: str,
     source: VocabularySource,
     *,
-    sentinels: int = 128,
+    sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
     """The vocabulary that SeqIO tasks were registered with: a factory, see `tasks.vocabularies`.
 
         seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
 
-    Args:
-        run_dir: where a copy is kept.
-        source: its `task`.
-        sentinels, specials: as for `vocabularies.trained`; those that the vocabulary names keep
-            their ids, and that of a run keeps all of them.
+    `sentinels` and `specials` are as for `vocabularies.trained`; those that the vocabulary names
+    keep their ids, and that of a run keeps all of them.
 
-    Raises:
-        ValueError: a corpus that reads no SeqIO task, or tasks of several vocabularies; as
-            `tokenizer_of`; a run directory that keeps
-            another vocabulary.
-        FileNotFoundError: a file that cannot be read.
+    Raises ValueError for a corpus that reads no SeqIO task, or tasks of several vocabularies, and
+    for a run directory that keeps another vocabulary; else as `tokenizer_of`.
     """
     if source.task is None:
         raise ValueError(
             "Got seqio_vocabularies.of_task for a corpus that reads no SeqIO task: give it a "
             "factory of tasks.vocabularies, such as vocabularies.trained."
         )
-    found = source.task()
-    about = {
-        "factory": "of_task",
-        "task_vocabulary": described(found),
-        "sentinels": sentinels,
-        "specials": list(specials),
-    }
-    make = functools.partial(tokenizer_and_ids, found, sentinels=sentinels, specials=specials)
+    own = source.task()
+    about: dict[str, Any] = {"factory": "of_task", "task_vocabulary": described(own)}
+    about |= {"sentinels": sentinels, "specials": list(specials)}
+    make = functools.partial(tokenizer_and_ids, own, sentinels=sentinels, specials=specials)
     return kept_vocabulary(run_dir, about, make)
 
 
 def described(vocabulary: seqio.Vocabulary) -> str:
-    """What tells one vocabulary of tasks from another, without reading it."""
+    """What distinguishes a vocabulary of tasks from others, without reading it."""
     path = getattr(vocabulary, "sentencepiece_model_file", getattr(vocabulary, "path", ""))
     return f"{type(vocabulary).__name__}({path!r}, extra_ids={vocabulary.extra_ids})"
 
@@ -210,25 +188,18 @@ def described(vocabulary: seqio.Vocabulary) -> str:
 def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
     """The `Tokenizer` of a SeqIO vocabulary, for `special_tokens.token_ids` and `codec`.
 
-    A SentencePiece model from elsewhere (`gs://…`) is copied to the folder of temporary files.
+    A SentencePiece model in a bucket (`gs://…`) is copied to the folder of temporary files.
 
-    Args:
-        vocabulary: SentencePiece, bytes or Hugging Face.
-
-    Raises:
-        ValueError: another kind of vocabulary.
-        FileNotFoundError: a SentencePiece model from elsewhere that cannot be read.
+    Raises ValueError for a vocabulary that is no SentencePiece, bytes or Hugging Face, and
+    FileNotFoundError for a SentencePiece model in a bucket that cannot be read.
     """
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         path = vocabulary.sentencepiece_model_file
-        if "://" in path:
-            path = _local_copy(path)
-        return sentencepiece_tokenizer(path, extra_ids=vocabulary.extra_ids)
+        local = _local_copy(path) if "://" in path else path
+        return sentencepiece_tokenizer(local, extra_ids=vocabulary.extra_ids)
     if isinstance(vocabulary, seqio.ByteVocabulary):
         return with_extra_ids(byte_tokenizer(), vocabulary.extra_ids)
-    if isinstance(vocabulary, RunVocabulary):
-        return vocabulary._tokenizer
-    if isinstance(vocabulary, HuggingFaceVocabulary):
+    if isinstance(vocabulary, _TokenizerVocabulary):
         return with_extra_ids(vocabulary._tokenizer, vocabulary.extra_ids)
     raise ValueError(
         f"Got a {type(vocabulary).__name__}, expected a seqio.SentencePieceVocabulary, a "
@@ -242,10 +213,7 @@ def tokenizer_and_ids(
     sentinels: int,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> tuple[Tokenizer, TokenIds]:
-    """A SeqIO vocabulary with its special ids: of a run's those that it keeps, else `token_ids`.
-
-    Raises as `tokenizer_of` and `special_tokens.token_ids` do.
-    """
+    """A SeqIO vocabulary with its special ids: of a run's those that it keeps, else `token_ids`."""
     tokenizer = tokenizer_of(vocabulary)
     if isinstance(vocabulary, RunVocabulary):
         return tokenizer, vocabulary.ids
@@ -262,15 +230,7 @@ def _local_copy(path: str) -> str:
             f"{path} cannot be read ({error}): give the corpus a local copy of it by "
             "vocabularies.from_file."
         ) from error
-    copy = os.path.join(tempfile.gettempdir(), f"vocabulary-{zlib.crc32(model):08x}.model")
-    if not _holds(copy, model):  # another user's may not be replaced
+    copy = Path(tempfile.gettempdir(), f"vocabulary-{zlib.crc32(model):08x}.model")
+    if not copy.exists() or copy.read_bytes() != model:  # another user's may not be replaced
         write_bytes(copy, model)
-    return copy
-
-
-def _holds(path: str, content: bytes) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read() == content
-    except FileNotFoundError:
-        return False
+    return str(copy)

@@ -42,10 +42,7 @@ RATES = {"c4_v310": 9.0, "wikipedia_20230601.en": 1.0}
 def register_text(name: str, source: seqio.DataSource, vocabulary: seqio.Vocabulary) -> None:
     """Registers `NAME_text`, `NAME_unsupervised`, `NAME_span_corruption` and `NAME_ul2`.
 
-    Args:
-        name: of the data set.
-        source: gives examples with a string `text`.
-        vocabulary: of the text.
+    `source` gives examples with a string `text`.
     """
     text = [
         functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),

@@ -39,17 +39,16 @@ def imported_vocabulary(
       tokenizer: a file for a directory that holds none.
       sentinels, specials: more special ids, see `special_tokens.published_ids`.
 
-    Raises ValueError where the directory leaves no room for what is asked.
+    Raises ValueError where the directory has what these settings would replace.
     """
     wanted = sentinels is not None or bool(specials)
-    exported_run = (path / VOCABULARY).exists()
+    file = next((path / name for name in (VOCABULARY, *TOKENIZERS) if (path / name).exists()), None)
+    exported_run = file == path / VOCABULARY
     if wanted and exported_run:
         raise ValueError(
             f"Got --sentinels or --specials with {path}, which a run was exported to: expected "
             f"neither, for its {VOCABULARY} says which special ids there are."
         )
-    names = [VOCABULARY] if exported_run else TOKENIZERS
-    file = next((path / name for name in names if (path / name).exists()), None)
     if tokenizer is not None and file is not None:
         raise ValueError(
             f"Got --tokenizer={tokenizer} with {path}, which holds {file.name}: leave it out, for "
@@ -114,11 +113,8 @@ def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
 def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[PromptForm]) -> str:
     """Writes the run's vocabulary, also as a tokenizer of `transformers`.
 
-    That frames a text as the model's rows do: a decoder of one's own starts with `bos`.
-
-    Args:
-      target: an export; a tokenizer that came with an imported model is in it already, and only ids
-        that were added to that are written.
+    That frames a text as the model's rows do: a decoder of one's own starts with `bos`. A tokenizer
+    that came with an imported model is in `target` already: only ids added to that are written.
 
     Returns what could not be written, in words, or "".
     """
@@ -132,12 +128,11 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
     complete = (folder / VOCABULARY).exists() and (folder / TOKENIZER).exists()  # exported before
     if there and (added <= 0 or complete):
         return ""
+    frame: tuple = ((), ())  # an imported tokenizer has its own
     if not there:
         for name in (VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER):
             if (Path(run_dir) / name).exists():
                 shutil.copyfile(Path(run_dir) / name, folder / name)
-    frame: tuple = ((), ())  # an imported tokenizer has its own
-    if not there:
         codec = vocabulary.codec
         of = Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))
         frame = text_frame(of)
@@ -145,11 +140,11 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
         write_tokenizer(target, vocabulary, *frame)
     except ValueError as error:
         what = "The ids that were added are in no" if there else "It holds no"
-        said = f"{what} tokenizer.json: {error}."
+        note = f"{what} tokenizer.json: {error}."
         if (folder / SENTENCEPIECE_MODEL).exists():  # under the name that transformers looks for
             shutil.copyfile(folder / SENTENCEPIECE_MODEL, folder / "spiece.model")
-            said += f" It reads spiece.model, without {added} ids that were added to it."
-        return said
+            note += f" It reads spiece.model, without {added} ids that were added to it."
+        return note
     if not there:
         vocabularies.renew_checksums(target)  # of a tokenizer.json that has the special ids now
     return ""

@@ -11,7 +11,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from etils import epath
 
@@ -56,10 +56,8 @@ class VocabularySource(NamedTuple):
     task: Callable[[], Any] | None = None  # gives the `seqio.Vocabulary` of its SeqIO tasks
 
 
-class Factory(Protocol):
-    """Makes the vocabulary of a run, or finds the one that its directory keeps."""
-
-    def __call__(self, run_dir: str, source: VocabularySource) -> Vocabulary: ...
+# (run directory, source) -> the vocabulary of a run, made or kept
+Factory = Callable[[str, VocabularySource], Vocabulary]
 
 
 def trained(
@@ -82,9 +80,8 @@ def trained(
         model_type: "bpe", or "unigram" (T5's kind, which takes longer).
         sentinels, specials: how many, and which other special tokens (`special_tokens.token_ids`).
 
-    Raises:
-        ValueError: what `train_sentencepiece` refuses; a corpus without text of its own; a run
-            directory that keeps another vocabulary.
+    Raises ValueError for what `train_sentencepiece` refuses, a corpus without text of its own, and
+    a run directory that keeps another vocabulary.
     """
 
     def make() -> Tokenizer:
@@ -136,9 +133,8 @@ def from_file(
         path: the file; in a bucket ("gs://…") too.
         sentinels, specials: as for `trained`; those that the file names keep their ids.
 
-    Raises:
-        ValueError, FileNotFoundError: a file that is no tokenizer, or is not there; a run directory
-            that keeps another vocabulary.
+    Raises ValueError, FileNotFoundError for a file that is no tokenizer, or is not there, and for a
+    run directory that keeps another vocabulary.
     """
 
     def make() -> Tokenizer:
@@ -153,9 +149,7 @@ def of_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
 
         vocabularies.of_run.run = "runs/quickstart"      to go on from its parameters
 
-    Raises:
-        FileNotFoundError: the directory `run` keeps none.
-        ValueError: a run directory that keeps another vocabulary.
+    Raises FileNotFoundError where `run` keeps none, and ValueError where `run_dir` keeps another.
     """
     return kept_vocabulary(
         run_dir, {"factory": "of_run", "run": run}, lambda: load_vocabulary(run)[:2]
@@ -182,11 +176,8 @@ def kept_vocabulary(
 ) -> Vocabulary:
     """The vocabulary that `run_dir` keeps; `make` makes it on first use.
 
-    Args:
-        about: the factory's name and its settings, as JSON values: what is compared.
-
-    Raises:
-        ValueError: the directory holds a run of a vocabulary that was made otherwise.
+    Raises ValueError where the directory holds a run of a vocabulary with another `about`: the
+    factory's name and its settings, as JSON values.
     """
     if os.path.exists(os.path.join(run_dir, VOCABULARY)):
         kept = load_vocabulary(run_dir)
@@ -242,8 +233,7 @@ def _write(run_dir: str, values: dict[str, Any]) -> None:
 
 
 def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
-    """The CRC-32 of the tokenizer's file, if it has one, and of all else that vocabulary.json
-    says."""
+    """The CRC-32 of the tokenizer's file, if it has one, and of what vocabulary.json says."""
     own = {name: value for name, value in values.items() if name != "checksums"}
     sums = {VOCABULARY: zlib.crc32(json.dumps(own, sort_keys=True).encode())}
     if name := _FILES.get(values["kind"]):

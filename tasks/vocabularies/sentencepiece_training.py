@@ -39,8 +39,7 @@ def train_sentencepiece(
         size: ids in all.
         sample_characters: how much text to train on, spread evenly over what there is.
 
-    Raises:
-        ValueError: no text, or a size too small or too large for the text.
+    Raises ValueError for no text, and for a size too small or too large for it.
     """
     import sentencepiece
 

@@ -32,15 +32,13 @@ def token_ids(
 
     With 128 sentinels (UL2's (3, .5) denoiser needs 128 at 512 inputs, T5 has 100) the last 28 are
     appended: 32100 … 32127. A tokenizer that names none gets them descending, as SeqIO does.
-    `size` counts ids alone: rows that a model adds to round its embedding are no ids.
 
     Args:
         sentinels: how many, in order of use.
         specials: which others are wanted: "mask", "cls", "sep", "fim" (three ids), and the names
             of mode tokens ("R", "S", "X", or any other, which is then called `[NAME]`).
 
-    Raises:
-        ValueError: two special tokens share an id, or too little text is left.
+    Raises ValueError where two special tokens share an id, or too little text is left.
     """
     named, above = tokenizer.named, itertools.count(tokenizer.size)
     pad = tokenizer.pad if tokenizer.pad is not None else next(above)
@@ -93,11 +91,10 @@ def published_ids(
         directory: of `transformers`: tokenizer_config.json and special_tokens_map.json say which
             token pads, starts, ends, masks, classifies and separates.
         config: its config.json, which says the same by ids, and with what a decoder starts.
-        sentinels: more of them than the tokenizer names are appended; None: those that it names.
-        specials: others to have, as in `token_ids`; those that it does not name are appended.
+        sentinels, specials: those that the tokenizer does not name are appended; None: as many
+            sentinels as it names.
 
-    Raises:
-        ValueError: as `token_ids`.
+    Raises ValueError as `token_ids`.
     """
     roles = _roles(tokenizer, directory, config)
     eos = roles.get("eos", roles.get("sep", tokenizer.eos))
@@ -116,7 +113,7 @@ def published_ids(
 
 
 def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[str, int]:
-    """What the files of a published model say is its token for padding, ending and so on."""
+    """The ids for padding, ending and so on, by the files of a published model."""
     names: dict[str, Any] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = os.path.join(directory, file)
@@ -134,11 +131,8 @@ def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[s
 
 
 def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int) -> dict[str, Any]:
-    """Where words start and sentences end, as far as an id tells by itself.
-
-    A word starts with the space before it; a sentence ends with a full stop, a question or
-    exclamation mark, or a line break, and what closes it: quotes and brackets in the same id.
-    """
+    """Where words start and sentences end, as far as an id tells by itself: with a space, and with
+    one of `SENTENCE_ENDS` and what closes it."""
     starts, ends = np.zeros((2, size), bool)
     for i in range(tokenizer.size):
         surface = "" if i in blocked else tokenizer.surface(i)
@@ -148,7 +142,7 @@ def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int)
 
 
 def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
-    """Text with special tokens written by name, both ways.
+    """Conversion of text with special tokens written by name.
 
         codec.decode([262, 4219, 1]) -> "def<extra_id_0></s>"
         codec.encode("def<extra_id_0></s>") -> [262, 4219, 1]
@@ -172,24 +166,18 @@ def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
                 out.extend(tokenizer.encode_batch([part])[0].tolist())
         return out
 
+    def has_no_text(i: int) -> bool:
+        return i in names or i >= tokenizer.size
+
     def decode(tokens: Sequence[int]) -> str:
         out: list[str] = []
-        run: list[int] = []
-
-        def close_run():
-            if run:
-                text = tokenizer.decode(run)
-                lead = " " if tokenizer.spaced and out and not text.startswith(" ") else ""
-                out.append(lead + text)
-                run.clear()
-
-        for i in map(int, tokens):
-            if i in names or i >= tokenizer.size:
-                close_run()
-                out.append(names.get(i, f"<id_{i}>"))
-            else:
-                run.append(i)
-        close_run()
+        for is_special, run in itertools.groupby(map(int, tokens), has_no_text):
+            if is_special:
+                out += [names.get(i, f"<id_{i}>") for i in run]
+                continue
+            text = tokenizer.decode(list(run))
+            lead = " " if tokenizer.spaced and out and not text.startswith(" ") else ""
+            out.append(lead + text)
         return "".join(out)
 
     return Codec(encode, decode)

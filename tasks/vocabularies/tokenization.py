@@ -49,13 +49,15 @@ class Tokenizer(NamedTuple):
     swallowing: frozenset[str] = frozenset()  # names that take the white space before them
 
 
-def batches(documents: Iterable, size: Callable[[Any], int]) -> Iterator[list]:
-    """Lists of documents of about `BATCH_CHARACTERS` together; `size` counts a document's."""
+def batches(
+    documents: Iterable, size: Callable[[Any], int] = len, characters: int = BATCH_CHARACTERS
+) -> Iterator[list]:
+    """Lists of documents of about so many characters together; `size` counts a document's."""
     batch, length = [], 0
     for document in documents:
         batch.append(document)
         length += size(document)
-        if length >= BATCH_CHARACTERS:
+        if length >= characters:
             yield batch
             batch, length = [], 0
     if batch:

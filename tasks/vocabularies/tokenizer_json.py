@@ -41,11 +41,8 @@ def write_tokenizer(
 ) -> None:
     """Writes tokenizer.json, and tokenizer_config.json where there is none.
 
-    Args:
-        before, after: ids that the tokenizer adds around a text; none: it stays as it is.
-
-    Raises:
-        ValueError: as `tokenizer_json` does; then nothing is written.
+    The tokenizer adds the ids `before` and `after` a text. Raises ValueError as `tokenizer_json`,
+    and writes nothing then.
     """
     made = tokenizer_json(vocabulary)
     if before or after:

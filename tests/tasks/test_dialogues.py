@@ -184,8 +184,11 @@ def test_few_dialogues_are_held_out_whole(tmp_path):
 @pytest.mark.parametrize(
     "settings, words",
     [
-        (dict(longest_tokens=1), "longest_tokens must be from 2 to 16384"),
-        (dict(heldout_every=1), "heldout_every must be at least 2"),
+        (
+            dict(longest_tokens=1),
+            "longest_tokens must be a whole number of at least 2 and at most 16,384",
+        ),
+        (dict(heldout_every=1), "heldout_every must be a whole number of at least 2"),
         (dict(on_malformed="stop"), "on_malformed must be"),
         (dict(heldout_files="dialogues.jsonl"), "both in `files` and in `heldout_files`"),
         (dict(files="notes.txt"), "notes.txt is plain text, expected JSONL"),

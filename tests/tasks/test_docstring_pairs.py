@@ -72,7 +72,7 @@ def test_pairs_of_a_file_by_hand():
         'class Reader:\n\n    rest = "ü"\n\n    async def read(self, n):'
     )
     assert "words" not in pairs[0].code and "\n    def unsaid(self):" in pairs[0].code
-    assert left_out == LeftOutPairs(empty=2, told=1)
+    assert left_out == LeftOutPairs(empty=2, repeated=1)
     assert left_out.describe() == (
         "2 pairs with an empty side, 1 pairs whose code repeats the docstring"
     )
@@ -154,9 +154,11 @@ def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeyp
 
 
 def test_pairs_that_cannot_be(tmp_path):
-    with pytest.raises(ValueError, match="got 0 of docstrings and 96 of code"):
+    with pytest.raises(
+        ValueError, match="docstring_tokens must be a whole number of at least 1, got 0"
+    ):
         docstring_pairs(str(tmp_path), vocabulary=trained, docstring_tokens=0)
-    with pytest.raises(ValueError, match="at most 2047 together"):
+    with pytest.raises(ValueError, match="at most 2047 tokens together"):
         docstring_pairs(str(tmp_path), vocabulary=trained, code_tokens=4000)
     with pytest.raises(ValueError, match="heldout_every must be a whole number of at least 2"):
         docstring_pairs(str(tmp_path), vocabulary=trained, heldout_every=1)

@@ -164,9 +164,13 @@ def test_heldout_text_of_files_of_its_own(tmp_path):
         ([], {}, r"Got no label in the 0 texts"),
         (LINES[:3], {}, r"None of the texts is held out, as one in 10 should be: give more"),
         (LINES, {"answer_tokens": 9}, r"The label 'dark green' has 10 tokens, expected at most 9"),
-        (LINES, {"given_tokens": 0}, r"given_tokens must be at least 1, got 0"),
-        (LINES, {"answer_tokens": 0}, r"answer_tokens must be at least 1, got 0"),
-        (LINES, {"heldout_every": 1}, r"heldout_every must be at least 2, got 1"),
+        (LINES, {"given_tokens": 0}, r"given_tokens must be a whole number of at least 1, got 0"),
+        (
+            LINES,
+            {"answer_tokens": 0},
+            r"answer_tokens must be a whole number of at least 1 or None, got 0",
+        ),
+        (LINES, {"heldout_every": 1}, r"heldout_every must be a whole number of at least 2, got 1"),
     ],
 )
 def test_what_cannot_be_trained_on_is_said(tmp_path, lines, settings, words):

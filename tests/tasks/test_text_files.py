@@ -17,7 +17,7 @@ from pretrax.data.finding import find_files
 from pretrax.data.reading import MalformedLine
 from pretrax.tasks import vocabularies
 from pretrax.tasks.corpora import python_library, text_files
-from pretrax.tasks.corpora.text import split_files
+from pretrax.tasks.corpora.text import found_files
 from pretrax.tasks.corpora.text_readers import ReadingReport, read_documents
 from pretrax.tasks.python_library.python_sources import library_documents
 from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
@@ -197,7 +197,7 @@ def test_a_file_is_found_once_however_it_is_linked(tmp_path, monkeypatch):
     assert find_files("**/*.txt, linked/*.txt") == ["d/a.txt", "d/e/b.txt"]
     assert find_files("d/**") == ["d/a.txt", "d/e/b.txt", "d/itself"]
     with pytest.raises(ValueError, match="linked/a.txt is both in `files` and in"):
-        split_files("run", "d/*.txt", "linked/a.txt", 20, "text", "error")
+        found_files("run", "d/*.txt", "linked/a.txt")
 
 
 def test_what_is_no_file(tmp_path):
