@@ -66,8 +66,7 @@ def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """The correlation of two classes by Matthews (1975), from -1 to 1; 0.0 where a side is
-    constant.
+    """The correlation of two classes (Matthews 1975), from -1 to 1; 0.0 where a side is constant.
 
     >>> got = matthews([1, 1, 1, 0, 0], [1, 1, 0, 0, 0])
     >>> {name: round(x, 4) for name, x in got.items()}  # 2 * 2 - 0 * 1, over sqrt(2 * 3 * 3 * 2)
@@ -107,7 +106,8 @@ def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     """SQuAD's exact match and F1 over words, after its normalisation (Rajpurkar et al. 2016).
 
     Texts are lower-cased, without punctuation, the articles a, an, the, and repeated white space.
-    A target is an answer, or a list of accepted ones, of which the best match counts. Two texts without words match, as in SQuAD 2.
+    A target is an answer, or a list of accepted ones, of which the best match counts. Two texts
+    without words match, as in SQuAD 2.
 
     >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
     {'exact_match': 0.0, 'f1': 0.75}

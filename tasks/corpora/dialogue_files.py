@@ -56,8 +56,7 @@ def dialogues(
         longest_tokens: of a dialogue: what a row of the run holds.
         The others: as for `text_files`.
 
-    Raises:
-        ValueError, FileNotFoundError, OSError: as `text_files`; a line without turns.
+    Raises as `text_files`, and ValueError for a line without turns.
     """
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, turns_of, on_malformed)

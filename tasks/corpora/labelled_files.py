@@ -49,9 +49,7 @@ def labelled_text(
             not.
         The others: as for `text_files`.
 
-    Raises:
-        ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError: what was
-            got, what is expected, what to change.
+    Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
     """
     paths = found_files(run_dir, files, heldout_files)
     classes = _kept_classes(run_dir) if has_checkpoint(run_dir) else _classes_of(paths[TRAIN])
@@ -113,7 +111,7 @@ def _kept_classes(run_dir: str) -> tuple[str, ...]:
 
 
 def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """The labels of files, sorted. Raises ValueError where there are fewer than two."""
+    """The labels of files, sorted."""
     counts = collections.Counter(label for _, label in read_labelled(paths))
     if len(counts) < 2:
         got = f"one label, {next(iter(counts))!r}," if counts else "no label"
@@ -141,8 +139,7 @@ def _side(
 
 
 def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> dict[str, np.ndarray]:
-    """The tokens of labels as text. Raises ValueError for one that the vocabulary cannot write in
-    so many tokens."""
+    """The tokens of labels as text, which the vocabulary must write in so many at most."""
     answers = dict(zip(classes, vocabulary.tokenizer.encode_batch(list(classes))))
     for name, tokens in answers.items():
         if tokens.size > longest:

@@ -68,8 +68,7 @@ def docstring_pairs(
         docstring_tokens, code_tokens: of a docstring and of its code at most.
         The others: as for `text_files`.
 
-    Raises:
-        ValueError, FileNotFoundError: what was got, what is expected, what to change.
+    Raises ValueError, FileNotFoundError.
     """
     limits = docstring_tokens, code_tokens
     if sum(limits) >= UNCUT:

@@ -59,9 +59,7 @@ def text_files(
             last part of the tokens: 10 holds out the last tenth of one file.
         seed: of the order of the documents.
 
-    Raises:
-        ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError: what was
-        got, what is expected, what to change.
+    Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
     """
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, text_field, on_malformed)

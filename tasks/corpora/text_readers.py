@@ -1,7 +1,7 @@
 """Reads documents to train on, long ones in parts, and counts what is left out.
 
-`data.reading` says what a file is by its name. One of plain text is a document; longer than 128 kB
-it is read in parts, cut at line ends, so that a file of any size is never in memory whole.
+`data.reading` says what a file is by its name. Plain text of more than 128 kB is read in parts, cut
+at line ends, so that no file is in memory whole.
 """
 
 import dataclasses
@@ -76,10 +76,9 @@ def read_documents(
         document_of, advance: as for `data.reading.records`.
         on_malformed: "error" raises at the first malformed line, "skip" counts it in `report`.
 
-    Raises:
-        MalformedLine: bad JSON, no such field, no string in it, text that is not UTF-8, or what is
-            no file, such as a named pipe; whatever `on_malformed`, a damaged file.
-        OSError: a file that cannot be opened.
+    Raises MalformedLine for bad JSON, no such field, no string in it, text that is not UTF-8, or
+    what is no file, such as a named pipe, and, whatever `on_malformed`, for a damaged file; OSError
+    for a file that cannot be opened.
     """
     report = ReadingReport() if report is None else report
     plain = is_plain_text(path)

@@ -29,14 +29,12 @@ def token_files(
         vocabularies.from_file.path = "gpt2/tokenizer.json"
 
     Args:
-        run_dir: where the vocabulary is kept; the tokens stay where they are.
-        files: paths or glob patterns of the `.bin` or `.ds` files, a list or separated by commas.
+        files: of the `.bin` or `.ds` files, whose tokens stay where they are.
         vocabulary: a factory of `tasks.vocabularies`: of the tokenizer that made the files, whose
             end-of-sequence id ends documents in them.
         The others: as for `text_files`, by the documents of each file.
 
-    Raises:
-        ValueError, FileNotFoundError: what was got, what is expected, what to change.
+    Raises ValueError, FileNotFoundError.
     """
     made = vocabulary(run_dir, VocabularySource())
 

@@ -61,11 +61,8 @@ def module_examples() -> dict[str, list[tuple[str, str]]]:
     for part, documents in files.items():
         split[part] = []
         for package in PACKAGES:
-            texts = (
-                _after_head(document.read())
-                for document in documents
-                if document.name.startswith(f"{package}/")
-            )
+            own = (document for document in documents if document.name.startswith(f"{package}/"))
+            texts = (_after_head(document.read()) for document in own)
             passages = (passage for text in texts for passage, _ in _passages(text))
             blanked = (names.sub("_", passage) for passage in passages if counts(part, passage))
             some = drawn(blanked, MODULE_PASSAGES[part])
@@ -190,10 +187,8 @@ def _hidden(text: str) -> Iterator[tuple[str, str]]:
     """The passages of a text with one name hidden, and that name."""
     names = _names(text)
     for passage, start in _passages(text):
-        first, end = (
-            bisect.bisect_left(names, at, key=re.Match.start)
-            for at in (start, start + len(passage))
-        )
+        ends = start, start + len(passage)
+        first, end = (bisect.bisect_left(names, at, key=re.Match.start) for at in ends)
         places = collections.defaultdict(list)
         for match in names[first:end]:
             places[match["name"]].append(match.start() - start)

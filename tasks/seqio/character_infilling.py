@@ -1,15 +1,10 @@
 """Fill-in-the-middle on characters: texts are cut before they are tokenised, as for StarCoder.
 
-A model that learns from cuts between tokens is at a loss when it is asked to go on inside a word.
+A model that learns from cuts between tokens cannot continue inside a word.
 `objectives.fill_in_the_middle` cuts between tokens, on the device; here is its counterpart on the
-host. A task with it is a list of preprocessors, and nothing must trim its examples afterwards:
+host. Nothing must trim the examples of a task afterwards:
 
-    seqio.TaskRegistry.add(
-        "my_infilling",
-        source=…,
-        preprocessors=[rekey, character_infilling(name="my_infilling")],
-        output_features={"targets": seqio.Feature(vocabulary)},
-    )
+    preprocessors=[rekey, character_infilling(name="my_infilling")]
 
 Sources: Bavarian et al. 2022, "Efficient Training of Language Models to Fill in the Middle"; Li et
 al. 2023, "StarCoder: may the source be with you!".
@@ -124,8 +119,8 @@ def infill_characters(
 ) -> np.ndarray:
     """The token ids of a text whose middle is moved to its end, closed by end-of-sequence.
 
-    A text of n characters is cut at two places, each uniform among all n + 1 and independent of the
-    other; prefix, middle and suffix are tokenised each by itself. The forms are those of
+    A text of n characters is cut at two indices, each uniform among all n + 1 and independent of
+    the other; prefix, middle and suffix are tokenised each by itself. The forms are those of
     `objectives.fill_in_the_middle`; a text that is not rearranged is tokenised as it is.
 
     Args:

@@ -34,12 +34,13 @@ class ClassSet(NamedTuple):
     splits: Any = None  # by its name here, where TFDS has others
 
 
-def _f1_of(positive: str):
-    return functools.partial(task_metrics.binary_f1, positive=positive)
+def _f1_and_accuracy(positive: str) -> tuple:
+    return functools.partial(task_metrics.binary_f1, positive=positive), task_metrics.accuracy
 
 
 _TRUE = ("False", "True")
 _PAIR = ("sentence1", "sentence2")
+_QUESTIONS = ("question1", "question2")
 _CLAIM = ("premise", "hypothesis")
 _MNLI_SPLITS = {
     part: {"train": "train", "validation": f"validation_{part}"}
@@ -50,14 +51,8 @@ SETS: dict[str, dict[str, ClassSet]] = {
     "glue": {
         "cola": ClassSet(("sentence",), ("unacceptable", "acceptable"), (task_metrics.matthews,)),
         "sst2": ClassSet(("sentence",), ("negative", "positive")),
-        "mrpc": ClassSet(
-            _PAIR, ("not_equivalent", "equivalent"), (_f1_of("equivalent"), task_metrics.accuracy)
-        ),
-        "qqp": ClassSet(
-            ("question1", "question2"),
-            ("not_duplicate", "duplicate"),
-            (_f1_of("duplicate"), task_metrics.accuracy),
-        ),
+        "mrpc": ClassSet(_PAIR, ("not_equivalent", "equivalent"), _f1_and_accuracy("equivalent")),
+        "qqp": ClassSet(_QUESTIONS, ("not_duplicate", "duplicate"), _f1_and_accuracy("duplicate")),
         "stsb": ClassSet(_PAIR, (), (task_metrics.pearson_and_spearman,)),
         "mnli": ClassSet(_CLAIM, MNLI, splits=_MNLI_SPLITS["matched"]),
         "mnli_mismatched": ClassSet(

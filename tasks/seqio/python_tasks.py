@@ -32,7 +32,7 @@ def register() -> None:
     """Registers both tasks, once: a second call does nothing. The library is read when used.
 
     Replace the vocabulary, which is bytes, with `task.replace(output_features=…)`. SeqIO cuts
-    inputs that are longer than asked for: ask for 384 bytes, or 192 pieces, or the blank may go.
+    longer inputs: give 384 bytes, or 192 pieces, or the sentinel may be lost.
     """
     # SeqIO advises against shuffling what is not in files; these few passages are drawn by a hash.
     logging.getLogger("absl").addFilter(

@@ -47,7 +47,6 @@ def seqio_mixture(
     whole document; a single end-of-sequence id at its end is taken off, the run adds its own.
 
     Args:
-        run_dir: where the vocabulary is kept.
         mixture_or_task_name: as registered; those of `tasks.seqio.tfds_tasks` are.
         vocabulary: `seqio_vocabularies.of_task` for the tasks' own; or another factory, of
             `tasks.vocabularies`, whose vocabulary takes its place.
@@ -63,10 +62,9 @@ def seqio_mixture(
         shuffle: the order of files, and examples within the task's shuffle buffer.
         seed: of the order, of stochastic preprocessors and of the mixture's draws.
 
-    Raises:
-        ValueError, FileNotFoundError: an unknown task, split, feature, or module; an example that
-        holds special ids; with `use_cached` a task that is not cached, or cached in part or in
-        another vocabulary.
+    Raises ValueError, FileNotFoundError for an unknown task, split, feature, or module; an example
+    that holds special ids; with `use_cached` a task that is not cached, or cached in part or in
+    another vocabulary.
     """
 
     def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
@@ -126,9 +124,8 @@ def seqio_pairs(
         classes: the names of the classes there are, in order. Kept in RUN/classes.json.
         The others: as for `seqio_mixture`.
 
-    Raises:
-        ValueError, FileNotFoundError: as `seqio_mixture`; a task without `inputs` and `targets`, a
-        target that is none of the classes.
+    Raises as `seqio_mixture`, and ValueError for a task without `inputs` and `targets`, and for a
+    target that is none of the classes.
     """
 
     def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:

@@ -27,10 +27,7 @@ _OPENED = ("_tokenizer", "_vocabulary", "_native")  # what a vocabulary opens wh
 
 
 class _TokenizerVocabulary(seqio.Vocabulary):
-    """A `Tokenizer` in SeqIO tasks.
-
-    Inside TensorFlow it runs as a Python function: about the speed of calling it from Python.
-    """
+    """A `Tokenizer` in SeqIO tasks; inside TensorFlow it runs as a Python function."""
 
     def __init__(self, path: str, extra_ids: int = 0):
         super().__init__(extra_ids=extra_ids)

@@ -274,18 +274,18 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
 
 
 def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
-    extra_ids = values["extra_ids"]
+    kind, extra_ids = values["kind"], values["extra_ids"]
     if extra_ids not in range(_MOST_EXTRA_IDS + 1):
         raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")
-    if values["kind"] == "bytes":
+    if kind == "bytes":
         return with_extra_ids(byte_tokenizer(), extra_ids)
-    name = _FILES.get(values["kind"])
+    name = _FILES.get(kind)
     if name is None or values["file"] != name:
-        raise ValueError(f"got a tokenizer of kind {values['kind']!r} in {values['file']!r}")
+        raise ValueError(f"got a tokenizer of kind {kind!r} in {values['file']!r}")
     path = str(own_file(run_dir, name))
-    if name == TOKENIZER:
-        return with_extra_ids(open_tokenizer(path), extra_ids)
-    return sentencepiece_tokenizer(path, extra_ids=extra_ids)
+    if kind == "sentencepiece":
+        return sentencepiece_tokenizer(path, extra_ids=extra_ids)
+    return with_extra_ids(open_tokenizer(path), extra_ids)
 
 
 def _fetched(url: str, run_dir: str) -> str:
