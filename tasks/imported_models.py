@@ -33,10 +33,7 @@ class Imported(NamedTuple):
 
 
 def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
-    """Opens a directory that `save_pretrained` wrote.
-
-    Args:
-      vocabulary: `tokenizer`, `sentinels` and `specials`, see `imported_vocabulary`.
+    """Opens a directory that `save_pretrained` wrote; `vocabulary` is for `imported_vocabulary`.
 
     Raises ValueError for a directory that is not whole, and a model that `models` cannot build.
     """
@@ -127,7 +124,6 @@ def from_t5x(
     Args:
       builder: rows of the vocabulary -> the encoder-decoder that the checkpoint is of.
       unscaled: norms that have no scale there, see `models.t5x.read_params`.
-      vocabulary: as for `from_hugging_face`.
 
     Raises ValueError for a checkpoint that is not whole, or of another model.
     """

@@ -66,10 +66,7 @@ def of_texts(
 def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -> SampleText:
     """Returns the first held-out document of a SeqIO task or mixture, and its text as the stream.
 
-    Args:
-      folder: for the vocabulary, which is that of the task.
-      module: modules, or files, that register the task.
-      length: the document is cut to half of it.
+    The task's vocabulary is kept in `folder`; the document is cut to half the `length`.
     """
     from .seqio import seqio_corpora, seqio_vocabularies
 

@@ -124,8 +124,7 @@ def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """ROUGE's F1 over words, over pairs of words, and by longest common subsequence (Lin 2004).
 
-    The mean over examples, words as they are (not stemmed). A line is a sentence for rougeLsum:
-    write each sentence of a summary on a line of its own.
+    The mean over examples, words as they are (not stemmed). A line is a sentence for rougeLsum.
 
     >>> rouge(["the cat sat"], ["the cat ran"])
     {'rouge1': 0.6666666666666666, 'rouge2': 0.5, 'rougeLsum': 0.6666666666666666}

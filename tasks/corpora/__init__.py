@@ -4,9 +4,8 @@
     corpora.text_files.files = "data/*.txt"
     corpora.text_files.vocabulary = @vocabularies.trained
 
-Each takes the run directory, and a factory of `tasks.vocabularies` for the vocabulary. It keeps the
-vocabulary and the tokenised text there, so that a later verb needs nothing but the directory, and a
-second start reads no text again. Those of SeqIO tasks are `tasks.seqio.seqio_corpora`.
+Each keeps the vocabulary and the tokenised text in the run directory, so that a later verb needs
+nothing else, and a second start reads no text again.
 """
 
 from .dialogue_files import dialogues

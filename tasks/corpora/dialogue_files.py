@@ -1,6 +1,5 @@
 """The corpus of instructions and dialogues in files of JSONL, Parquet and Arrow."""
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
@@ -24,7 +23,7 @@ from .text import (
     tokenised_files,
     with_heldout,
 )
-from .text_readers import ReadingReport, TextPart
+from .text_readers import LeftOut, TextPart
 from .tokenising import corpus_of
 
 
@@ -73,7 +72,6 @@ def dialogues(
         made,
         encode=functools.partial(_encode_turns, longest_tokens),
         settings=[longest_tokens],
-        make_left_out=LeftOutTurns,
     )
     if heldout_files is None:  # whole dialogues, also of a few
         count = len(tokens.documents[TRAIN])
@@ -168,19 +166,8 @@ def _turns(messages: Iterable[tuple[str, str]]) -> list[str]:
     return turns
 
 
-@dataclasses.dataclass
-class LeftOutTurns(ReadingReport):
-    """What reading dialogues left out."""
-
-    answers: int = 0  # that would have made a dialogue too long
-
-    def describe(self) -> str:
-        answers = f"{self.answers:,} answers beyond longest_tokens" if self.answers else ""
-        return ", ".join(filter(None, (super().describe(), answers)))
-
-
 def _encode_turns(
-    longest: int, tokenizer: Tokenizer, dialogues: Iterable[TextPart], left_out: LeftOutTurns
+    longest: int, tokenizer: Tokenizer, dialogues: Iterable[TextPart], left_out: LeftOut
 ) -> Iterator[Piece]:
     """The documents of dialogues: pairs of a question and its answer, as many as fit."""
     for batch in batches(dialogues, lambda part: sum(map(len, part.text))):
@@ -190,6 +177,6 @@ def _encode_turns(
             turns = turns[: len(turns) // 2 * 2]  # a last one that nothing answers teaches nothing
             ends = np.cumsum([turn.size for turn in turns])[1::2]
             fitting = int(np.sum(ends <= longest))
-            left_out.answers += len(ends) - fitting
+            left_out["answers beyond longest_tokens"] += len(ends) - fitting
             if fitting:
                 yield in_parts(*turns[: 2 * fitting])

@@ -1,7 +1,6 @@
 """The corpus of labelled text in TSV and JSONL files."""
 
 import collections
-import dataclasses
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from ..vocabularies import Factory, Vocabulary, VocabularySource
 from ..vocabularies.tokenization import Tokenizer, batches
 from .labelled_readers import Labelled, in_words, read_labelled
 from .text import counted, found_files, known_files
+from .text_readers import LeftOut
 from .tokenising import EmptyText, SplitText, corpus_of, has_checkpoint, tokenised
 
 
@@ -65,7 +65,7 @@ def labelled_text(
             functools.partial(_side, of_side, side, every, classes),
             size,
             [classes, given_tokens, answer_tokens, every, *known],
-            CutTexts(),
+            LeftOut(),
             functools.partial(_encode, given_tokens, classes, answers),
         )
     try:
@@ -87,16 +87,6 @@ def labelled_text(
         longest=given_tokens + (answer_tokens or 0),
     )
     return corpus._replace(classes=classes, labels_of=None if answer_tokens else "documents")
-
-
-@dataclasses.dataclass
-class CutTexts:
-    """How many texts were cut."""
-
-    texts: int = 0
-
-    def describe(self) -> str:
-        return f"the ends of {self.texts:,} texts beyond given_tokens" if self.texts else ""
 
 
 def _kept_classes(run_dir: str) -> tuple[str, ...]:
@@ -162,7 +152,7 @@ def _encode(
     answers: Mapping[str, np.ndarray] | None,
     tokenizer: Tokenizer,
     examples: Iterable[Labelled],
-    cut: CutTexts,
+    left_out: LeftOut,
 ) -> Iterator[Piece]:
     """The documents of labelled texts, with `answers` as another part, or the classes as labels."""
     numbers = {name: number for number, name in enumerate(classes)}
@@ -170,7 +160,7 @@ def _encode(
         encoded = tokenizer.encode_batch([text for text, _ in batch])
         for (_, label), tokens in zip(batch, encoded):
             given = tokens[:given_tokens]
-            cut.texts += given.size < tokens.size
+            left_out["texts cut to given_tokens"] += given.size < tokens.size
             if not given.size:
                 yield Piece(given, True)  # left out, and counted
             elif answers is not None:

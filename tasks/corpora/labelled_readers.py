@@ -3,9 +3,8 @@
     text<TAB>label                      {"text": "A fine film.", "label": "good"}
     A fine film.<TAB>good
 
-A row of a TSV file is a line and a tab ends a column: nothing is quoted, so a quotation mark is
-text, and a text with a tab or a line break in it needs JSONL. Other columns and fields are not
-read.
+A row of a TSV file is a line and a tab ends a column: nothing is quoted, so a text with a tab or a
+line break in it needs JSONL. Other columns and fields are not read.
 """
 
 import json
@@ -119,8 +118,8 @@ def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -
     text, label = row.text
     if type(label) not in (str, int):
         raise ValueError(
-            f"got the label {json.dumps(label)}, expected a string, or a whole number. To predict "
-            "numbers, see runs/finetune_regression.gin"
+            f"got the label {json.dumps(label, default=str)}, expected a string, or a whole number. "
+            "To predict numbers, see runs/finetune_regression.gin"
         )
     if row.fields and first and type(label) is not (kind := type(first.text[1])):
         raise ValueError(
@@ -128,7 +127,7 @@ def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -
             f"{first.place} is a {kind.__name__}: write all labels as strings, or all as numbers"
         )
     if not isinstance(text, str):
-        raise ValueError(f"got the text {json.dumps(text)[:60]}, expected a string")
+        raise ValueError(f"got the text {json.dumps(text, default=str)[:60]}, expected a string")
     found = Labelled(text, str(label))
     for name, value in zip(FIELDS, found):
         if not value.strip():

@@ -11,7 +11,6 @@ from ...data.documents import UNCUT
 from ..python_library.python_sources import (
     HELDOUT_EVERY,
     Document,
-    LeftOutPairs,
     Pair,
     documented_definitions,
     library_documents,
@@ -19,7 +18,7 @@ from ..python_library.python_sources import (
 )
 from ..vocabularies import Factory, VocabularySource
 from ..vocabularies.tokenization import Tokenizer, batches
-from .text_readers import ReadingReport, TextPart
+from .text_readers import LeftOut, TextPart
 from .tokenising import SplitText, corpus_of, tokenised
 
 
@@ -61,14 +60,7 @@ def docstring_pairs(
 
     The two parts of a document are the docstring of a function, method or class, and the code from
     its signature on, in which no docstring is left (`python_sources.Pair`). Both are cut to a
-    number of tokens. The files held out, and those that a vocabulary is trained on, are those of
-    `python_library`.
-
-    Args:
-        docstring_tokens, code_tokens: of a docstring and of its code at most.
-        The others: as for `text_files`.
-
-    Raises ValueError, FileNotFoundError.
+    number of tokens. Held-out files, and all else, are as for `python_library`.
     """
     limits = docstring_tokens, code_tokens
     if sum(limits) >= UNCUT:
@@ -104,11 +96,11 @@ def _library_text(documents: Sequence[Document]) -> SplitText:
             yield TextPart(document.read())
             advance(1)
 
-    return SplitText(read, len(documents), _version(documents), ReadingReport())
+    return SplitText(read, len(documents), _version(documents), LeftOut())
 
 
 def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> SplitText:
-    left_out = LeftOutPairs()
+    left_out = LeftOut()
 
     def read(advance) -> list[Pair]:
         pairs: list[Pair] = []
@@ -124,12 +116,12 @@ def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> Split
 
 
 def _encode_pairs(
-    limits: tuple[int, int], tokenizer: Tokenizer, pairs: Iterable[Pair], left_out: LeftOutPairs
+    limits: tuple[int, int], tokenizer: Tokenizer, pairs: Iterable[Pair], left_out: LeftOut
 ) -> Iterator[Piece]:
     """The documents of pairs, whose sides are cut to the limits."""
     for batch in batches(pairs, lambda pair: len(pair.docstring) + len(pair.code)):
         docstrings, codes = map(tokenizer.encode_batch, zip(*batch))
         for docstring, code in zip(docstrings, codes):
-            left_out.ends_of_docstrings += docstring.size > limits[0]
-            left_out.ends_of_code += code.size > limits[1]
+            left_out["ends of docstrings"] += docstring.size > limits[0]
+            left_out["ends of code"] += code.size > limits[1]
             yield in_parts(docstring[: limits[0]], code[: limits[1]])

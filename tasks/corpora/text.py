@@ -12,7 +12,7 @@ from ...data.finding import find_files, size_and_version
 from ...data.reading import DocumentOf
 from ...data.token_store import HELDOUT, TRAIN
 from ..vocabularies import Factory, Vocabulary, VocabularySource
-from .text_readers import ReadingReport, TextPart, read_documents
+from .text_readers import LeftOut, TextPart, read_documents
 from .tokenising import (
     SplitText,
     Tokenised,
@@ -49,7 +49,6 @@ def text_files(
     a row or a web page. The text is tokenised once, into the run directory.
 
     Args:
-        run_dir: where the vocabulary and the tokens are kept.
         files: paths or glob patterns, a list or separated by commas, in a bucket with "://".
         vocabulary: a factory of `tasks.vocabularies`.
         heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
@@ -130,14 +129,13 @@ def tokenised_files(
     *,
     encode: Callable[..., Iterator[Piece]] = encode_documents,
     settings: Sequence[Any] = (),
-    make_left_out: Callable[[], ReadingReport] = ReadingReport,
 ) -> Tokenised:
     """The tokenised text of the files: `encode` is as in `SplitText`, and depends on `settings`."""
     of = split.document_of
     reading = of if isinstance(of, str) else of.__name__, split.on_malformed, *settings
     texts = {}
     for name, paths in split.paths.items():
-        left_out = make_left_out()
+        left_out = LeftOut()
         size, known = known_files(paths)
         read = functools.partial(_read, split, paths, left_out)
         texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
@@ -147,12 +145,17 @@ def tokenised_files(
 def _read(
     split: FileSplit,
     paths: Sequence[str],
-    left_out: ReadingReport,
+    left_out: LeftOut,
     advance: Callable[[int], None],
 ) -> Iterator[TextPart]:
-    how: dict[str, Any] = dict(on_malformed=split.on_malformed, report=left_out, advance=advance)
     for path in paths:
-        yield from read_documents(path, split.document_of, **how)
+        yield from read_documents(
+            path,
+            split.document_of,
+            on_malformed=split.on_malformed,
+            left_out=left_out,
+            advance=advance,
+        )
 
 
 def counted(paths: Sequence[str]) -> str:

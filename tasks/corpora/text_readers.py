@@ -4,7 +4,7 @@
 at line ends, so that no file is in memory whole.
 """
 
-import dataclasses
+import collections
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from ...data.reading import (
 
 _BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
 _SHOWN = 5  # malformed lines named in a summary
+_MALFORMED = "malformed lines skipped"
 
 
 class TextPart(NamedTuple):
@@ -33,31 +34,27 @@ class TextPart(NamedTuple):
     ends: bool = True  # the document ends with it; else the next part follows
 
 
-@dataclasses.dataclass
-class ReadingReport:
-    """What reading left out."""
+class LeftOut(collections.Counter[str]):
+    """Counts of what reading and tokenising leave out, by the words for it."""
 
-    malformed: int = 0
-    blank: int = 0  # blank lines between JSONL documents
-    first_malformed: list[str] = dataclasses.field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_malformed: list[str] = []
 
     def count(self, bad: Bad) -> None:
         if bad.rule == "blank":
-            self.blank += 1
+            self["blank lines"] += 1  # between JSONL documents
             return
-        self.malformed += 1
+        self[_MALFORMED] += 1
         if len(self.first_malformed) < _SHOWN:
             self.first_malformed.append(f"{bad.place}: {bad.reason}")
 
     def describe(self) -> str:
-        parts = []
-        if self.malformed:
-            shown = "; ".join(self.first_malformed)
-            more = "; …" if self.malformed > len(self.first_malformed) else ""
-            parts.append(f"{self.malformed:,} malformed lines skipped ({shown}{more})")
-        if self.blank:
-            parts.append(f"{self.blank:,} blank lines")
-        return ", ".join(parts)
+        """The counts in words; "" for nothing."""
+        more = ["…"] if self[_MALFORMED] > len(self.first_malformed) else []
+        shown = {_MALFORMED: f" ({'; '.join(self.first_malformed + more)})"}
+        counts = [f"{n:,} {what}{shown.get(what, '')}" for what, n in self.items() if n]
+        return ", ".join(counts)
 
 
 def read_documents(
@@ -65,7 +62,7 @@ def read_documents(
     document_of: str | DocumentOf = "text",
     *,
     on_malformed: str = "error",
-    report: ReadingReport | None = None,
+    left_out: LeftOut | None = None,
     advance: Callable[[int], object] = lambda size: None,
 ) -> Iterator[TextPart]:
     """The documents of one file, in order; memory use does not depend on its size.
@@ -74,13 +71,13 @@ def read_documents(
 
     Args:
         document_of, advance: as for `data.reading.records`.
-        on_malformed: "error" raises at the first malformed line, "skip" counts it in `report`.
+        on_malformed: "error" raises at the first malformed line, "skip" counts it in `left_out`.
 
     Raises MalformedLine for bad JSON, no such field, no string in it, text that is not UTF-8, or
     what is no file, such as a named pipe, and, whatever `on_malformed`, for a damaged file; OSError
     for a file that cannot be opened.
     """
-    report = ReadingReport() if report is None else report
+    left_out = LeftOut() if left_out is None else left_out
     plain = is_plain_text(path)
     for one in _parts(path, advance) if plain else records(FileRange(path), document_of, advance):
         if isinstance(one, TextPart):
@@ -92,7 +89,7 @@ def read_documents(
         elif one.rule == "malformed" and on_malformed == "error":
             raise malformed(one, "Mend it, or set on_malformed = 'skip'.")
         else:
-            report.count(one)
+            left_out.count(one)
 
 
 def _parts(path: str, advance: Callable[[int], object]) -> Iterator[TextPart | Bad]:

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...data.corpus import Corpus, Piece
 from ...data.documents import UNCUT, heldout_records, training_records
@@ -15,7 +15,7 @@ from ...training.run_directory import DATA, is_run
 from ..progress_bar import progress_bar
 from ..vocabularies import Vocabulary
 from ..vocabularies.tokenization import Tokenizer, batches
-from .text_readers import TextPart
+from .text_readers import LeftOut, TextPart
 
 
 class EmptyText(ValueError):
@@ -27,12 +27,6 @@ class EmptyText(ValueError):
             "hold text."
         )
         self.split = split
-
-
-class LeftOut(Protocol):
-    """Counts of what reading and tokenising leave out."""
-
-    def describe(self) -> str: ...  # in words; "" for nothing
 
 
 def encode_documents(
@@ -103,8 +97,8 @@ def _pieces(
             yield piece
             tokens += piece.tokens.size
             empty += not piece.tokens.size
-    words = [text.left_out.describe(), f"{empty:,} empty documents" if empty else ""]
-    left_out.append(", ".join(filter(None, words)))
+    text.left_out["empty documents"] += empty
+    left_out.append(text.left_out.describe())
     if not tokens:
         raise EmptyText(split, left_out[-1])
 

@@ -30,8 +30,7 @@ def evaluator_functions(
     max_new: int | None = None,
     batch_size: int = 32,
 ) -> dict[str, Callable]:
-    """Returns `predict_fn` and `score_fn`, for metrics of (targets, predictions) and (targets,
-    scores).
+    """Returns `predict_fn` and `score_fn`, for metrics of predictions and of scores.
 
     Texts are read back from the task's ids and given to the model in the form that it was trained
     for, so that the run may have another vocabulary and another layout than the task was made for.
@@ -42,7 +41,6 @@ def evaluator_functions(
         name: of the task or mixture that the evaluator was made with.
         mode: as for `inference.answer`; None: what the model was trained for.
         max_new: the most tokens of an answer; None: some more than the longest target has.
-        batch_size: rows that are decoded or scored at a time.
 
     Raises ValueError for an unknown task, one without inputs or targets, or whose vocabulary has no
     end-of-sequence. When called, for a mode that writes no answer, features of another converter

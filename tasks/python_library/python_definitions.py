@@ -7,11 +7,12 @@ The split `validation` is of files that `corpora.python_library` holds out with 
 """
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from .python_passages import counted_in, drawn, drawn_order, library_split
-from .python_sources import LeftOutPairs, Pair, documented_definitions
+from .python_sources import Pair, documented_definitions
 
 DEFINITIONS = {"train": 1200, "validation": 240}
 DOCSTRING_CHARACTERS = (16, 160)  # of the first paragraph; longer ones are left out
@@ -42,7 +43,7 @@ def definition_examples() -> dict[str, list[Pair]]:
         for document in sorted(documents, key=lambda document: drawn_order(document.name)):
             if len(found) >= DEFINITIONS[part] * 5 // 4:
                 break
-            for pair in documented_definitions(document, LeftOutPairs()):
+            for pair in documented_definitions(document, Counter()):
                 docstring = " ".join(pair.docstring.strip().split("\n\n")[0].split())
                 code = first_lines(pair.code, CODE_CHARACTERS)
                 least, most = DOCSTRING_CHARACTERS

@@ -50,9 +50,8 @@ def module_examples() -> dict[str, list[tuple[str, str]]]:
 
         "        self._loop = loop\\n        self._server_side = server_side\\n…"  ->  "asyncio"
 
-    Files are cut from their first function or class on, since what stands before says where one
-    is. The names of all packages are blanked, "_Connection": finding one would be right for 30% of
-    the held-out passages. Blanking the right one alone would tell it as well.
+    Files are cut from their first function or class on, since what stands before tells the package.
+    The names of all packages are blanked, "_Connection", which would tell 30% of the held-out ones.
     """
     names = re.compile("|".join(PACKAGES), re.IGNORECASE)
     files = library_split()
@@ -106,9 +105,8 @@ def tagged_examples() -> dict[str, list[Tagged]]:
         "  # add 1\n  x += 1\n"  ->  # comment, add comment, 1 comment, x name, + operator, …
 
     A word is a run of letters and digits, or one other character that is no space; the words of a
-    string or a comment have its kind. So the words are the same for every vocabulary, and many have
-    a kind that they do not tell by themselves: guessing each word's most frequent kind is right for
-    71%. Files that do not tokenise are left out.
+    string or a comment have its kind. Many do not tell it by themselves: guessing each word's most
+    frequent kind is right for 71%. Files that do not tokenise are left out.
     """
     files = library_split()
     split: dict[str, list[Tagged]] = {}

@@ -1,7 +1,6 @@
 """The text of Python's own standard library, prose and code that every machine has, and pairs."""
 
 import ast
-import dataclasses
 import functools
 import itertools
 import os
@@ -9,6 +8,7 @@ import sysconfig
 import textwrap
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -86,28 +86,7 @@ class Pair(NamedTuple):
     code: str  # from "def" or "class" on, whole
 
 
-@dataclasses.dataclass
-class LeftOutPairs:
-    """What the pairs of some documents leave out."""
-
-    unparsed: int = 0  # files that this Python does not parse
-    empty: int = 0  # pairs with an empty docstring, or with no code but one
-    repeated: int = 0  # pairs whose code repeats the docstring
-    ends_of_docstrings: int = 0  # cut to a number of tokens
-    ends_of_code: int = 0
-
-    def describe(self) -> str:
-        counts = {
-            "files that do not parse": self.unparsed,
-            "pairs with an empty side": self.empty,
-            "pairs whose code repeats the docstring": self.repeated,
-            "ends of docstrings": self.ends_of_docstrings,
-            "ends of code": self.ends_of_code,
-        }
-        return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-
-
-def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterator[Pair]:
+def documented_definitions(document: Document, left_out: Counter[str]) -> Iterator[Pair]:
     """A pair for each function, method and class of a Python file that has a docstring.
 
         def mean(values):             ->  Pair("The mean.", "def mean(values):\n    return …")
@@ -116,6 +95,7 @@ def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterat
 
     The docstrings of what is defined inside are no part of the code either, and a pair whose code
     still holds the docstring is left out. Other documents than Python files have no definitions.
+    What is left out is counted by the words for it.
     """
     if not document.name.endswith(".py"):
         return
@@ -124,7 +104,7 @@ def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterat
         with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
             tree = ast.parse(text)
     except (SyntaxError, ValueError):  # ValueError: null bytes
-        left_out.unparsed += 1
+        left_out["files that do not parse"] += 1
         return
     source = _Source(text)
     for node in _definitions(tree):
@@ -134,9 +114,9 @@ def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterat
         docstring = (ast.get_docstring(node) or "").encode("utf-8", "replace").decode()
         code = source.without_docstrings(node)
         if not docstring.strip() or len(node.body) == 1:
-            left_out.empty += 1
+            left_out["pairs with an empty side"] += 1
         elif " ".join(docstring.split()) in " ".join(code.split()):
-            left_out.repeated += 1
+            left_out["pairs whose code repeats the docstring"] += 1
         else:
             yield Pair(docstring, code)
 

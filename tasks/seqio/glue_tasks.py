@@ -5,7 +5,7 @@
     glue_cola, glue_sst2, glue_mrpc, glue_qqp, glue_stsb, glue_mnli, glue_mnli_mismatched,
     glue_qnli, glue_rte, glue_wnli; super_glue_boolq, …_cb, …_copa, …_multirc, …_rte, …_wic, …_wsc
 
-Texts are written as T5 was trained on them, each field after its name, and answers are the names of
+Texts are written as T5 was trained on them, each field after its name; answers are the names of
 the classes (Raffel et al. 2020, arXiv:1910.10683, appendix D). Metrics are those of the benchmarks
 (Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019, arXiv:1905.00537). ReCoRD, whose answers are
 no classes, is not among them. `register` reads nothing and opens no network connection.

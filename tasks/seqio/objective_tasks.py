@@ -39,11 +39,9 @@ def add_objective_task(
     were not cached.
 
     Args:
-        name: of the new task.
         text_task: registered, or the task itself; its `targets` are tokenised documents, or text,
             or it has text as `text`; tokenised with the vocabulary of its feature `targets`.
-        build: ids -> objective: any builder of `objectives`, its settings bound by
-            `functools.partial`.
+        build: any builder of `objectives`, its settings bound by `functools.partial`.
         columns: give all columns for an objective of inputs and targets as well. It needs them
             where not all targets count, as in `objectives.causal_masking`.
         sentinels: how many (`special_tokens.token_ids`).

@@ -5,8 +5,8 @@
     CACHE_DIR/TASK/stats.SPLIT.json               the number of examples and tokens
     CACHE_DIR/TASK/SPLIT.tfrecord-00000-of-00064  examples as `tf.train.Example`
 
-A cache holds what a task gives before its `seqio.CacheDatasetPlaceholder`; steps after it run as
-the cache is read. It does not say in which vocabulary its ids are: that is checked here.
+A cache holds what a task gives before its `seqio.CacheDatasetPlaceholder`. It does not say in which
+vocabulary its ids are: that is checked here.
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """Endless streams of documents from SeqIO tasks and mixtures that can stop and go on."""
 
 import functools
+import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -21,10 +22,10 @@ class MixtureStream(DocumentStream):
     every epoch; shard k of S reads files k, k + S, …, or every S-th example where there are fewer
     files than shards.
 
-    The state is a few integers: the number of documents, and for each task the epoch, the place in
-    the order of files, and the examples read of that file. Restoring reads past those examples,
-    and most tasks tokenise none of them (`tasks.seqio.seqio_skipping`). A saved `tf.data` iterator
-    would hold the shuffle buffer: tens of megabytes for every shard, at each checkpoint.
+    The state is a few integers: the number of documents, and for each task the epoch, the index in
+    the order of files, and the examples read of that file, which restoring skips
+    (`tasks.seqio.seqio_skipping`). A saved `tf.data` iterator would hold the shuffle buffer: tens of
+    megabytes for every shard, at each checkpoint.
     """
 
     def __init__(
@@ -140,16 +141,14 @@ class _TaskStream:
 
 def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list[Piece]:
     """Documents of the tasks in turn until they hold `n` tokens, or there are no more."""
-    readers = [text.documents(split, shuffle=False) for text in texts]
-    documents, held = [], 0
-    while readers:
-        for reader in list(readers):
-            document = next((d for d in reader if d is not None), None)
-            if held >= n or document is None:
-                readers.remove(reader)
-                continue
-            documents.append(document)
-            held += document.tokens.size
+    readers = [filter(None, text.documents(split, shuffle=False)) for text in texts]
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*readers))
+    documents, size = [], 0
+    for document in filter(None, in_turn):
+        if size >= n:
+            break
+        documents.append(document)
+        size += document.tokens.size
     if not documents:
         raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")
     return documents

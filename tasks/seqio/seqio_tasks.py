@@ -17,11 +17,9 @@ from .seqio_caches import cached_splits, check_cache, is_read_from_cache
 def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | None):
     """Tasks and rates of a mixture, after what registers tasks was imported.
 
-    `module` names one module or file, or several in the order in which they are imported: one that
-    registers a mixture comes after those that register its tasks.
-
-    Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name and
-    for rates that cannot be drawn by.
+    `module` names one module or file, or several in the order in which they are imported. Raises
+    ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name and for
+    rates that cannot be drawn by.
     """
     for ours in (tfds_tasks, python_tasks, glue_tasks):
         ours.register()

@@ -8,10 +8,9 @@ from .seqio_tasks import check_task, found_tasks, readable, with_vocabulary
 
 
 class TaskTexts(NamedTuple):
-    """The texts of a feature of a SeqIO task.
+    """The texts of a feature of a SeqIO task, whose shards are the files of its source.
 
-    `shards()` are the files that its source has; `read(shard, shards)` yields a share's texts,
-    which are the same however often they are read.
+    `read(shard, shards)` yields the same texts however often they are read.
     """
 
     name: str

@@ -185,10 +185,8 @@ def described(vocabulary: seqio.Vocabulary) -> str:
 def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
     """The `Tokenizer` of a SeqIO vocabulary, for `special_tokens.token_ids` and `codec`.
 
-    A SentencePiece model in a bucket (`gs://…`) is copied to the folder of temporary files.
-
-    Raises ValueError for a vocabulary that is no SentencePiece, bytes or Hugging Face, and
-    FileNotFoundError for a SentencePiece model in a bucket that cannot be read.
+    A SentencePiece model in a bucket (`gs://…`) is copied to the folder of temporary files; raises
+    FileNotFoundError where that fails, and ValueError for a vocabulary of another kind.
     """
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         path = vocabulary.sentencepiece_model_file

@@ -33,9 +33,8 @@ def imported_vocabulary(
     """Returns the tokenizer of a directory with its special ids; None where there is no tokenizer.
 
     Args:
-      path: a directory of `transformers`, or a T5X checkpoint. Where a run was exported to it, its
-        vocabulary.json says which special ids there are.
-      config: its config.json.
+      path: a directory of `transformers` with this `config`, or a T5X checkpoint. Where a run was
+        exported to it, its vocabulary.json says which special ids there are.
       tokenizer: a file for a directory that holds none.
       sentinels, specials: more special ids, see `special_tokens.published_ids`.
 
@@ -71,11 +70,8 @@ def imported_vocabulary(
 
 
 def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tuple, tuple]:
-    """Returns the ids before and after a text, as the tokenizer of a directory adds them.
-
-    Without a tokenizer.json, which says so, they are the usual ones of the layout: [CLS] and [SEP],
-    the end of a sequence, its start.
-    """
+    """Returns the ids before and after a text, as the tokenizer.json of a directory adds them;
+    without one the usual ids of the layout."""
     tokenizer, ids = vocabulary.tokenizer, vocabulary.ids
     file = path / TOKENIZER
     if not file.exists() and tokenizer.kind == "hugging_face":
@@ -95,8 +91,8 @@ def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tup
 def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
     """The ids that a config.json names, from the run's vocabulary; empty where it has none.
 
-    Where a decoder's rows start with the padding id, it pads with the end of sequence: `generate`
-    of `transformers` would hide the start of a prompt that comes without a mask.
+    A decoder whose rows start with the padding id pads with the end of sequence, or `generate` of
+    `transformers` would hide the start of a prompt that comes without a mask.
     """
     try:
         ids = vocabularies.load_vocabulary(run_dir).ids

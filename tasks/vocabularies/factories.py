@@ -74,7 +74,6 @@ def trained(
         vocabularies.trained(run_dir, source, size=8192).ids.size    # 8329 with the special ids
 
     Args:
-        run_dir: where it is kept.
         source: its `texts` are read once, and sampled.
         size: ids before the special ones are appended.
         model_type: "bpe", or "unigram" (T5's kind, which takes longer).
@@ -124,14 +123,11 @@ def from_file(
     sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
-    """A SentencePiece `.model`, or a Hugging Face `tokenizer.json`.
+    """A SentencePiece `.model`, or a Hugging Face `tokenizer.json`, also in a bucket ("gs://…").
 
         vocabularies.from_file.path = "spiece.model"
 
-    Args:
-        run_dir: where it, and a copy of the file, are kept.
-        path: the file; in a bucket ("gs://…") too.
-        sentinels, specials: as for `trained`; those that the file names keep their ids.
+    `sentinels` and `specials` are as for `trained`; those that the file names keep their ids.
 
     Raises ValueError, FileNotFoundError for a file that is no tokenizer, or is not there, and for a
     run directory that keeps another vocabulary.

@@ -33,11 +33,8 @@ def train_sentencepiece(
     "bpe" takes about 0.5 s on 3 million characters, "unigram" (T5's kind) about 8 s; on the
     sources of Python's library they compress alike, 3.5 characters a token at size 4096.
 
-    Args:
-        texts: documents; all are read once, about `sample_characters` are kept.
-        path: the file to write, whole or not at all.
-        size: ids in all.
-        sample_characters: how much text to train on, spread evenly over what there is.
+    The sample has about `sample_characters`, spread evenly over the documents, which are read once.
+    `size` counts all ids.
 
     Raises ValueError for no text, and for a size too small or too large for it.
     """

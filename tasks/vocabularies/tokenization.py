@@ -174,8 +174,7 @@ def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
 def hugging_face_tokenizer(path: str) -> Tokenizer:
     """A Hugging Face `tokenizer.json`: BPE, WordPiece or unigram.
 
-    Its padding, truncation and post-processor ([CLS] … [SEP]) are left out: objectives add special
-    tokens themselves.
+    Its padding, truncation and post-processor are left out: objectives add special tokens.
     """
     import tokenizers
 

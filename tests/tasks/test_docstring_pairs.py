@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pretrax.tasks.corpora import docstring_pairs, python_library
+from pretrax.tasks.corpora.text_readers import LeftOut
 from pretrax.tasks.python_library.python_sources import (
     Document,
-    LeftOutPairs,
     Pair,
     documented_definitions,
     library_documents,
@@ -55,7 +55,7 @@ class Reader:
 
 
 def pairs_of(text, name="a.py"):
-    left_out = LeftOutPairs()
+    left_out = LeftOut()
     return list(documented_definitions(Document(name, "", lambda: text), left_out)), left_out
 
 
@@ -72,16 +72,19 @@ def test_pairs_of_a_file_by_hand():
         'class Reader:\n\n    rest = "ü"\n\n    async def read(self, n):'
     )
     assert "words" not in pairs[0].code and "\n    def unsaid(self):" in pairs[0].code
-    assert left_out == LeftOutPairs(empty=2, repeated=1)
+    assert left_out == {
+        "pairs with an empty side": 2,
+        "pairs whose code repeats the docstring": 1,
+    }
     assert left_out.describe() == (
-        "2 pairs with an empty side, 1 pairs whose code repeats the docstring"
+        "1 pairs whose code repeats the docstring, 2 pairs with an empty side"
     )
 
 
 def test_files_that_do_not_parse_and_other_documents():
     for text in ("def f(:\n", "x = 1\0"):
-        assert pairs_of(text) == ([], LeftOutPairs(unparsed=1))
-    assert pairs_of("def f(:\n", name="pydoc_data/topics/if") == ([], LeftOutPairs())
+        assert pairs_of(text) == ([], {"files that do not parse": 1})
+    assert pairs_of("def f(:\n", name="pydoc_data/topics/if") == ([], {})
 
 
 def test_half_a_surrogate_pair_becomes_text():
@@ -93,7 +96,7 @@ def test_half_a_surrogate_pair_becomes_text():
 def test_code_of_the_library_parses_and_holds_no_docstring(name):
     (document,) = (each for each in library_documents() if each.name == name)
     pairs, left_out = pairs_of(document.read())
-    assert len(pairs) > 3 and not left_out.unparsed
+    assert len(pairs) > 3 and "files that do not parse" not in left_out
     for docstring, code in pairs:
         (node,) = ast.parse(code + "\n").body if "\n" in code else [None]
         if node is None:

@@ -140,8 +140,8 @@ def test_documents_are_texts_with_classes_or_answers(tmp_path, answer_tokens):
 
 def test_long_texts_are_cut_and_counted(tmp_path):
     found = corpus(tmp_path, given_tokens=6)
-    assert "the ends of 44 texts beyond given_tokens" in found.summary  # 60 less ten of six bytes,
-    assert "the ends of 6 texts beyond given_tokens" in found.summary  # and those held out
+    assert "44 texts cut to given_tokens" in found.summary  # 60 less ten of six bytes,
+    assert "6 texts cut to given_tokens" in found.summary  # and those held out
     assert all(len(text) == 6 for side in documents(found) for text, _ in side)
 
 

@@ -18,7 +18,7 @@ from pretrax.data.reading import MalformedLine
 from pretrax.tasks import vocabularies
 from pretrax.tasks.corpora import python_library, text_files
 from pretrax.tasks.corpora.text import found_files
-from pretrax.tasks.corpora.text_readers import ReadingReport, read_documents
+from pretrax.tasks.corpora.text_readers import LeftOut, read_documents
 from pretrax.tasks.python_library.python_sources import library_documents
 from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
 
@@ -61,10 +61,10 @@ def test_a_malformed_line_is_named(tmp_path, line):
     with pytest.raises(MalformedLine, match="a.jsonl:2: .*on_malformed") as error:
         list(read_documents(str(path)))
     assert MALFORMED[line] in str(error.value)
-    report = ReadingReport()
-    got = texts_of(path, on_malformed="skip", report=report)
+    left_out = LeftOut()
+    got = texts_of(path, on_malformed="skip", left_out=left_out)
     assert got == ["fine", "fine too"]
-    assert report.malformed == 1 and "a.jsonl:2: " in report.describe()
+    assert left_out["malformed lines skipped"] == 1 and "a.jsonl:2: " in left_out.describe()
 
 
 def test_malformed_text(tmp_path):
@@ -72,9 +72,9 @@ def test_malformed_text(tmp_path):
     path.write_bytes(b"fine\nalso fine\nbroken \xff\nfine again\n")
     with pytest.raises(MalformedLine, match=r"a.txt:3: not UTF-8"):
         list(read_documents(str(path)))
-    report = ReadingReport()
-    got = texts_of(path, on_malformed="skip", report=report)
-    assert got == ["fine\nalso fine\nfine again\n"] and report.malformed == 1
+    left_out = LeftOut()
+    got = texts_of(path, on_malformed="skip", left_out=left_out)
+    assert got == ["fine\nalso fine\nfine again\n"] and left_out["malformed lines skipped"] == 1
 
 
 def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
@@ -123,13 +123,13 @@ def test_gzip_and_plain_give_the_same(tmp_path):
     for name in ("a.jsonl", "a.txt"):
         with gzip.open(tmp_path / f"{name}.gz", "wb") as file:
             file.write((tmp_path / name).read_bytes())
-    report, sizes = ReadingReport(), []
+    left_out, sizes = LeftOut(), []
     plain, packed = (
-        texts_of(tmp_path / name, document_of="body", report=report, advance=sizes.append)
+        texts_of(tmp_path / name, document_of="body", left_out=left_out, advance=sizes.append)
         for name in ("a.jsonl", "a.jsonl.gz")
     )
     assert plain == packed == [f"document {i}" for i in range(30)]
-    assert report.blank == 60
+    assert left_out["blank lines"] == 60
     assert sum(sizes) > len(lines)  # both files' bytes on disk are reported for the progress bar
     for name in ("a.txt", "a.txt.gz"):
         assert texts_of(tmp_path / name) == ["text\r\nwith é"]
@@ -204,9 +204,9 @@ def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(MalformedLine, match="pipe.txt: a pipe, socket or device, expected a file"):
         texts_of(tmp_path / "pipe.txt")
-    report = ReadingReport()
-    assert texts_of(tmp_path / "pipe.txt", on_malformed="skip", report=report) == []
-    assert report.malformed == 1
+    left_out = LeftOut()
+    assert texts_of(tmp_path / "pipe.txt", on_malformed="skip", left_out=left_out) == []
+    assert left_out["malformed lines skipped"] == 1
 
 
 def test_a_line_without_end(tmp_path, monkeypatch):
@@ -229,8 +229,8 @@ def test_a_line_without_end(tmp_path, monkeypatch):
 def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 16)
     (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
-    report = ReadingReport()
-    parts = texts_of(tmp_path / "a.txt", on_malformed="skip", report=report)
+    left_out = LeftOut()
+    parts = texts_of(tmp_path / "a.txt", on_malformed="skip", left_out=left_out)
     assert len(parts) > 20 and set(parts) == {""}
 
 
