@@ -44,17 +44,14 @@ ORDER = 2  # raised when rows are read in another order: data positions of the o
 class Limits(NamedTuple):
     """The limits of a row of one member.
 
-    The documents of a row share its tokens, the slots of every stream and those of every stack;
-    each is a limit, as two tables.
+    The documents of a row share its tokens, the slots of every stream and those of every stack.
+    Each of these is a limit, with a table in `taken`, the slots that a document of n tokens takes,
+    and one in `longest`, the tokens of the longest document that fits a number of free slots.
     """
 
     documents: int  # the most of a row
-    taken: tuple[
-        Sequence[int], ...
-    ]  # of each limit, [n]: the slots that a document of n tokens takes
-    longest: tuple[
-        Sequence[int], ...
-    ]  # of each limit, [free slots]: the longest document that fits
+    taken: tuple[Sequence[int], ...]
+    longest: tuple[Sequence[int], ...]
 
     @property
     def raw(self) -> int:
@@ -80,8 +77,8 @@ class PackedRow(NamedTuple):
 
 
 # The policies for the rows that an objective requires (`objectives.contract.ROWS`), the default
-# first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep
-# documents apart; BERT's pairs, SimCSE's views and examples have a row to themselves.
+# first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep documents apart;
+# BERT's pairs, SimCSE's views and examples have a row to themselves.
 Policy = Literal["concatenate", "isolate", "whole", "single"]
 POLICIES: dict[str, tuple[Policy, ...]] = {
     "stream": ("concatenate", "isolate", "whole", "single"),
@@ -212,7 +209,8 @@ class ShardReader:
     ):
         self._stream, self._column = stream, column
         self._ends = end_of_document is not None
-        pieces = (columns_of(piece, end_of_document, column) for piece in _documents(stream))
+        documents = iter(stream.next_document, None)
+        pieces = (columns_of(piece, end_of_document, column) for piece in documents)
         pool = max(POOL, rows_of_a_step)
         self._waiting = _Waiting(pieces, column, pool=pool, at_least=rows_of_a_step)
         self._fill = _FILL[policy]
@@ -293,11 +291,6 @@ def _stream_state(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
-def _documents(stream: DocumentStream) -> Iterator[Piece]:
-    while True:
-        yield stream.next_document()
-
-
 def columns_of(
     piece: Piece, end_of_document: int | None = None, column: str | None = None
 ) -> np.ndarray:
@@ -371,37 +364,24 @@ def _concatenate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
     return [np.concatenate(pieces, axis=1)]
 
 
-def _isolate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    remaining, pieces = _Remaining(limits), []
-    piece: np.ndarray | None = waiting.oldest(remaining.longest())
+def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -> list[np.ndarray]:
+    """Returns the oldest piece and those `following`, a method of what waits."""
+    free = [len(longest) - 1 for longest in limits.longest]
+    # The oldest comes first; else a piece that always leaves gaps would never be used.
+    pieces, piece = [], waiting.oldest(limits.raw)
     while piece is not None:
         pieces.append(piece)
-        remaining.put(piece.shape[1])
-        piece = waiting.unread(remaining.longest())
+        free = [slots - taken[piece.shape[1]] for slots, taken in zip(free, limits.taken)]
+        is_full = len(pieces) == limits.documents
+        piece = following(waiting, 0 if is_full else min(map(getitem, limits.longest, free)))
     return pieces
 
 
-def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    remaining, pieces = _Remaining(limits), []
-    piece: np.ndarray | None = waiting.oldest(
-        limits.raw
-    )  # else a piece that always leaves gaps would never be used
-    while piece is not None:
-        pieces.append(piece)
-        remaining.put(piece.shape[1])
-        piece = waiting.largest(remaining.longest())
-    return pieces
-
-
-def _single(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    return [waiting.oldest(limits.raw)]
-
-
-_FILL = {
+_FILL: dict[str, Callable[["_Waiting", Limits], list[np.ndarray]]] = {
     "concatenate": _concatenate,
-    "isolate": _isolate,
-    "whole": _whole,
-    "single": _single,
+    "isolate": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.unread),
+    "whole": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.largest),
+    "single": lambda waiting, limits: [waiting.oldest(limits.raw)],
 }
 
 
@@ -425,18 +405,16 @@ def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> 
     for name in needs[0]:
         taken = (0, *(each[name] for each in needs))
         capacity_of[taken] = min(planned[name], capacity_of.get(taken, planned[name]))
-    longest = [
+    longest = (
         np.searchsorted(taken, np.arange(capacity + 1), side="right") - 1
         for taken, capacity in capacity_of.items()
-    ]
-    return Limits(
-        group.max_documents, tuple(capacity_of), tuple(table.tolist() for table in longest)
     )
+    tables = tuple(table.tolist() for table in longest)
+    return Limits(group.max_documents, tuple(capacity_of), tables)
 
 
 def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
-    """Returns the slots of a document that add up over a row; each document reuses the
-    sentinels."""
+    """Returns the slots of a document that add up over a row, which those of sentinels do not."""
     lengths = objective.lengths(n)
     streams = {name: slots for name, slots in lengths.items() if name not in ("sentinels", "both")}
     return {"tokens": n} | streams | layout.lengths(lengths)
@@ -445,23 +423,6 @@ def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
 def _one_document(raw: int) -> Limits:
     tokens = range(raw + 1)
     return Limits(1, (tokens,), (tokens,))
-
-
-class _Remaining:
-    """The remaining capacity of a row."""
-
-    def __init__(self, limits: Limits):
-        self._limits, self._documents = limits, limits.documents
-        self._left = [len(longest) - 1 for longest in limits.longest]
-
-    def longest(self) -> int:
-        """Returns the tokens of the longest document that still fits; 0 when none does."""
-        return min(map(getitem, self._limits.longest, self._left)) if self._documents else 0
-
-    def put(self, n: int) -> None:
-        """Subtracts a document of n tokens, at most `longest()`."""
-        self._documents -= 1
-        self._left = [left - taken[n] for left, taken in zip(self._left, self._limits.taken)]
 
 
 # --- waiting pieces -----------------------------------------------------------------------------
@@ -492,9 +453,8 @@ class _Waiting:
     def oldest(self, at_most: int) -> np.ndarray:
         """Removes the oldest piece; its rest beyond `at_most` tokens waits as the youngest."""
         number, piece = next(iter(self._pieces.items()))
-        return self._cut(
-            self._remove(bisect_left(self._lengths, (piece.shape[1], -number))), at_most
-        )
+        i = bisect_left(self._lengths, (piece.shape[1], -number))
+        return self._cut(self._remove(i), at_most)
 
     def largest(self, at_most: int) -> np.ndarray | None:
         """Removes the largest piece of at most `at_most` tokens, of equal ones the oldest."""
@@ -505,7 +465,7 @@ class _Waiting:
         """Returns the next piece of the source, whose rest beyond `at_most` tokens waits; None
         where `at_most` is 0 or the source has ended."""
         piece = next(self._source, None) if at_most else None
-        return piece if piece is None else self._cut(piece, at_most)
+        return None if piece is None else self._cut(piece, at_most)
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -544,7 +504,6 @@ class _Waiting:
         self._arrived += 1
 
     def _remove(self, i: int) -> np.ndarray:
-        """Removes the piece whose length is at `i`."""
         tokens, number = self._lengths.pop(i)
         self.tokens -= tokens
         return self._pieces.pop(-number)
