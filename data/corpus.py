@@ -5,8 +5,8 @@
 `Corpus`; a run names one of them.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -77,6 +77,11 @@ class DocumentStream(Protocol):
         return {}
 
 
+def state_within(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of a state whose names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
 class Progress(NamedTuple):
     """How much of a store a stream has read."""
 
@@ -127,12 +132,12 @@ def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
         return piece
 
     return corpus._replace(
-        train=lambda shard, shards: _Checked(corpus.train(shard, shards), checked),
+        train=lambda *shard: cast(DocumentStream, _Checked(corpus.train(*shard), checked)),
         heldout=lambda n: [checked(piece) for piece in corpus.heldout(n)],
     )
 
 
-class _Checked(DocumentStream):
+class _Checked:
     """A stream whose documents are checked as they are read."""
 
     def __init__(self, stream: DocumentStream, check: Callable[[Piece], Piece]):
@@ -141,17 +146,5 @@ class _Checked(DocumentStream):
     def next_document(self) -> Piece:
         return self._check(self._stream.next_document())
 
-    def state(self) -> dict[str, np.ndarray]:
-        return self._stream.state()
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        self._stream.restore(state)
-
-    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
-        self._stream.reshard(states)
-
-    def begin_step(self, step: int) -> None:
-        self._stream.begin_step(step)
-
-    def progress(self) -> dict[str, Progress]:
-        return self._stream.progress()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,5 +1,4 @@
-"""Documents that are shuffled one by one: the text of a run, small stores, files of other
-programs."""
+"""Documents that are shuffled one by one: a run's text, small stores, files of other programs."""
 
 import dataclasses
 import zlib
@@ -99,14 +98,8 @@ def joined(documents: DocumentArrays) -> DocumentArrays:
     last = np.append(first[1:], True)
     ends = np.cumsum(documents.ends - documents.starts)
     starts = np.append(0, ends[:-1])[first]
-    return DocumentArrays(
-        documents.name,
-        [columns],
-        np.zeros(len(starts), np.int64),
-        starts,
-        ends[last],
-        documents.closed[last],
-    )
+    block, closed = np.zeros(len(starts), np.int64), documents.closed[last]
+    return DocumentArrays(documents.name, [columns], block, starts, ends[last], closed)
 
 
 def _cut(documents: DocumentArrays, longest: int) -> DocumentArrays:

@@ -32,7 +32,7 @@ from ..constraints import checked
 from ..objectives import Objective, Row, RowGroup, members_of
 from ..objectives.contract import ROWS, column_of, joint_rows
 from ..objectives.layouts import Layout
-from .corpus import DocumentStream, Piece, Progress
+from .corpus import DocumentStream, Piece, Progress, state_within
 
 # Pieces that wait for a row. They are saved with the data position: fewer if they are long.
 POOL = 256
@@ -257,7 +257,7 @@ class ShardReader:
         Raises ValueError for the state of a version of this code that read in another order.
         """
         self._waiting.replace(self._pieces_of(state))
-        self._stream.restore(_stream_state(state))
+        self._stream.restore(state_within(state, "stream."))
 
     def reshard(
         self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
@@ -271,7 +271,7 @@ class ShardReader:
         by_age = itertools.zip_longest(*map(self._pieces_of, states))
         pieces = [piece for of_age in by_age for piece in of_age if piece is not None]
         self._waiting.replace(pieces[shard::num_shards])
-        self._stream.reshard([_stream_state(state) for state in states])
+        self._stream.reshard([state_within(state, "stream.") for state in states])
 
     def _pieces_of(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if state.get("order") != ORDER:
@@ -284,11 +284,6 @@ class ShardReader:
 
     def _columns(self) -> list[str]:
         return ["waiting"] + ([f"waiting_{self._column}"] if self._column else [])
-
-
-def _stream_state(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    prefix = "stream."
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def columns_of(

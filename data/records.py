@@ -34,8 +34,7 @@ class DocumentArrays:
     """Documents, or pieces of them, in memory or mapped: each says where its columns are."""
 
     name: str  # for error messages
-    # "tokens", "parts" and "labels", where there are: piece i has
-    # columns[block[i]][name][start:end]
+    # By "tokens", "parts" or "labels": piece i has columns[block[i]][name][starts[i] : ends[i]].
     columns: Sequence[Mapping[str, np.ndarray]]
     block: np.ndarray  # int64 [pieces]
     starts: np.ndarray  # int64 [pieces]
@@ -53,8 +52,7 @@ class DocumentArrays:
 
     def take(self, some: np.ndarray) -> "DocumentArrays":
         """Returns those of these numbers, in this order, or those where a mask is true."""
-        fields = ("block", "starts", "ends", "closed")
-        return dataclasses.replace(self, **{name: getattr(self, name)[some] for name in fields})
+        return dataclasses.replace(self, **{name: getattr(self, name)[some] for name in _OF_PIECES})
 
     def piece(self, i: int) -> Piece:
         columns, cut = self.columns[self.block[i]], slice(self.starts[i], self.ends[i])
@@ -65,6 +63,9 @@ class DocumentArrays:
             None if parts is None else parts[cut].astype(np.int32),
             None if labels is None else labels[cut].astype(np.int32),
         )
+
+
+_OF_PIECES = ("block", "starts", "ends", "closed")  # the fields of `DocumentArrays` of each piece
 
 
 class Records(Protocol):
@@ -100,8 +101,7 @@ class Shuffled:
         self._lock = threading.Lock()  # of the groups: training reads ahead on a thread
 
     def group(self, position: int) -> tuple[int, DocumentArrays]:
-        """Returns the first position of the group that holds `position`, and its permuted
-        records."""
+        """Returns the first position of the group that holds `position`, and its records."""
         epoch, at = divmod(position, self.size)
         _, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, at, side="right"))
@@ -199,8 +199,7 @@ class RecordStream(DocumentStream):
         self._start([], 0)
 
     def _start(self, earlier: list[np.ndarray], read: int) -> None:
-        """Continues after `read` records, where `earlier` numbers of shards had read so many
-        each."""
+        """Continues after `read` records, where `earlier` shards had read these numbers before."""
         self._earlier, self._read = earlier, read
         self._unread = functools.reduce(Unread.after, map(list, earlier), ALL)
         # From this one on, none is taken.
@@ -267,11 +266,11 @@ def _counts(flat: np.ndarray) -> list[np.ndarray]:
     >>> _counts(np.array([2, 7, 8, 1, 9]))
     [array([7, 8]), array([9])]
     """
-    found, at = [], 0
+    counts, at = [], 0
     while at < len(flat):
-        found.append(flat[at + 1 : at + 1 + flat[at]])
+        counts.append(flat[at + 1 : at + 1 + flat[at]])
         at += 1 + int(flat[at])
-    return found
+    return counts
 
 
 class Joined:
@@ -293,26 +292,20 @@ class Joined:
             one = self._records[i].load(blocks[owners == i] - first)
             loaded.append(dataclasses.replace(one, block=one.block + before))
             before += len(one.columns)
-        return DocumentArrays(
-            self.name,
-            [columns for one in loaded for columns in one.columns],
-            np.concatenate([one.block for one in loaded]),
-            np.concatenate([one.starts for one in loaded]),
-            np.concatenate([one.ends for one in loaded]),
-            np.concatenate([one.closed for one in loaded]),
-            sum(one.bytes for one in loaded),
-        )
+        columns = [each for one in loaded for each in one.columns]
+        pieces = [np.concatenate([getattr(one, name) for one in loaded]) for name in _OF_PIECES]
+        return DocumentArrays(self.name, columns, *pieces, sum(one.bytes for one in loaded))
 
 
 def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:
     """Returns records in a fixed shuffled order, of `n` tokens or all, of each corpus equally."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for records in heldout:
         order = Shuffled(records, 0)
         stream, left = RecordStream(order, 0, 1), -(-n // len(heldout))
         for _ in range(order.size):
             if left <= 0:
                 break
-            found.append(stream.next_document())
-            left -= len(found[-1].tokens)
-    return found
+            pieces.append(stream.next_document())
+            left -= len(pieces[-1].tokens)
+    return pieces

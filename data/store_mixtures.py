@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..constraints import Positive, checked
-from .corpus import Corpus, DocumentStream, Piece, Progress
+from .corpus import Corpus, DocumentStream, Piece, Progress, state_within
 from .documents import UNCUT, joined, split_heldout, training_records
 from .records import CACHED_BYTES, DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
@@ -50,8 +50,10 @@ def token_store(
 
 
 def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenStore]:
-    """Returns the stores, opened. Raises ValueError where they have no training text, are of
-    several vocabularies, or have different columns."""
+    """Returns the stores, opened.
+
+    Raises ValueError for stores without training text, and of several vocabularies or columns.
+    """
     paths = [stores] if isinstance(stores, str) else list(stores)
     if not paths:
         raise ValueError("stores is empty: give the folder of a token store.")
@@ -95,28 +97,25 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
     """Returns the `Corpus` of open stores at these rates; held-out text is of all equally."""
 
     @functools.cache
-    def splits(store: int) -> tuple[Records, Records]:
-        return training_and_heldout(stores[store])
+    def splits() -> list[tuple[Records, Records]]:
+        return [training_and_heldout(store) for store in stores]
 
     @functools.cache
-    def order(store: int) -> Shuffled:
-        return Shuffled(splits(store)[0], seed, CACHED_BYTES // len(stores))
-
-    names = _names(stores)
+    def orders() -> list[Shuffled]:
+        return [Shuffled(train, seed, CACHED_BYTES // len(stores)) for train, _ in splits()]
 
     def train(shard: int, num_shards: int) -> DocumentStream:
-        orders = [order(i) for i in range(len(stores))]
-        streams = [RecordStream(each, shard, num_shards) for each in orders]
+        streams = [RecordStream(order, shard, num_shards) for order in orders()]
         # Of what is read, which of a small store are shorter pieces than the records that it holds.
-        mean_tokens = [each.records.tokens / each.size for each in orders]
-        return MixedStream(dict(zip(names, streams)), rates, mean_tokens, seed)
+        mean_tokens = [order.records.tokens / order.size for order in orders()]
+        return MixedStream(dict(zip(_names(stores), streams)), rates, mean_tokens, seed)
 
     MixedStream.check(rates, 0)
     longest = max(split["longest"] for store in stores for split in store.splits.values())
     return Corpus(
         ids=stores[0].ids,
         train=train,
-        heldout=lambda n: first_tokens([splits(i)[1] for i in range(len(stores))], n),
+        heldout=lambda n: first_tokens([heldout for _, heldout in splits()], n),
         longest=longest if stores[0].columns else None,
         columns=stores[0].columns,
         summary="\n".join(map(_summary, stores)),
@@ -137,18 +136,14 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
 
     if HELDOUT in store.splits:
         few = train.counts.sum() < _FEW
-        return (
-            one_by_one(joined(store.documents(TRAIN))) if few else train,
-            store.records(HELDOUT),
-        )
+        kept = one_by_one(joined(store.documents(TRAIN))) if few else train
+        return kept, store.records(HELDOUT)
     if len(train.blocks) < _HELDOUT_EVERY:
-        kept, held_out = split_heldout(joined(store.documents(TRAIN)), every=_HELDOUT_EVERY)
-        return one_by_one(kept), one_by_one(held_out)
+        both = split_heldout(joined(store.documents(TRAIN)), every=_HELDOUT_EVERY)
+        return one_by_one(both[0]), one_by_one(both[1])
     held = np.arange(len(train.blocks)) % _HELDOUT_EVERY == _HELDOUT_EVERY - 1
-    return (
-        StoreRecords(store, TRAIN, train.blocks[~held]),
-        StoreRecords(store, TRAIN, train.blocks[held]),
-    )
+    kept, held_out = (StoreRecords(store, TRAIN, train.blocks[some]) for some in (~held, held))
+    return kept, held_out
 
 
 class MixedStream(DocumentStream):
@@ -169,14 +164,17 @@ class MixedStream(DocumentStream):
     ):
         self._names, self._streams = list(streams), list(streams.values())
         self._rates, self._mean_tokens, self._seed = list(rates), list(mean_tokens), seed
+        self._prefixes = tuple(f"{stream.fingerprint:08x}." for stream in self._streams)
         self._tokens = [0] * len(self._streams)
         self._draw, self._stride = self._streams[0].shard, self._streams[0].num_shards
         self._limits = self._drawn_below(0)
 
     @staticmethod
     def check(rates: Sequence[Rate], step: int) -> np.ndarray:
-        """Returns the rates at a step, f64[stores]. Raises ValueError for one below 0, or none
-        above."""
+        """Returns the rates at a step, f64[stores].
+
+        Raises ValueError for one below 0, or none above.
+        """
         try:
             now = np.asarray([float(rate(step) if callable(rate) else rate) for rate in rates])
         except (TypeError, ValueError) as error:
@@ -207,8 +205,7 @@ class MixedStream(DocumentStream):
             self._limits = self._drawn_below(step)
 
     def _drawn_below(self, step: int) -> np.ndarray:
-        """Returns for each store but the last the number below which it, or one before, is
-        drawn."""
+        """Returns for each store but the last below which number it, or one before, is drawn."""
         shares = self.check(self._rates, step) / np.asarray(self._mean_tokens)
         return np.cumsum(shares / shares.sum())[:-1]
 
@@ -217,18 +214,18 @@ class MixedStream(DocumentStream):
         return dict(zip(self._names, map(Progress, self._tokens, epochs)))
 
     def state(self) -> dict[str, np.ndarray]:
-        found = {"draw": np.array(self._draw, np.int64)}
-        for stream, tokens in zip(self._streams, self._tokens):
+        state = {"draw": np.array(self._draw, np.int64)}
+        for prefix, stream, tokens in zip(self._prefixes, self._streams, self._tokens):
             own = stream.state() | {"tokens": np.array(tokens, np.int64)}
-            found |= {f"{stream.fingerprint:08x}.{name}": value for name, value in own.items()}
-        return found
+            state |= {f"{prefix}{name}": value for name, value in own.items()}
+        return state
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Stores that the state does not have begin anew. Raises ValueError where it has others."""
         self._check_known(state)
         self._draw = int(state["draw"])
         for i, stream in enumerate(self._streams):
-            if own := _own(state, stream):
+            if own := state_within(state, self._prefixes[i]):
                 self._tokens[i] = int(own["tokens"])
                 stream.restore(own)
 
@@ -238,15 +235,15 @@ class MixedStream(DocumentStream):
         shard = self._streams[0].shard
         self._draw = max(int(state["draw"]) for state in states) + shard
         for i, stream in enumerate(self._streams):
-            if _own(states[0], stream):
-                own = [_own(state, stream) for state in states]
+            own = [state_within(state, self._prefixes[i]) for state in states]
+            if own[0]:
                 # The first shard counts what all have read, so that their sum stays.
                 self._tokens[i] = 0 if shard else sum(int(one["tokens"]) for one in own)
                 stream.reshard(own)
 
     def _check_known(self, state: Mapping[str, np.ndarray]) -> None:
-        known = {f"{stream.fingerprint:08x}" for stream in self._streams}
-        if "draw" not in state or not known >= {name[:8] for name in state if "." in name}:
+        others = [name for name in state if not name.startswith(("draw", *self._prefixes))]
+        if "draw" not in state or others:
             raise ValueError(
                 f"The saved data position belongs to other data than {', '.join(self._names)} as "
                 "they are now (another store or seed): bring back what the run was started with, "
@@ -261,11 +258,6 @@ def _uniform(seed: int, block: int) -> np.ndarray:
     # another one than those of the orders of records.
     bits = np.random.Philox(np.random.SeedSequence((seed, block, 0, 2))).random_raw(_DRAWS)
     return (bits >> np.uint64(11)) / 2.0**53
-
-
-def _own(state: Mapping[str, np.ndarray], stream: RecordStream) -> dict[str, np.ndarray]:
-    prefix = f"{stream.fingerprint:08x}."
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def _names(stores: Sequence[TokenStore]) -> list[str]:

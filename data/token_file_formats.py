@@ -1,11 +1,10 @@
 """Token files of other programs, read as they are: Megatron's, nanoGPT's and datatrove's.
 
-    NAME.bin, NAME.idx    Megatron-Core's IndexedDataset: the .idx begins with MMIDIDX, a version
-                          and the code of the ids' dtype, and has the lengths and places of
-                          sequences, and the first sequence of each document and the end
-    NAME.bin              nanoGPT's: uint16 ids, where the end-of-sequence id ends each document
-    NAME.ds, NAME.ds.index
-                          datatrove's: uint16 or uint32 ids, and where each document ends, as uint64
+    NAME.bin, NAME.idx       Megatron-Core's IndexedDataset: the .idx begins with MMIDIDX, a version
+                             and the code of the ids' dtype, and has the lengths and places of
+                             sequences, and the first sequence of each document and the end
+    NAME.bin                 nanoGPT's: uint16 ids, the end-of-sequence id ends each document
+    NAME.ds, NAME.ds.index   datatrove's: uint16 or uint32 ids, and the ends of documents as uint64
 
 The end-of-sequence id at the end of a document is left out, as in all documents here; packing
 appends it where the objective wants it. The ids' meaning is not in these files: it comes with a
@@ -63,10 +62,9 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
     if not (ends > starts).any():
         raise ValueError(f"{path}: got no document with text.")
     closed = np.ones(len(ends), bool)
-    found = DocumentArrays(
-        path, [{"tokens": tokens}], np.zeros(len(ends), int), starts, ends, closed
-    )
-    return found.take(ends > starts)
+    block = np.zeros(len(ends), int)
+    documents = DocumentArrays(path, [{"tokens": tokens}], block, starts, ends, closed)
+    return documents.take(ends > starts)
 
 
 def _index_of(path: str) -> str:
@@ -75,8 +73,8 @@ def _index_of(path: str) -> str:
 
 def _megatron(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens and the ends of documents."""
-    index = np.fromfile(_index_of(path), np.uint8)
-    content = index.tobytes()
+    with open(_index_of(path), "rb") as file:
+        content = file.read()
     try:
         magic, version, code, sequences, borders = _HEADER.unpack_from(content)
         dtype = np.dtype(_DTYPES[code])
@@ -106,12 +104,11 @@ def _nanogpt(path: str, end: int) -> tuple[np.ndarray, np.ndarray]:
             f"{path}: every second id is 0, as where ids of 32 bits are read as uint16: expected "
             "uint16, as nanoGPT writes them, or Megatron's .idx beside it."
         )
-    found = [
+    marks = [
         start + 1 + np.flatnonzero(tokens[start : start + _BLOCK] == end)
         for start in range(0, len(tokens), _BLOCK)
     ]
-    ends = np.concatenate(found)
-    return tokens, ends if ends.size and ends[-1] == len(tokens) else np.append(ends, len(tokens))
+    return tokens, np.union1d(np.concatenate(marks), [len(tokens)])
 
 
 def _datatrove(path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -148,6 +145,6 @@ def _without_empty(ends: np.ndarray) -> np.ndarray:
 def _check_tokens(tokens: np.ndarray, ids: TokenIds, path: str) -> None:
     check = text_checker(ids)
     for start in range(0, len(tokens), _BLOCK):
-        block = np.asarray(tokens[start : start + _BLOCK])
+        block = tokens[start : start + _BLOCK]
         if (text := block[block != ids.eos]).size:
             check(text, path)

@@ -118,30 +118,30 @@ class StoreRecords:
         """Raises ValueError for a block whose checksums differ, naming its file."""
         rows = self.blocks[blocks]
         kinds = ("index", *self._dtypes)
-        wanted = [self._range(row, kind) for kind in kinds for row in rows]
         with _all_there(self._folder):
-            found = iter(self._folder.ranges(wanted))
-        contents = {kind: [next(found) for _ in rows] for kind in kinds}
-        for i, block in enumerate(blocks):
-            self._verify(int(block), {kind: contents[kind][i] for kind in kinds})
-        entries = np.concatenate([content.view("<u4") for content in contents["index"]])
-        block = np.repeat(np.arange(len(rows)), rows["records"])
-        ends = np.cumsum(entries >> 1, dtype=np.int64)
-        ends -= np.append(0, np.cumsum(rows["tokens"], dtype=np.int64)[:-1])[block]
-        columns = [
-            {kind: contents[kind][i].view(dtype) for kind, dtype in self._dtypes.items()}
-            for i in range(len(rows))
+            ranges = self._folder.ranges([self._range(row, kind) for row in rows for kind in kinds])
+        contents = [
+            dict(zip(kinds, ranges[i : i + len(kinds)])) for i in range(0, len(ranges), len(kinds))
         ]
-        held = 0 if self._folder.is_local else sum(x.nbytes for x in sum(contents.values(), []))
-        starts = ends - (entries >> 1)
-        closed = (entries & 1).astype(bool)
-        size = held + 4 * ends.nbytes
-        return DocumentArrays(self.name, columns, block, starts, ends, closed, size)
+        for block, content in zip(blocks, contents):
+            self._verify(int(block), content)
+        entries = np.concatenate([content["index"].view("<u4") for content in contents])
+        block_of_record = np.repeat(np.arange(len(rows)), rows["records"])
+        ends = np.cumsum(entries >> 1, dtype=np.int64)
+        ends -= np.append(0, np.cumsum(rows["tokens"], dtype=np.int64)[:-1])[block_of_record]
+        columns = [
+            {kind: content[kind].view(dtype) for kind, dtype in self._dtypes.items()}
+            for content in contents
+        ]
+        starts, closed = ends - (entries >> 1), (entries & 1).astype(bool)
+        read = 0 if self._folder.is_local else sum(content.nbytes for content in ranges)
+        size = read + 4 * ends.nbytes
+        return DocumentArrays(self.name, columns, block_of_record, starts, ends, closed, size)
 
     def verify(self) -> None:
         """Reads all blocks. Raises ValueError for the first whose checksums differ."""
+        self._verified[:] = False
         for block in range(len(self.blocks)):
-            self._verified[block] = False
             self.load(np.array([block]))
 
     def _range(self, row: np.void, kind: str) -> tuple[str, int, int]:

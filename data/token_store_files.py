@@ -2,18 +2,17 @@
 
 A store is a folder on a disk or in a bucket:
 
-    store.json              {"format": 2, "ids": {…}, "columns": […], "about": {…},
-                             "vocabulary": […], "crc32": …,
-                             "splits": {"train": {…}, "heldout": {…}}}
-    train.blocks            for each block: its file, its first token and record there, its numbers
-                            of tokens and records, and CRC-32s (`block_dtype`)
-    train/00003-0000.tokens uint16 or int32, little-endian: the tokens of records, one after another
-    train/00003-0000.index  uint32 for each record: 2 · tokens, and 1 more where its document ends
-    train/00003-0000.parts, .labels
-                            int32 for each token, where documents have these columns
-    train/00003.json, .blocks
-                            what part 3 has written, as it is merged into the above
-    vocabulary.json, …      the vocabulary's own files
+    store.json                 {"format": 2, "ids": {…}, "columns": […], "about": {…},
+                                "vocabulary": […], "splits": {"train": {…}, …}, "crc32": …}
+    train.blocks               of each block its file, its first token and record there, its numbers
+                               of tokens and records, and CRC-32s (`block_dtype`)
+    train/00003-0000.tokens    uint16 or int32, little-endian: the tokens of one record after another
+    train/00003-0000.index     uint32 for each record: 2 · tokens, and 1 more where a document ends
+    train/00003-0000.parts, train/00003-0000.labels
+                               int32 for each token, where documents have these columns
+    train/00003.json, train/00003.blocks
+                               what part 3 has written, as it is merged into the above
+    vocabulary.json, …         the vocabulary's own files
 
 A record is a document, or a piece of one of more than `LONGEST` tokens, so that long documents are
 shuffled with others. Consecutive records make a block: 256 of them, or fewer that have 2**20
@@ -68,7 +67,7 @@ class Counts(NamedTuple):
 
 def block_dtype(columns: Sequence[str]) -> np.dtype:
     """Returns the description of a block in `.blocks`; `columns` are those beyond tokens."""
-    checksums = [f"{kind}_crc32" for kind in ("index", "tokens", *columns)]
+    kinds = ("index", "tokens", *columns)
     return np.dtype(
         [
             ("file", "<u4"),  # the number of its file, in the order of the split's "files"
@@ -76,7 +75,7 @@ def block_dtype(columns: Sequence[str]) -> np.dtype:
             ("tokens", "<u4"),
             ("first_record", "<u8"),  # in its file
             ("first_token", "<u8"),
-            *((name, "<u4") for name in checksums),
+            *((f"{kind}_crc32", "<u4") for kind in kinds),
         ]
     )
 
@@ -101,9 +100,8 @@ class StoreWriter:
       longest: tokens of the longest record, into which longer documents are cut; for held-out text
         2048, so that a few thousand tokens of it are of many documents. None: none is cut.
 
-    Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns,
-    from `add` for an id that text may not hold, or other columns, and at the end for a document
-    without one.
+    Raises FileExistsError for a finished store, and ValueError for unknown columns, an id that text
+    may not hold, and a last document without an end.
     """
 
     def __init__(
@@ -139,15 +137,20 @@ class StoreWriter:
 
     def __enter__(self) -> "StoreWriter":
         self._folder.remove(f"{self._name}.json")
-        for name in self._folder.names(os.path.dirname(self._name)):
-            if name.startswith(f"{os.path.basename(self._name)}-"):
-                self._folder.remove(f"{os.path.dirname(self._name)}/{name}")
+        split, part = os.path.split(self._name)
+        for name in self._folder.names(split):
+            if name.startswith(f"{part}-"):
+                self._folder.remove(f"{split}/{name}")
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         try:
+            if kind is None and self._closed and not self._closed[-1]:
+                raise ValueError(
+                    f"The last document for {self._name} has no end, and would be joined with the "
+                    "first of the next part: give its last piece with ends=True."
+                )
             if kind is None:
-                self._check_end()
                 self._write_block()
         finally:
             self._close_files()
@@ -197,13 +200,6 @@ class StoreWriter:
             self._longest_record = max(self._longest_record, record["tokens"].size)
         self._documents += piece.ends
 
-    def _check_end(self) -> None:
-        if self._closed and not self._closed[-1]:
-            raise ValueError(
-                f"The last document for {self._name} has no end, and would be joined with the "
-                "first of the next part: give its last piece with ends=True."
-            )
-
     def _write_block(self) -> None:
         if not self._records:
             return
@@ -216,16 +212,11 @@ class StoreWriter:
             self._names.append(f"{self._name}-{len(self._names):04d}")
             for kind in contents:
                 self._files[kind] = self._folder.open_to_write(f"{self._names[-1]}.{kind}")
-        self._blocks.append(
-            (
-                len(self._names) - 1,
-                len(self._records),
-                self._block_tokens,
-                self._files["index"].tell() // 4,
-                self._files["tokens"].tell() // self._dtypes["tokens"].itemsize,
-                *map(zlib.crc32, contents.values()),
-            )
-        )
+        first_record = self._files["index"].tell() // 4
+        first_token = self._files["tokens"].tell() // self._dtypes["tokens"].itemsize
+        sizes = len(self._names) - 1, len(self._records), self._block_tokens
+        checksums = map(zlib.crc32, contents.values())
+        self._blocks.append((*sizes, first_record, first_token, *checksums))
         for kind, content in contents.items():
             self._files[kind].write(content)
         self._records, self._closed, self._block_tokens = [], [], 0
@@ -276,9 +267,9 @@ def seal(
       about: the source of the text and how it was made, as JSON values.
       vocabulary: the names of the vocabulary's files, which are in the folder already.
 
-    Raises ValueError for a part that is missing or damaged, written parts beyond these numbers,
-    parts of different vocabularies or columns, splits without tokens and missing files of the
-    vocabulary; FileExistsError where the store is finished.
+    Raises ValueError for a part that is missing, damaged, of another vocabulary than the first or
+    beyond these numbers, splits without tokens and missing files of the vocabulary;
+    FileExistsError where the store is finished.
     """
     folder = Folder(path)
     _check_unfinished(folder)
@@ -296,11 +287,10 @@ def seal(
                 f"The parts {first.name} and {other.name} of {folder.path} have other token ids or "
                 "columns: write all with one vocabulary."
             )
-    columns = first.described["columns"]
-    merged = {split: _merged(folder, split, of, columns) for split, of in parts.items()}
+    merged = {split: _merged(folder, split, each) for split, each in parts.items()}
     described = {
         "ids": first.described["ids"],
-        "columns": columns,
+        "columns": first.described["columns"],
         "about": dict(about or {}),
         "vocabulary": list(vocabulary),
         "splits": merged,
@@ -348,8 +338,7 @@ def write_store(
 
 @contextlib.contextmanager
 def _replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a folder beside `path`, on a disk, which takes its place when a store is written
-    there.
+    """Yields a folder beside `path`, on a disk, which takes its place when a store is written.
 
     Another process may be doing the same.
     """
@@ -373,8 +362,8 @@ def _check_number(folder: Folder, split: str, parts: int) -> None:
     """Raises ValueError for no parts, and where parts were written that would be left out."""
     if parts < 1:
         raise ValueError(f"Got {parts} parts of {split!r} in {folder.path}, expected 1 or more.")
-    found = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
-    if beyond := sorted(int(name[1]) for name in found if name and int(name[1]) >= parts):
+    named = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
+    if beyond := sorted(int(name[1]) for name in named if name and int(name[1]) >= parts):
         raise ValueError(
             f"{folder.where(split)} holds part {beyond[0]}, and {parts} parts are to be counted, "
             f"from 0: give {{{split!r}: {beyond[-1] + 1}}}, or delete {beyond[0]:05d}.json."
@@ -384,7 +373,7 @@ def _check_number(folder: Folder, split: str, parts: int) -> None:
 class _Part(NamedTuple):
     name: str
     described: dict[str, Any]
-    blocks: bytes
+    table: np.ndarray  # of `block_dtype`
 
 
 def _part(folder: Folder, split: str, number: int) -> _Part:
@@ -401,24 +390,22 @@ def _part(folder: Folder, split: str, number: int) -> _Part:
         ) from None
     except ValueError as error:
         raise ValueError(f"{error} Delete {name}.json, and write the part again.") from error
-    return _Part(name, described, blocks)
+    return _Part(name, described, np.frombuffer(blocks, block_dtype(described["columns"])).copy())
 
 
-def _merged(folder: Folder, split: str, parts: Sequence[_Part], columns: Sequence[str]) -> dict:
+def _merged(folder: Folder, split: str, parts: Sequence[_Part]) -> dict[str, Any]:
     """Writes the split's table of blocks, and returns its description."""
-    tables, files = [], list[str]()
+    files: list[str] = []
     for part in parts:
-        table = np.frombuffer(part.blocks, block_dtype(columns)).copy()
-        table["file"] += len(files)
+        part.table["file"] += len(files)
         files += part.described["files"]
-        tables.append(table)
-    blocks = np.concatenate(tables).tobytes()
-    counts = np.sum([list(part.described["counts"].values()) for part in parts], axis=0)
     if not files:
         raise ValueError(f"The split {split!r} has no tokens: give text for it.")
+    blocks = np.concatenate([part.table for part in parts]).tobytes()
     folder.write(f"{split}.blocks", blocks)
+    counts = [part.described["counts"] for part in parts]
     return {
-        "counts": Counts(*map(int, counts))._asdict(),
+        "counts": {name: sum(each[name] for each in counts) for name in Counts._fields},
         "longest": max(part.described["longest"] for part in parts),
         "files": files,
         "blocks_crc32": zlib.crc32(blocks),
@@ -440,14 +427,13 @@ def write_description(folder: Folder, name: str, values: Mapping[str, Any]) -> N
 
 
 def read_description(folder: Folder, name: str) -> dict[str, Any]:
-    """Returns what `write_description` was given.
+    """Returns the values that `write_description` wrote, and their format.
 
     Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
     """
     try:
         described = json.loads(folder.read(name))
-        format_ = described.pop("format")
-        checksum = described.pop("crc32", None)
+        checksum, format_ = described.pop("crc32", None), described["format"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error
     if format_ != FORMAT:
@@ -455,7 +441,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
             f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it "
             "with the version of pretrax that wrote it, or write it anew."
         )
-    if checksum != _checksum({"format": FORMAT, **described}):
+    if checksum != _checksum(described):
         raise ValueError(f"{folder.where(name)} is damaged: its checksum differs.")
     return described
 

@@ -51,8 +51,7 @@ class Source(NamedTuple):
 
 
 class Dropped:
-    """Keeps the first dropped documents of each rule; datatrove takes it for an exclusion
-    writer."""
+    """Keeps the first dropped documents of each rule, as an exclusion writer of datatrove."""
 
     def __init__(self, folder: str, rule: str):
         self._folder, self._rule = folder, rule
@@ -105,6 +104,7 @@ class WriteDocuments(PipelineStep):
         with open(path + ".tmp", "wb") as raw, zstandard.open(raw, "wb") as file:
             for document in data:
                 file.write(_as_line(document))
+                self.stat_update("total", "forwarded")
                 yield document
         os.replace(path + ".tmp", path)
 

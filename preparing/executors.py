@@ -17,13 +17,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
 from typing import Any
 
-from datatrove.executor.base import DistributedEnvVars, PipelineExecutor
+from datatrove.executor import (
+    LocalPipelineExecutor,
+    RayPipelineExecutor,
+    SlurmPipelineExecutor,
+)
+from datatrove.executor.base import PipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger
 
@@ -34,12 +39,12 @@ Blocks = Sequence[PipelineStep]
 
 def local(blocks: Blocks, tasks: int, log: str, workers: int | None) -> PipelineExecutor:
     """Processes of this machine."""
-    return _Local(list(blocks), tasks, log, workers)
+    return _Local(list(blocks), tasks, workers or cores(), log)
 
 
 def this_process(blocks: Blocks, tasks: int, log: str, workers: int | None) -> PipelineExecutor:
     """This process, one task after another: for a debugger, and for figures of one core."""
-    return _ThisProcess(list(blocks), tasks, log, workers)
+    return _ThisProcess(list(blocks), tasks, 1, log)
 
 
 def slurm(
@@ -65,8 +70,6 @@ def slurm(
         command runs in.
       sbatch_args: others of sbatch, by name.
     """
-    from datatrove.executor.slurm import SlurmPipelineExecutor
-
     return SlurmPipelineExecutor(
         list(blocks),
         tasks,
@@ -94,8 +97,6 @@ def ray(
     gib_per_cpu: int = 2,
 ) -> PipelineExecutor:
     """Tasks of a Ray cluster that is there (`pip install ray`), whose nodes share OUT."""
-    from datatrove.executor.ray import RayPipelineExecutor
-
     return RayPipelineExecutor(
         list(blocks),
         tasks,
@@ -123,14 +124,13 @@ def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> Non
     if isinstance(executor, _Local):
         executor.run_ranks(waiting, advance)
         return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+    with _quiet():
         executor.run()
-    logger.remove()  # else it writes on to what is closed
     while waiting:
-        runs = _is_running(executor)  # asked first, so that what ends meanwhile is seen as complete
-        still = executor.get_incomplete_ranks()
-        advance(len(waiting) - len(still))
-        waiting = still
+        runs = _is_running(executor)  # first, so that what ends meanwhile counts as complete
+        incomplete = executor.get_incomplete_ranks()
+        advance(len(waiting) - len(incomplete))
+        waiting = incomplete
         if waiting and not runs:
             raise ValueError(
                 f"{len(waiting):,} of {executor.world_size:,} tasks have not come to their end, "
@@ -147,8 +147,16 @@ def _is_running(executor: PipelineExecutor) -> bool:
     job = getattr(executor, "job_id", None)
     if job is None:
         return False
-    asked = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True)
-    return asked.returncode == 0 and bool(asked.stdout.strip())
+    queue = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True)
+    return queue.returncode == 0 and bool(queue.stdout.strip())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides what datatrove writes to stderr; the log of each task is in a file of its own."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
+    logger.remove()  # else it writes on to what is closed
 
 
 def cores() -> int:
@@ -157,30 +165,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
 
 
-class _Local(PipelineExecutor):
+class _Local(LocalPipelineExecutor):
     """Runs tasks in processes that end when this one does, however it ends.
 
     datatrove's own goes on after its parent was killed, so that a second start would write the same
     files beside it, and waits without end for a worker that was killed.
     """
-
-    def __init__(self, pipeline: list, tasks: int, log: str, workers: int | None):
-        super().__init__(pipeline, log)
-        self.tasks, self.workers = tasks, workers or cores()
-
-    @property
-    def world_size(self) -> int:
-        return self.tasks
-
-    def get_distributed_env(self, node_rank: int = -1) -> DistributedEnvVars:
-        one = dict.fromkeys(("cpus_per_task", "mem_per_cpu", "gpus_on_node"), "-1")
-        named = {f"datatrove_{name}": value for name, value in one.items()}
-        return DistributedEnvVars(
-            datatrove_node_ips="localhost", datatrove_executor="LOCAL", **named
-        )
-
-    def run(self) -> None:
-        run_tasks(self, lambda tasks: None)
 
     def run_ranks(self, ranks: Sequence[int], advance: Callable[[int], None]) -> None:
         context = multiprocessing.get_context("forkserver")  # a fork of this process would copy JAX
@@ -207,11 +197,10 @@ class _Local(PipelineExecutor):
 
 class _ThisProcess(_Local):
     def run_ranks(self, ranks: Sequence[int], advance: Callable[[int], None]) -> None:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        with _quiet():
             for rank in ranks:
                 copy.deepcopy(self)._run_for_rank(rank)  # blocks count what they do
                 advance(1)
-        logger.remove()  # else it writes on to what is closed
 
 
 def _start_forkserver(errors: str) -> None:

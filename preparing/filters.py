@@ -17,7 +17,6 @@ from string import Formatter
 from typing import Any
 
 from datatrove.data import Document
-from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.filters import (
     C4QualityFilter,
     FineWebQualityFilter,
@@ -49,14 +48,10 @@ def clean() -> Step:
     Line ends become "\n" without spaces before them, more than two blank lines become two, and a
     text has no blank lines around it. Indentation stays. Drops what is then `empty`.
     """
-    return Step("clean", lambda folder, dropped: _Mend(_cleaned, dropped))
+    return Step("clean", lambda folder, dropped: _Mend(cleaned, dropped))
 
 
-def _cleaned(text: str, metadata: dict) -> str:
-    return cleaned(text)
-
-
-def cleaned(text: str) -> str:
+def cleaned(text: str, metadata: dict | None = None) -> str:
     """Returns the text as `clean` leaves it."""
     text = _LINE_END.sub("\n", _CONTROL.sub("", text))
     return _BLANK_LINES.sub("\n\n\n", text).strip("\n").rstrip()
@@ -80,9 +75,7 @@ def personal_data(*, emails: bool = True, public_ips: bool = True) -> Step:
     return Step("personal_data", lambda folder, dropped: _Mend(replace, dropped))
 
 
-def _without_personal_data(
-    emails: PIIFormatter, ips: PIIFormatter, text: str, metadata: dict
-) -> str:
+def _without_personal_data(emails: PIIFormatter, ips: PIIFormatter, text: str, _: dict) -> str:
     # An address has an @ and no space; datatrove's pattern takes minutes for 200 kB in base64.
     return ips.format(_WITH_AT.sub(lambda word: emails.format(word[0]), text))
 
@@ -110,8 +103,7 @@ def with_metadata(*, template: str, share: PositiveShare = 1.0) -> Step:
     if not fields or not all(map(str.isidentifier, fields)):
         raise ValueError(
             f"filters.with_metadata.template is {template!r}, expected a text with names of fields "
-            "in "
-            'braces, such as "{url}\\n\\n".'
+            'in braces, such as "{url}\\n\\n".'
         )
     put = functools.partial(_with_metadata, template, fields, share)
     return Step("with_metadata", lambda folder, dropped: _Mend(put, dropped))
@@ -128,17 +120,17 @@ def _with_metadata(
     try:
         return template.format_map(metadata) + text
     except (ValueError, TypeError) as error:
-        given = {name: metadata[name] for name in fields}
+        values = {name: metadata[name] for name in fields}
         raise ValueError(
-            f"filters.with_metadata.template is {template!r}, which cannot take {given}: {error}."
+            f"filters.with_metadata.template is {template!r}, which cannot take {values}: {error}."
         ) from error
 
 
 def length(*, least: int = 0, most: int | None = None) -> Step:
-    """Drops documents of fewer characters than `least` (`too_short`) or more than `most`
+    """Drops documents of fewer than `least` characters (`too_short`) or more than `most`
     (`too_long`).
 
-    Raises ValueError for numbers between which there is none.
+    Raises ValueError where `least` is above `most`.
     """
     if most is not None and least > most:
         raise ValueError(f"filters.length.least is {least}, more than its most, {most}.")
@@ -162,13 +154,9 @@ def rule(*, function: Callable[[str, dict], Any]) -> Step:
     """
     own = bound(function).function
     name = name_of(own).rpartition(".")[2]
-    return Step(name, lambda folder, dropped: _Rule(function, dropped), version=_code_of(own))
-
-
-def _code_of(function: Callable) -> list[int]:
-    """Returns the checksum of the file that a function is written in, where there is one."""
-    file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
-    return [checksum(file)] if file and os.path.exists(file) else []
+    file = inspect.getsourcefile(own) if inspect.isfunction(own) else None
+    version = [checksum(file)] if file and os.path.exists(file) else []
+    return Step(name, lambda folder, dropped: _Rule(function, dropped), version=version)
 
 
 def gopher_quality(
@@ -184,8 +172,7 @@ def gopher_quality(
     min_stop_words: int = 2,
     stop_words: Sequence[str] | None = None,
 ) -> Step:
-    """Drops what reads unlike prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, section
-    A.1.1).
+    """Drops what reads unlike prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, A.1.1).
 
     A setting of 0 switches its rule off.
 
@@ -260,8 +247,7 @@ def c4(
     curly_bracket: bool = True,
     policy: bool = True,
 ) -> Step:
-    """Drops lines and documents of web pages by the rules of C4 (Raffel et al. 2020,
-    arXiv:1910.10683, 2.2).
+    """Drops lines and documents of web pages by C4's rules (Raffel et al. 2020, arXiv:1910.10683).
 
     The lines that stay lose their indentation. C4's list of bad words is not here.
 
@@ -297,8 +283,7 @@ def fineweb_quality(
     duplicate_line_characters: float = 0.01,
     line_ends_per_word: float = 0.3,
 ) -> Step:
-    """Drops lists and fragments by FineWeb's own rules (Penedo et al. 2024, arXiv:2406.17557,
-    section 3.6).
+    """Drops lists and fragments by FineWeb's own rules (Penedo et al. 2024, arXiv:2406.17557, 3.6).
 
     Args:
       lines_with_punctuation: least share of lines that end a sentence.
@@ -319,8 +304,7 @@ def fineweb_quality(
 
 
 def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int = 1_000) -> Step:
-    """Drops documents that are in none of some languages, as lingua identifies them, without a
-    download.
+    """Drops documents in none of some languages, as lingua identifies them without a download.
 
     Args:
       keep: ISO 639-1 codes, such as ["en", "de"].
@@ -331,14 +315,6 @@ def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int =
 
     Raises ValueError for a code that lingua does not know.
     """
-    _check_languages(keep)
-    return Step(
-        "language",
-        lambda folder, dropped: _Rule(_Languages(keep, confidence, characters), dropped),
-    )
-
-
-def _check_languages(keep: Sequence[str]) -> None:
     from lingua import Language  # a hundred megabytes of models, which other steps do without
 
     codes = {one.iso_code_639_1.name.lower() for one in Language.all()}
@@ -348,6 +324,8 @@ def _check_languages(keep: Sequence[str]) -> None:
             "filters.language.keep must be a list of ISO 639-1 codes such as ['en'], got "
             f"{keep!r}; known: {', '.join(sorted(codes))}."
         )
+    rule = _Languages(keep, confidence, characters)
+    return Step("language", lambda folder, dropped: _Rule(rule, dropped))
 
 
 class _Languages:
@@ -365,36 +343,33 @@ class _Languages:
             builder = LanguageDetectorBuilder.from_all_languages()
             # The mode for longer text, of 70 MB.
             self._detector = builder.with_low_accuracy_mode().build()
-        found = self._detector.compute_language_confidence_values(text[: self._characters])
-        of = {one.language.iso_code_639_1.name.lower(): one.value for one in found}
+        values = self._detector.compute_language_confidence_values(text[: self._characters])
+        confidence = {one.language.iso_code_639_1.name.lower(): one.value for one in values}
         # lingua gives equal ones, as all are of a text of numbers, in another order each time.
-        likeliest = max(sorted(of), key=lambda code: of[code])
-        kept = sum(of[code] for code in self._keep) >= self._confidence
-        if not of[likeliest]:
+        likeliest = max(sorted(confidence), key=lambda code: confidence[code])
+        kept = sum(confidence[code] for code in self._keep) >= self._confidence
+        if not confidence[likeliest]:
             return kept, "language_unsure"
         metadata["language"] = likeliest
         return kept, "language_unsure" if likeliest in self._keep else f"language_{likeliest}"
 
 
 def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
-    """Returns the step of a filter of datatrove."""
-    return Step(
-        name, lambda folder, dropped: block(exclusion_writer=dropped, language=WORDS, **settings)
-    )
+    own = functools.partial(block, language=WORDS, **settings)
+    return Step(name, lambda folder, dropped: own(exclusion_writer=dropped))
 
 
 class _C4(C4QualityFilter):
-    """datatrove's, which also counts the documents it changes, and drops those it leaves no
-    line."""
+    """datatrove's, which also counts what it changes, and drops what it leaves no line of."""
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         text = doc.text
-        found = super().filter(doc)
-        if found is True and not doc.text:
+        outcome = super().filter(doc)
+        if outcome is True and not doc.text:
             doc.text = text  # for the report
             return False, "empty"
         self.stat_update("changed", value=int(doc.text != text))
-        return found
+        return outcome
 
 
 class _Rule(BaseFilter):
@@ -409,39 +384,34 @@ class _Rule(BaseFilter):
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         name = name_of(bound(self.function).function)
         try:
-            found = self.function(doc.text, doc.metadata)
+            outcome = self.function(doc.text, doc.metadata)
         except Exception as error:  # of any kind: it is a function of the user's
             raise ValueError(
                 f"The rule {name} raised {type(error).__name__} for {doc.id}: {error}."
             ) from error
-        kept, reason = found if isinstance(found, tuple) and len(found) == 2 else (found, "")
+        is_pair = isinstance(outcome, tuple) and len(outcome) == 2
+        kept, reason = outcome if is_pair else (outcome, "")
         if not isinstance(kept, bool):
             raise ValueError(
-                f"The rule {name} returned {found!r} for {doc.id}: expected True to keep the text, "
+                f"The rule {name} returned {outcome!r} for {doc.id}: expected True to keep the text, "
                 "False, or (False, 'a reason')."
             )
         return True if kept else (False, reason or "rule")
 
 
-class _Mend(PipelineStep):
+class _Mend(BaseFilter):
     """Changes the text of documents, and drops those that have none left."""
 
-    type, name = "Formatter", "mend"
+    name = "mend"
 
     def __init__(self, function: Callable[[str, dict], str], dropped):
-        super().__init__()
-        self.function, self.dropped = function, dropped
+        super().__init__(dropped)
+        self.function = function
 
-    def run(self, data, rank: int = 0, world_size: int = 1):
-        with self.dropped:
-            for document in data:
-                text = self.function(document.text, document.metadata)
-                self.stat_update("total")
-                self.stat_update("changed", value=int(text != document.text))
-                if not text.strip():
-                    self.stat_update("dropped", "dropped_empty")
-                    self.dropped.note("empty", document.id, document.text, rank)
-                    continue
-                document.text = text
-                self.stat_update("forwarded")
-                yield document
+    def filter(self, doc: Document) -> bool | tuple[bool, str]:
+        text = self.function(doc.text, doc.metadata)
+        self.stat_update("changed", value=int(text != doc.text))
+        if not text.strip():
+            return False, "empty"
+        doc.text = text
+        return True

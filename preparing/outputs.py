@@ -6,6 +6,7 @@
 It is written by the tasks, each a part of its own.
 """
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -45,8 +46,7 @@ class Output(NamedTuple):
 
 @checked
 def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Output:
-    """Tokens for `--gin_file=corpora/token_store.gin`, with their vocabulary, and held-out
-    documents.
+    """Tokens for `--gin_file=corpora/token_store.gin`, their vocabulary, and held-out documents.
 
     Args:
       vocabulary: a factory of `tasks.vocabularies`, which is given a sample of the documents.
@@ -58,7 +58,7 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
     """
 
     def begin(out: str, documents: str, tasks: int) -> None:
-        texts = _Training(documents, tasks)
+        texts = functools.partial(_texts_of_vocabulary, documents, tasks)
         vocabulary(out, VocabularySource(texts=texts))
 
     def end(out: str, tasks: int, about: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ def documents() -> Output:
     return Output(
         "write",
         None,
-        lambda out, documents: _Counted(WriteDocuments(os.path.join(out, "documents"))),
+        lambda out, documents: WriteDocuments(os.path.join(out, "documents")),
         lambda out, tasks, about: None,
         lambda out: (  # which makes tokens of them as they are
             f"pretrax prepare --gin.FILES=\"'{out}/documents/*'\" "
@@ -100,21 +100,15 @@ def heldout_hash(text: str) -> int:
     return int.from_bytes(digest, "big")
 
 
-class _Training:
-    """Texts to train a vocabulary on: of each task its share of a bounded amount."""
-
-    def __init__(self, documents: str, tasks: int):
-        self._documents, self._tasks = documents, tasks
-
-    def __call__(self) -> Iterator[str]:
-        share = _VOCABULARY_CHARACTERS // self._tasks
-        for rank in range(self._tasks):
-            left = share
-            for document in documents_of(self._documents, rank):
-                yield document.text[:left]
-                left -= len(document.text)
-                if left <= 0:
-                    break
+def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
+    """Yields the texts to train a vocabulary on: of each task its share of a bounded amount."""
+    for rank in range(tasks):
+        left = _VOCABULARY_CHARACTERS // tasks
+        for document in documents_of(documents, rank):
+            yield document.text[:left]
+            left -= len(document.text)
+            if left <= 0:
+                break
 
 
 class _Tokenise(PipelineStep):
@@ -129,16 +123,14 @@ class _Tokenise(PipelineStep):
     def run(self, data, rank: int = 0, world_size: int = 1):
         tokenizer, ids, _ = load_vocabulary(self.out)
         hashes = [heldout_hash(one.text) for one in documents_of(self.documents, rank)]
-        held_out = {one for one in hashes if one % self.heldout_every == 0} or {
-            min(hashes, default=0)
-        }
+        held_out = {one for one in hashes if one % self.heldout_every == 0}
+        held_out = held_out or {min(hashes, default=0)}
         with (
             StoreWriter(self.out, "train", rank, ids) as train,
             StoreWriter(self.out, "heldout", rank, ids, longest=HELDOUT_TOKENS) as heldout,
         ):
-            for batch in batches(
-                (document.text for document in data), characters=_BATCH_CHARACTERS
-            ):
+            texts = (document.text for document in data)
+            for batch in batches(texts, characters=_BATCH_CHARACTERS):
                 for text, tokens in zip(batch, tokenizer.encode_batch(batch)):
                     self.stat_update("total")
                     if not tokens.size:
@@ -154,18 +146,3 @@ class _Tokenise(PipelineStep):
                     self.stat_update("forwarded")
                     self.stat_update("tokens", value=int(tokens.size))
         yield from ()
-
-
-class _Counted(PipelineStep):
-    """Counts the documents that another block takes."""
-
-    type, name = "Writer", "counted"
-
-    def __init__(self, block: PipelineStep):
-        super().__init__()
-        self.block = block
-
-    def run(self, data, rank: int = 0, world_size: int = 1):
-        for document in self.block.run(data, rank, world_size):
-            self.stat_update("total", "forwarded")
-            yield document

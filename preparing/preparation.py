@@ -33,8 +33,14 @@ class Preparation:
     output: Callable  # () -> outputs.Output
     executor: Callable  # (blocks, tasks, log, workers) -> what runs them
 
-
-FIELDS = tuple(field.name for field in dataclasses.fields(Preparation))
+    def __post_init__(self):
+        """Raises ValueError for settings that nothing can be prepared by."""
+        check_fields(self, "preparing.Preparation.")
+        if "://" in self.out:
+            raise ValueError(
+                f"OUT is a folder on a disk that all workers share, got {self.out}: copy the "
+                "finished store to the bucket."
+            )
 
 
 def read_preparation(
@@ -55,25 +61,14 @@ def read_preparation(
             f"Preparing text needs {', '.join(missing)}, not installed here: pip install -e "
             "'.[prepare]'"
         )
-    found = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
-    if missing := [name for name in FIELDS if name not in found]:
+    settings = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
+    names = [field.name for field in dataclasses.fields(Preparation)]
+    if missing := [name for name in names if name not in settings]:
         raise ValueError(
             f"The gin files give no {', no '.join(missing)}: bind "
             f"preparing.Preparation.{missing[0]}, or include {DEFAULT!r} at the head of yours."
         )
-    return check(Preparation(**found))
-
-
-def check(preparation: Preparation) -> Preparation:
-    """Raises ValueError for settings that nothing can be prepared by: got, expected, change."""
-    p = preparation
-    check_fields(p, "preparing.Preparation.")
-    if "://" in p.out:
-        raise ValueError(
-            f"OUT is a folder on a disk that all workers share, got {p.out}: copy the finished "
-            "store to the bucket."
-        )
-    return p
+    return Preparation(**settings)
 
 
 def plain_settings(name: str, value: Any) -> dict[str, str]:
@@ -86,7 +81,7 @@ def plain_settings(name: str, value: Any) -> dict[str, str]:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Returns how settings differ, in words; of a step that is another one, its name alone.
+    """Returns in words how settings differ; of a step that is another one, its name alone.
 
     >>> differences({"steps[0].least": "100"}, {"steps[0].least": "200"})
     ['steps[0].least was 100, is 200']

@@ -58,22 +58,16 @@ def _rules(step: StepReport) -> str:
 
 
 def _examples(steps: Sequence[StepReport]) -> str:
-    cards = "".join(
-        html.folded(
-            escape(step.name), "".join(_of_rule(step, rule) for rule in sorted(step.examples))
-        )
-        for step in steps
-        if step.examples
-    )
+    cards = "".join(_card(step) for step in steps if step.examples)
     about = html.soft("The first documents that each rule dropped, from their start.")
     return f"<h2>What was dropped</h2>\n{about}{cards}" if cards else ""
 
 
-def _of_rule(step: StepReport, rule: str) -> str:
-    return (
-        f"<h3>{escape(rule)} <small>{step.dropped.get(rule, 0):,} dropped</small></h3>\n"
-        + "".join(
-            f"{html.soft(one['id'])}<pre>{escape(one['text'])}</pre>\n"
-            for one in step.examples[rule]
-        )
-    )
+def _card(step: StepReport) -> str:
+    content = ""
+    for rule, examples in sorted(step.examples.items()):
+        dropped = f"{step.dropped.get(rule, 0):,} dropped"
+        content += f"<h3>{escape(rule)} <small>{dropped}</small></h3>\n"
+        for one in examples:
+            content += f"{html.soft(one['id'])}<pre>{escape(one['text'])}</pre>\n"
+    return html.folded(escape(step.name), content)

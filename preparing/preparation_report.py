@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from ..data.whole_files import write_bytes, write_json
@@ -48,17 +48,12 @@ def write(out: str, report: PreparationReport, page: str) -> None:
     """Writes the page, then the report, which says that the preparation is finished."""
     # A file's name or a record's id may hold half a surrogate pair.
     write_bytes(os.path.join(out, PAGE), page.encode("utf-8", "backslashreplace"))
-    write_json(os.path.join(out, REPORT), as_json(report))
-
-
-def as_json(report: PreparationReport) -> dict[str, Any]:
-    """Returns the report as JSON values."""
     steps = [
         {"name": s.name, "in": s.taken, "out": s.given, "dropped": dict(s.dropped)}
         | ({"changed": s.changed} if s.changed is not None else {})
         for s in report.steps
     ]
-    return {
+    values = {
         "source": report.source,
         "steps": steps,
         "documents": report.documents,
@@ -66,23 +61,19 @@ def as_json(report: PreparationReport) -> dict[str, Any]:
         "settings": dict(report.settings),
         "made_of": report.made_of,
     }
+    write_json(os.path.join(out, REPORT), values)
 
 
 def print_table(console: Console, steps: Sequence[StepReport]) -> None:
     """Prints a line for each step: what went in, what came out, what was dropped by which rule."""
-    right = {"justify": "right", "no_wrap": True}
-    table = Table(
-        Column("step", no_wrap=True),
-        Column("in", **right),  # type: ignore[arg-type]
-        Column("out", **right),  # type: ignore[arg-type]
-        "dropped",
-        box=None,
-        header_style="bold",
-    )
+    table = Table("step", "in", "out", "dropped", box=None, header_style="bold")
+    for column in table.columns[:3]:
+        column.no_wrap = True
+    for column in table.columns[1:3]:
+        column.justify = "right"
     for step in steps:
-        table.add_row(  # names of a user's rules, which are no markup
-            Text(step.name), f"{step.taken:,}", f"{step.given:,}", Text(words_of(step))
-        )
+        name, dropped = Text(step.name), Text(words_of(step))  # a user's names are no markup
+        table.add_row(name, f"{step.taken:,}", f"{step.given:,}", dropped)
     console.print(table)
 
 

@@ -10,7 +10,6 @@ import glob
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from datatrove.data import Document
 
@@ -18,15 +17,10 @@ from ..data.finding import listed, matching_files
 from ..data.reading import LONGEST, Bad, MalformedLine, plain_text
 
 
-class Repository(NamedTuple):
-    """A folder, and those of its files that are read."""
-
-    folder: str
-    paths: tuple[str, ...]  # of the files, below the folder
-
-
-def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) -> list[Repository]:
-    """Returns the folders that match, in order, with those of their files that do.
+def repositories_in(
+    folders: str | Sequence[str], files: str | Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Returns the folders that match, in order, with the paths below them of files that do.
 
     Args:
       folders: paths or glob patterns, a list or separated by commas.
@@ -35,7 +29,7 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
     Raises FileNotFoundError for a pattern that no folder matches, and where no folder has such a
     file.
     """
-    found: list[Repository] = []
+    paths_of: dict[str, tuple[str, ...]] = {}
     for pattern in listed(folders):
         matching = sorted(filter(os.path.isdir, glob.glob(os.path.expanduser(pattern))))
         if not matching:
@@ -45,26 +39,25 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
         for folder in matching:
             patterns = [os.path.join(glob.escape(folder), inner) for inner in listed(files)]
             paths = filter(os.path.isfile, matching_files(patterns))
-            inside = tuple(os.path.relpath(path, folder) for path in paths)
-            if inside:
-                found.append(Repository(folder, inside))
-    if not found:
+            if inside := tuple(os.path.relpath(path, folder) for path in paths):
+                paths_of[folder] = inside
+    if not paths_of:
         raise FileNotFoundError(f"No folder of {folders!r} has files that match {files!r}.")
-    return found
+    return paths_of
 
 
-def documents(repository: Repository, header: str) -> Iterator[Document | Bad]:
+def documents(folder: str, paths: Sequence[str], header: str) -> Iterator[Document | Bad]:
     """Yields the document of a repository, after the files of it that are no text.
 
     Args:
-      repository: which files.
+      folder, paths: which files.
       header: what stands before each file: a text with "{path}" and "{repository}".
     """
-    name = os.path.basename(os.path.abspath(repository.folder))
+    name = os.path.basename(os.path.abspath(folder))
     texts: dict[str, str] = {}
-    for path in repository.paths:
+    for path in paths:
         try:
-            text = plain_text(os.path.join(repository.folder, path))
+            text = plain_text(os.path.join(folder, path))
         except MalformedLine as error:
             yield error.bad
             continue
@@ -72,11 +65,11 @@ def documents(repository: Repository, header: str) -> Iterator[Document | Bad]:
             texts[path] = text.rstrip() + "\n"
     if sum(map(len, texts.values())) > LONGEST:
         reason = f"longer than {LONGEST >> 20} MiB in all: give fewer of its files"
-        yield Bad(repository.folder, "malformed", reason)
+        yield Bad(folder, "malformed", reason)
         return
     parts = (header.format(path=path, repository=name) + texts[path] for path in ordered(texts))
-    metadata = {"file": repository.folder, "repository": name, "files": len(texts)}
-    yield Document("\n".join(parts), repository.folder, metadata=metadata)
+    metadata = {"file": folder, "repository": name, "files": len(texts)}
+    yield Document("\n".join(parts), folder, metadata=metadata)
 
 
 def ordered(texts: Mapping[str, str]) -> list[str]:

@@ -13,12 +13,14 @@ stage that is made of something else than before is made again, with all that fo
 OUT/report.json says that the preparation is finished, and OUT/prepare.work goes.
 """
 
+import collections
 import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
@@ -48,10 +50,18 @@ class Stage(NamedTuple):
     steps: Sequence[Step]
     made_of: str  # a fingerprint of its settings and of all before it
 
+    def path(self, *names: str) -> str:
+        return os.path.join(self.folder, *names)
+
+    @property
+    def passes(self) -> Sequence[Pass]:
+        """Returns the passes of its first step, which write to its folder `passes`."""
+        find = self.steps[0].passes if self.steps else None
+        return find(self.path("passes")) if find else ()
+
 
 def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
-    """Calls the functions of a preparation. Raises ValueError for one that returns something
-    else."""
+    """Calls the functions of a preparation. Raises ValueError for a result of another kind."""
     for k, step in enumerate(preparation.steps):
         function = bound(step).function
         if "text" in (parameters(function) or ()):
@@ -67,13 +77,13 @@ def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
 
 
 def _made_by(field: str, function: Callable, kind: type) -> Any:
-    found = function()
-    if not isinstance(found, kind):
+    made = function()
+    if not isinstance(made, kind):
         raise ValueError(
             f"preparing.Preparation.{field} is {name_of(bound(function).function)}, which returns "
-            f"{type(found).__name__}, expected {kind.__name__}."
+            f"{type(made).__name__}, expected {kind.__name__}."
         )
-    return found
+    return made
 
 
 def run(
@@ -90,53 +100,42 @@ def run(
         with watch(what, tasks) as advance:
             run_tasks(preparation.executor(blocks, tasks, log, workers), advance)
 
+    out, tasks = out_path(preparation), source.tasks
     reports: list[StepReport] = []
     documents = ""  # the folder of those of the stage before
     *stages, last = stages_of(preparation, source, steps, output)
     for stage in stages:
-        folder = stage.folder
         _begin(stage)
-        named = [] if documents else [(source.name, "malformed")]
-        named += [(step.name, step.rule) for step in stage.steps]
-        first = bool(documents)  # the number of the first block with a name
-        places = [dropped_folder(folder, first + k, name) for k, (name, _) in enumerate(named)]
-        shown = [Dropped(place, rule) for place, (_, rule) in zip(places, named)]
-        head = ReadDocuments(documents) if documents else source.block(shown[0])
-        passes = os.path.join(folder, "passes")
-        for one in _passes(stage, passes):
+        # The number of each block of which there is a report, its name and its rule.
+        named = [] if documents else [(0, source.name, "malformed")]
+        named += [(k, step.name, step.rule) for k, step in enumerate(stage.steps, 1)]
+        # Blocks of one stage may have the same name.
+        places = [stage.path("dropped", f"{k:02d}_{name}") for k, name, _ in named]
+        shown = [Dropped(place, rule) for place, (_, _, rule) in zip(places, named)]
+        head = ReadDocuments(documents) if documents else source.block(shown.pop(0))
+        for one in stage.passes:
             blocks = [head, *one.blocks] if one.tasks is None else one.blocks
             what = f"{stage.steps[0].name}: {one.name}"
-            run_pass(what, blocks, one.tasks or source.tasks, log_folder(folder, one.name))
-        own = [
-            step.block(passes, where)
-            for step, where in zip(stage.steps, shown[-len(stage.steps) :])
-        ]
-        documents = os.path.join(folder, _DOCUMENTS)
-        log = log_folder(folder, _DOCUMENTS)
-        what = ", ".join(name for name, _ in named)
-        run_pass(what, [head, *own, WriteDocuments(documents)], source.tasks, log)
+            run_pass(what, blocks, one.tasks or tasks, stage.path("log", one.name))
+        own = [step.block(stage.path("passes"), one) for step, one in zip(stage.steps, shown)]
+        documents, log = stage.path(_DOCUMENTS), stage.path("log", _DOCUMENTS)
+        what = ", ".join(name for _, name, _ in named)
+        run_pass(what, [head, *own, WriteDocuments(documents)], tasks, log)
         reports += [
-            _report(name, rule, log, source.tasks, first + k, places[k])
-            for k, (name, rule) in enumerate(named)
+            _report(name, rule, log, tasks, k, place)
+            for place, (k, name, rule) in zip(places, named)
         ]
     if not reports[-1].given:
-        told = "; ".join(f"{one.name} dropped {words_of(one)}" for one in reports if one.dropped)
-        raise ValueError(f"No document is left of {source.about}: {told or 'there was none'}.")
-    _begin(last, lambda: _clear(out_path(preparation)))
+        words = "; ".join(f"{one.name} dropped {words_of(one)}" for one in reports if one.dropped)
+        raise ValueError(f"No document is left of {source.about}: {words or 'there was none'}.")
+    _begin(last, lambda: _clear(out))
     if output.begin:
         with watch("vocabulary", 1) as advance:
-            output.begin(out_path(preparation), documents, source.tasks)
+            output.begin(out, documents, tasks)
             advance(1)
-    log = log_folder(last.folder, output.name)
-    blocks = [ReadDocuments(documents), output.block(out_path(preparation), documents)]
-    run_pass(output.name, blocks, source.tasks, log)
-    reports.append(_report(output.name, "empty", log, source.tasks, 1, ""))
-    return reports
-
-
-def _passes(stage: Stage, folder: str) -> Sequence[Pass]:
-    first = stage.steps[0] if stage.steps else None
-    return first.passes(folder) if first and first.passes else ()
+    log = last.path("log", output.name)
+    run_pass(output.name, [ReadDocuments(documents), output.block(out, documents)], tasks, log)
+    return [*reports, _report(output.name, "empty", log, tasks, 1, "")]
 
 
 def stages_of(
@@ -153,21 +152,20 @@ def stages_of(
             groups.append([])
         groups[-1].append(k)
     made_of = [plain_settings("source", preparation.source), list(source.version)]
-    stages = []
-    for number, group in enumerate(groups):
+    stages: list[Stage] = []
+
+    def add(name: str, steps: Sequence[Step]) -> None:
+        folder = out_path(preparation, WORK, f"{len(stages):02d}_{name}")
+        fingerprint = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+        stages.append(Stage(folder, steps, fingerprint))
+
+    for group in groups:
         for k in group:
             made_of += [plain_settings("step", preparation.steps[k]), *steps[k].version]
-        name = steps[group[0]].name if number else source.name
-        stages.append(_stage(preparation, number, name, [steps[k] for k in group], made_of))
+        add(steps[group[0]].name if stages else source.name, [steps[k] for k in group])
     made_of.append(plain_settings("output", preparation.output))
-    return [*stages, _stage(preparation, len(groups), output.name, (), made_of)]
-
-
-def _stage(
-    preparation: Preparation, number: int, name: str, steps: Sequence[Step], made_of: list
-) -> Stage:
-    folder = out_path(preparation, WORK, f"{number:02d}_{name}")
-    return Stage(folder, steps, hashlib.sha256(json.dumps(made_of).encode()).hexdigest())
+    add(output.name, ())
+    return stages
 
 
 def _begin(stage: Stage, clear: Callable[[], None] = lambda: None) -> None:
@@ -190,55 +188,35 @@ def _clear(out: str) -> None:
 
 
 def finish(out: str) -> None:
-    """Keeps the logs of all tasks in one file, and removes what a finished preparation needs no
-    more."""
+    """Keeps the logs of all tasks in one file, and removes `prepare.work`."""
     work = os.path.join(out, WORK)
     if not os.path.isdir(work):
         return
     log = os.path.join(out, LOG)
     if not os.path.exists(log):  # else it was killed below, when some logs had gone
         with open(log + ".tmp", "wb") as whole:
-            for path in _logs(work):
-                with open(path, "rb") as file:
-                    shutil.copyfileobj(file, whole)
+            for path in sorted(pathlib.Path(work).rglob("*.log")):
+                whole.write(path.read_bytes())
         os.replace(log + ".tmp", log)
     shutil.rmtree(work)
 
 
-def _logs(work: str) -> Iterator[str]:
-    for folder, inner, names in os.walk(work):
-        inner.sort()
-        yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith(".log"))
-
-
-def dropped_folder(folder: str, block: int, name: str) -> str:
-    """Returns the folder of what a block dropped; another of its stage may have the same name."""
-    return os.path.join(folder, "dropped", f"{block:02d}_{name}")
-
-
-def log_folder(folder: str, name: str) -> str:
-    return os.path.join(folder, "log", name)
-
-
 def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str) -> StepReport:
-    """Returns what the block of a number did in all tasks of a pass, which datatrove has
-    counted."""
-    totals: dict[str, int] = {}
+    """Returns what the block of a number did in a pass, as datatrove has counted for each task."""
+    totals = collections.Counter[str]()
     for rank in range(tasks):
         stats = read_json(os.path.join(log, "stats", f"{rank:05d}.json"))[block]["stats"]
         for key, value in stats.items():
-            totals[key] = totals.get(key, 0) + (
-                value["total"] if isinstance(value, dict) else value
-            )
+            totals[key] += value["total"] if isinstance(value, dict) else value
     rules = {k.removeprefix("dropped_"): n for k, n in totals.items() if k.startswith("dropped_")}
-    if rest := totals.get("dropped", 0) - sum(rules.values()):
+    if rest := totals["dropped"] - sum(rules.values()):
         rules[rule or "dropped"] = rest
     return StepReport(
         name=name,
-        taken=totals.get("total", 0),
-        given=totals.get("forwarded", 0),
+        taken=totals["total"],
+        given=totals["forwarded"],
         dropped=dict(sorted(rules.items(), key=lambda item: (-item[1], item[0]))),
         changed=totals.get("changed"),
-        tokens=totals.get("tokens", 0),
+        tokens=totals["tokens"],
         examples=examples_in(dropped),
     )

@@ -7,6 +7,7 @@ A source divides its text into tasks, by its sizes alone.
 """
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -17,8 +18,8 @@ from datatrove.pipeline.base import PipelineStep
 from ..constraints import Count, checked
 from ..data.finding import find_files, size_and_version
 from ..data.reading import JSONL_SUFFIXES, Bad, FileRange, Record, malformed, records
-from .blocks import Source
-from .repositories import Repository, documents, repositories_in
+from .blocks import Dropped, Source
+from .repositories import documents, repositories_in
 
 MOST_TASKS = 512  # near duplicates are found with a file of each task open
 
@@ -45,15 +46,9 @@ def files(
     """
     known = {path: size_and_version(path) for path in find_files(files)}
     sizes = {path: size for path, (size, _) in known.items()}
-    shares = shares_of(sizes, task_bytes)
+    version = [(path, size, str(version)) for path, (size, version) in known.items()]
     read = functools.partial(documents_of_file, text_field, on_malformed)
-    return Source(
-        "read",
-        len(shares),
-        [(path, size, str(version)) for path, (size, version) in known.items()],
-        lambda dropped: _Read(shares, read, dropped),
-        _counted(len(sizes), "file", "files", sizes),
-    )
+    return _source(read, version, sizes, task_bytes, "file" if len(sizes) == 1 else "files")
 
 
 @checked
@@ -89,25 +84,41 @@ def repositories(
             f"sources.repositories.header is {header!r} ({error!r}), expected a text with "
             '"{path}" and "{repository}" alone in braces.'
         ) from error
-    found = {one.folder: one for one in repositories_in(folders, files)}
+    paths_of = repositories_in(folders, files)
     known = {
         (folder, path): size_and_version(os.path.join(folder, path))
-        for folder, one in found.items()
-        for path in one.paths
+        for folder, paths in paths_of.items()
+        for path in paths
     }
-    sizes = dict.fromkeys(found, 0)
+    sizes = dict.fromkeys(paths_of, 0)
     for (folder, _), (size, _) in known.items():
         sizes[folder] += size
+    files_read = [(*path, size, str(version)) for path, (size, version) in known.items()]
+    read = functools.partial(_documents_of_repository, paths_of, header, on_malformed)
+    noun = "repository" if len(sizes) == 1 else "repositories"
+    return _source(read, [header, *files_read], sizes, task_bytes, noun)
+
+
+def _source(
+    read: Callable[[FileRange], Iterator[Document | Bad]],
+    version: Sequence[Any],
+    sizes: Mapping[str, int],
+    task_bytes: int,
+    noun: str,
+) -> Source:
+    """Returns the source of files or folders of these sizes, which `read` reads one by one."""
     shares = shares_of(sizes, task_bytes)
-    return Source(
-        "read",
-        len(shares),
-        [header, *((*path, size, str(version)) for path, (size, version) in known.items())],
-        lambda dropped: _Read(
-            shares, functools.partial(_of_repository, found, header, on_malformed), dropped
-        ),
-        _counted(len(found), "repository", "repositories", sizes),
-    )
+    block = functools.partial(_Read, functools.partial(_documents_of_share, shares, read))
+    about = f"{len(sizes):,} {noun}, {sum(sizes.values()) / 1e6:,.1f} MB"
+    return Source("read", len(shares), version, block, about)
+
+
+def _documents_of_share(
+    shares: Sequence[Sequence[FileRange]],
+    read: Callable[[FileRange], Iterator[Document | Bad]],
+    rank: int,
+) -> Iterator[Document | Bad]:
+    return itertools.chain.from_iterable(map(read, shares[rank]))
 
 
 def documents_of_file(
@@ -119,28 +130,29 @@ def documents_of_file(
         for one in records(file_range, text_field)
         if isinstance(one, Record) or one.rule != "blank"
     )
-    yield from _judged(found, on_malformed, "files")
+    return _judged(found, on_malformed, "files")
 
 
 def _document(record: Record, text_field: str) -> Document:
     fields = record.fields
-    known = fields.get("id")
-    where = f"{record.path}@{record.at}" if fields else record.path
-    name = str(known) if isinstance(known, str | int) else where
+    name = fields.get("id")
+    if not isinstance(name, str | int):
+        name = f"{record.path}@{record.at}" if fields else record.path
     others = {key: value for key, value in fields.items() if key not in (text_field, "id")}
     if isinstance(within := others.get("metadata"), dict):  # as datatrove and Dolma write them
         others = within | {key: value for key, value in others.items() if key != "metadata"}
-    return Document(record.text, name, metadata={"file": record.path, **others})
+    return Document(record.text, str(name), metadata={"file": record.path, **others})
 
 
-def _of_repository(
-    found: Mapping[str, Repository], header: str, on_malformed: str, file_range: FileRange
+def _documents_of_repository(
+    paths_of: Mapping[str, Sequence[str]], header: str, on_malformed: str, folder: FileRange
 ) -> Iterator[Document | Bad]:
-    yield from _judged(documents(found[file_range.path], header), on_malformed, "repositories")
+    found = documents(folder.path, paths_of[folder.path], header)
+    return _judged(found, on_malformed, "repositories")
 
 
 def _judged(
-    found: Iterable[Document | Bad], on_malformed: str, source: str
+    found: Iterable[Document | Bad], on_malformed: str = "skip", source: str = ""
 ) -> Iterator[Document | Bad]:
     """Yields documents and bad records, a document without text as a bad one.
 
@@ -154,10 +166,6 @@ def _judged(
         if isinstance(one, Document) and not one.text.strip():
             one = Bad(one.id, "empty", "no text")
         yield one
-
-
-def _counted(number: int, one: str, many: str, sizes: Mapping[str, int]) -> str:
-    return f"{number:,} {one if number == 1 else many}, {sum(sizes.values()) / 1e6:,.1f} MB"
 
 
 def seqio_task(
@@ -203,79 +211,57 @@ def tensorflow_dataset(
 def _of_tensorflow(texts: Any) -> Source:
     tasks = min(texts.shards(), MOST_TASKS)
     about = f"{texts.name}, {texts.split}, of {texts.shards():,} files"
-    return Source(
-        "read", tasks, list(texts), lambda dropped: _ReadTexts(texts, tasks, dropped), about
-    )
+    read = functools.partial(_documents_of_tensorflow, texts, tasks)
+    return Source("read", tasks, list(texts), functools.partial(_Read, read), about)
 
 
-def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[FileRange]]:
-    """Returns what each task reads: consecutive files, and ranges of long ones that can be split.
+def _documents_of_tensorflow(texts: Any, tasks: int, rank: int) -> Iterator[Document | Bad]:
+    numbered = enumerate(texts.read(rank, tasks))
+    return _judged(Document(text, f"{texts.name}/{rank}/{number}") for number, text in numbered)
 
-    >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.txt": 9}, 6)
+
+def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange]]:
+    """Returns what each task reads: consecutive files, and ranges of long ones of JSONL.
+
+    >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12}, 6)
     [[FileRange('a.txt'), FileRange('b.txt')], [FileRange('c.jsonl', 0, 6)], [FileRange('c.jsonl',
-    6, 12)], [FileRange('d.txt')]]
+    6, 12)]]
     """
     share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1)))
     shares: list[list[FileRange]] = [[]]
     left = share_bytes
     for path, size in sizes.items():
-        cuts = range(0, size, share_bytes) if is_splittable(path) and size > share_bytes else [0]
-        for start in cuts:
-            end = min(start + share_bytes, size)
-            whole = len(cuts) == 1
-            taken = size if whole else end - start
+        is_jsonl = path.lower().endswith(JSONL_SUFFIXES)  # compressed files have other endings
+        if is_jsonl and size > share_bytes:
+            starts = range(0, size, share_bytes)
+            ranges = [FileRange(path, at, min(at + share_bytes, size)) for at in starts]
+        else:
+            ranges = [FileRange(path)]
+        for one in ranges:
             if left <= 0:  # so that all but the last have their bytes
                 shares.append([])
                 left = share_bytes
-            shares[-1].append(FileRange(path) if whole else FileRange(path, start, end))
-            left -= taken
+            shares[-1].append(one)
+            left -= size if one.end is None else one.end - one.start
     return shares
 
 
-def is_splittable(path: str) -> bool:
-    """Whether a file can be read from its middle: JSONL that is not compressed."""
-    return path.lower().endswith(JSONL_SUFFIXES)
-
-
 class _Read(PipelineStep):
-    """Gives the documents of the ranges of a task."""
+    """Gives the documents of a task, which `read` yields by its rank, and counts the bad ones."""
 
-    type, name = "Reader", "files"
+    type, name = "Reader", "read"
 
-    def __init__(self, shares: Sequence[Sequence[FileRange]], read: Callable, dropped):
+    def __init__(self, read: Callable[[int], Iterator[Document | Bad]], dropped: Dropped):
         super().__init__()
-        self.shares, self.read, self.dropped = shares, read, dropped
+        self.read, self.dropped = read, dropped
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         with self.dropped:
-            for file_range in self.shares[rank]:
-                for one in self.read(file_range):
-                    self.stat_update("total")
-                    if isinstance(one, Bad):
-                        self.stat_update("dropped", f"dropped_{one.rule}")
-                        self.dropped.note(one.rule, one.place, one.reason, rank)
-                        continue
-                    self.stat_update("forwarded")
-                    yield one
-
-
-class _ReadTexts(PipelineStep):
-    """Gives the documents of a task's share of `tasks.seqio.seqio_texts`."""
-
-    type, name = "Reader", "TensorFlow"
-
-    def __init__(self, texts: Any, tasks: int, dropped):
-        super().__init__()
-        self.texts, self.tasks, self.dropped = texts, tasks, dropped
-
-    def run(self, data=None, rank: int = 0, world_size: int = 1):
-        with self.dropped:
-            for number, text in enumerate(self.texts.read(rank, self.tasks)):
+            for one in self.read(rank):
                 self.stat_update("total")
-                name = f"{self.texts.name}/{rank}/{number}"
-                if not text.strip():
-                    self.stat_update("dropped", "dropped_empty")
-                    self.dropped.note("empty", name, "no text", rank)
+                if isinstance(one, Bad):
+                    self.stat_update("dropped", f"dropped_{one.rule}")
+                    self.dropped.note(one.rule, one.place, one.reason, rank)
                     continue
                 self.stat_update("forwarded")
-                yield Document(text, name)
+                yield one

@@ -7,7 +7,7 @@ import numpy as np
 from ..objectives import Objective, TokenIds, packed_lengths
 from ..objectives.layouts import LAYOUTS
 from .examples import Example, Reader, example
-from .rows import ShownObjective, first_stack, longest_document, view_of
+from .rows import ShownObjective, first_stack, longest_document, middle, view_of
 
 
 def draws(
@@ -61,11 +61,8 @@ def prepared(
 
 
 def halved(document: np.ndarray, ids: TokenIds) -> np.ndarray:
-    """A document with a separator at the sentence's end that is nearest to its middle."""
-    ends = np.flatnonzero(ids.flags("sentence_ends")[document[:-1]]) + 1
-    ends = ends if ends.size else np.array([document.size // 2])
-    middle = ends[np.argmin(np.abs(ends - document.size / 2))]
-    return np.insert(document, middle, ids.special("sep"))
+    """Returns a document with a separator at its `middle`."""
+    return np.insert(document, middle(ids, document), ids.special("sep"))
 
 
 def _check_fits(subject: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:

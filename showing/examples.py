@@ -1,5 +1,6 @@
 """One row, token by token: each token's kind, its slot in the raw row, and its prediction."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -110,8 +111,7 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
 
 
 def hidden_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: tokens that are predicted in place, or predicted and not among the
-    inputs.
+    """Returns bool[rows, L]: tokens that are predicted in place, or predicted and not in the inputs.
 
     Without inputs (causal language modelling) nothing is hidden; everything is predicted.
     """
@@ -155,18 +155,10 @@ def _raw_slots(view: ModelView, stream: str) -> np.ndarray:
 def _copied_slots(view: ModelView, stream: str) -> np.ndarray:
     """Returns i32[rows, n]: the raw slots of a stream's tokens; -1: special, or not copied."""
     tokens, slots = view.read(view.features[stream])
-    return np.where(is_copy(view, tokens, slots), slots, -1)
-
-
-def is_copy(view: ModelView, tokens, slots) -> np.ndarray:
-    """Returns bool[rows, n]: whether the raw row has this token at this slot, as copies do.
-
-    Args:
-      tokens, slots: i32[rows, n], of all rows.
-    """
     own = (slots >= 0) & (slots < view.length)
     row = np.arange(len(view.tokens))[:, None]
-    return own & (view.tokens[row, np.where(own, slots, 0)] == tokens)
+    is_copy = own & (view.tokens[row, np.where(own, slots, 0)] == tokens)
+    return np.where(is_copy, slots, -1)
 
 
 def _marked(view: ModelView, slots) -> np.ndarray:
@@ -186,10 +178,7 @@ def _span_numbers(view: ModelView, ids: TokenIds, row: int, hidden) -> np.ndarra
         starts[0] = True
     numbers[hidden] = np.cumsum(starts)[hidden] - 1
     if "targets" in view.features and "inputs" in view.features:
-        tokens, slots = (
-            x[row]
-            for x in view.read(view.features["targets"][row][None].repeat(len(view.tokens), 0))
-        )
+        tokens, slots = view.read(view.features["targets"][row], row)
         sentinel = {i: k for k, i in enumerate(ids.sentinels)}
         current = NO_SPAN
         for token, slot in zip(tokens, slots):
@@ -206,18 +195,16 @@ class _Describer:
     """Makes the `Token`s of one row."""
 
     def __init__(self, view: ModelView, reader: Reader, row: int, spans, labelled):
-        self.seen, self.reader, self.row, self.spans = view, reader, row, spans
+        self.view, self.reader, self.row, self.spans = view, reader, row, spans
         self.labelled = set(labelled[labelled >= 0].tolist())
         ids = reader.ids
         self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
-        self.special |= {ids.cls: "cls", ids.sep: "sep"}
-        self.special |= dict.fromkeys(ids.fim, "mark")
-        for _, mode in ids.modes:
-            self.special[mode] = "mode"
+        self.special |= {ids.cls: "cls", ids.sep: "sep"} | dict.fromkeys(ids.fim, "mark")
+        self.special |= {mode: "mode" for _, mode in ids.modes}
         self.sentinel = {i: k for k, i in enumerate(ids.sentinels)}
 
     def traced(self, traced, of_text: bool = False) -> list[Token]:
-        return self(*self.seen.read(traced, self.row), of_text)
+        return self(*self.view.read(traced, self.row), of_text)
 
     def __call__(self, tokens, slots, of_text: bool = False) -> list[Token]:
         texts = surfaces(self.reader, tokens)
@@ -235,8 +222,8 @@ class _Describer:
         if slot < 0:
             return Token(text, "text", NO_SPAN, token)
         # A random token is no copy: at the slot that its id names, the raw row has another token.
-        partner, own = divmod(slot, self.seen.length)
-        if self.seen.tokens[self.row ^ partner, own] != token:
+        partner, own = divmod(slot, self.view.length)
+        if self.view.tokens[self.row ^ partner, own] != token:
             return Token(text, "replaced", NO_SPAN, token)
         if partner:
             return Token(text, "other", NO_SPAN, token)
@@ -287,16 +274,13 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     if name == "decoder":  # a decoder's first input, bos, may be the padding id
         given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
     predicted: dict[int, Token] = {}
+    further: dict[str, dict[int, Token]] = {}
     weights = batch.get(f"{name}_loss_weights", np.zeros(0, int))
-    target_slots = batch.get(f"{name}_target_slots", np.arange(weights.size))
     if weights.size:
-        targets = describe.traced(batch[f"{name}_target_tokens"], of_text=True)
-        predicted = {int(p): targets[i] for i, p in enumerate(target_slots) if weights[i] > 0}
-    further = {}
-    if weights.size:
-        further = {
-            term: _at_slots(describe, row, target_slots, *x) for term, x in view.further.items()
-        }
+        target_slots = batch.get(f"{name}_target_slots", np.arange(weights.size))
+        at_slots = functools.partial(_at_slots, describe, target_slots)
+        predicted = at_slots(batch[f"{name}_target_tokens"], weights)
+        further = {term: at_slots(ids[row], w[row]) for term, (ids, w) in view.further.items()}
     slots = [
         Slot(token, predicted.get(slot), tuple(at.get(slot) for at in further.values()))
         for slot, token in enumerate(given)
@@ -311,14 +295,14 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     return StackView(name, slots, segments.size, tracks, tuple(further))
 
 
-def _at_slots(describe: _Describer, row: int, slots, tokens, weights) -> dict[int, Token]:
-    """Returns the tokens that a further term predicts, by the slots that predict them."""
-    told = describe.traced(tokens[row], of_text=True)
-    return {int(p): told[i] for i, p in enumerate(slots) if weights[row, i] > 0}
+def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:
+    """Returns the tokens that have a loss weight, by the slots that predict them."""
+    tokens = describe.traced(traced, of_text=True)
+    return {int(slot): tokens[i] for i, slot in enumerate(slots) if weights[i] > 0}
 
 
 def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
-    found = []
+    patterns = []
     for name, query, key in (
         ("encoder", "encoder", "encoder"),
         ("cross", "decoder", "encoder"),
@@ -329,8 +313,8 @@ def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
             queries = int(np.sum(segments > 0))
             keys = int(np.sum(view.batch[f"{key}_segment_ids"][row] > 0))
             intervals = view.batch[f"{name}_key_intervals"][row][:, :queries]
-            found.append(AttentionPattern(name, intervals, keys, segments[:queries]))
-    return found
+            patterns.append(AttentionPattern(name, intervals, keys, segments[:queries]))
+    return patterns
 
 
 def _pools(view: ModelView, row: int, objective: Objective) -> list[Pool]:

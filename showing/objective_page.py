@@ -15,6 +15,7 @@ from .terminal import (
     POOLED,
     compact,
     explained,
+    in_one_line,
     pool_words,
     slots_in_words,
     text_in_words,
@@ -100,9 +101,7 @@ def _flow(tokens: Iterable[Token]) -> str:
 
 
 def _token(token: Token, one_line: bool = False) -> str:
-    text = token.text
-    if one_line:
-        text = text.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "‥"
+    text = in_one_line(token) if one_line else token.text
     classes, colour = [], ""
     if token.span != NO_SPAN:
         colour = f' style="--c:var(--s{token.span % SPANS})"'

@@ -47,7 +47,7 @@ class ModelView(NamedTuple):
     segments: np.ndarray  # i32[rows, L]
     features: dict[str, np.ndarray]  # of the objective
     batch: dict[str, np.ndarray]  # of the model's stacks
-    gives_loss: np.ndarray  # bool[rows, T]: places whose state the loss looks at
+    gives_loss: np.ndarray  # bool[rows, T]: slots on whose hidden state the loss depends
     # Of each term that predicts other tokens than the batch's targets, such as those further ahead:
     # their ids and weights, i32[rows, N] and f32[rows, N].
     further: dict[str, tuple[np.ndarray, np.ndarray]]
@@ -57,7 +57,7 @@ class ModelView(NamedTuple):
         return self.tokens.shape[1]
 
     def read(self, traced, row: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """(plain tokens, places in their own row; those of the partner begin at `length`).
+        """Returns plain tokens, and slots in their own row; those of the partner begin at `length`.
 
         Args:
           traced: i32[rows, n]; or i32[n] of the one row that is named.
@@ -133,27 +133,26 @@ def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed:
     corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
     features, batch = _run(*static, corrupt, tracing.ids.bos, keys, row._replace(tokens=traced))
     features, batch = jax.device_get((features, batch))
-    loss_of = objective, batch
-    view = tracing, tokens, segments, features, batch
-    return ModelView(*view, places_with_loss(*loss_of), further_targets(*loss_of))
+    with_loss, further = slots_with_loss(objective, batch), further_targets(objective, batch)
+    return ModelView(tracing, tokens, segments, features, batch, with_loss, further)
 
 
 def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
-    """i32[rows, L]: 1 from the sentence's end on that is nearest to a document's middle, before it
-    0.
-
-    Where no sentence ends, it is the middle itself.
-    """
+    """Returns i32[rows, L]: 0 before the `middle` of each document, 1 from there on."""
     parts = np.zeros_like(tokens)
-    ends_V = ids.flags("sentence_ends") if ids.sentence_ends else np.zeros(ids.size, bool)
     for row in range(len(tokens)):
         for number in range(1, segments[row].max() + 1):
             slots = np.flatnonzero(segments[row] == number)
-            ends = np.flatnonzero(ends_V[tokens[row, slots[:-1]]]) + 1
-            ends = ends if ends.size else np.array([slots.size // 2])
-            middle = ends[np.argmin(np.abs(ends - slots.size / 2))]
-            parts[row, slots[middle:]] = 1
+            parts[row, slots[middle(ids, tokens[row, slots]) :]] = 1
     return parts
+
+
+def middle(ids: TokenIds, document: np.ndarray) -> int:
+    """Returns the end of a sentence that is nearest to a document's middle, else the middle."""
+    ends_V = ids.flags("sentence_ends") if ids.sentence_ends else np.zeros(ids.size, bool)
+    ends = np.flatnonzero(ends_V[document[:-1]]) + 1
+    ends = ends if ends.size else np.array([document.size // 2])
+    return int(ends[np.argmin(np.abs(ends - document.size / 2))])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -164,7 +163,7 @@ def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
     return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)
 
 
-# --- which places give a loss -------------------------------------------------------------------
+# --- which slots give a loss --------------------------------------------------------------------
 
 
 class _Outputs(NamedTuple):
@@ -174,18 +173,17 @@ class _Outputs(NamedTuple):
         return jnp.float32(1.0) if name == "logit_scale" else hidden
 
 
-def places_with_loss(objective: Objective, batch: dict) -> np.ndarray:
-    """bool[rows, T]: the places of the predicting stack whose hidden state the loss depends on.
+def slots_with_loss(objective: Objective, batch: dict) -> np.ndarray:
+    """Returns bool[rows, T]: slots of the predicting stack on whose hidden state the loss depends.
 
-    Asked of the loss itself, by its gradient: what a weight or a feature means is up to it. Which
-    places those are does not depend on the states, so random ones of a few numbers will do.
+    The gradient of the loss says so: what a weight or a feature means is up to the loss. Which
+    slots those are does not depend on the states, so random ones of a few numbers will do.
     """
     return np.asarray(_gradient_is_there(objective.loss, tuple(objective.heads), batch))
 
 
 def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns (ids, weights) of each term that predicts other tokens than the targets of the
-    batch."""
+    """Returns (ids, weights) of each term that predicts other tokens than the batch's targets."""
     targets = predictions(batch)[0]
     labels = jax.device_get(_labels(objective.loss, tuple(objective.heads), batch))
     return {

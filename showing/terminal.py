@@ -1,5 +1,6 @@
 """Examples in the terminal, in its own colours: tokens by span, attention by document."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +20,7 @@ from .examples import NO_SPAN, AttentionPattern, Example, Pool, Slot, StackView,
 
 COLOURS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
 KINDS = {
+    "sentinel": "bold reverse",
     "text": "",
     "kept": "underline",
     "replaced": "bold red strike",
@@ -59,7 +61,7 @@ ATTENDS = {
 
 
 def print_heading(console: Console, name: str, layout: str, facts: Sequence[str]) -> None:
-    """The objective's name and layout, and a line for each fact."""
+    """Prints the objective's name and layout, and a line for each fact."""
     article = "an" if layout[0] == "e" else "a"
     on = f"  on {article} {layout.replace('_', '-')}"
     console.print()
@@ -69,16 +71,17 @@ def print_heading(console: Console, name: str, layout: str, facts: Sequence[str]
 
 
 def print_examples(console: Console, examples: Sequence[Example]) -> None:
-    """The legend of their special tokens, and each example."""
-    console.print()
-    console.print(legend(examples))
-    console.print()
+    """Prints the meaning of each kind of special token that examples have, and each example."""
+    line = Text("  ")
+    for token, meaning in explained(examples):
+        line.append_text(_word(token)).append(f" {meaning}   ", "dim")
+    console.print("", line, "", sep="\n")
     for one in examples:
-        print_example(console, one)
+        _print_example(console, one)
 
 
-def print_example(console: Console, example: Example) -> None:
-    """The text, each stack's inputs and targets, and which queries attend to which keys."""
+def _print_example(console: Console, example: Example) -> None:
+    """Prints the text, each stack's inputs and targets, and which queries attend to which keys."""
     if example.name:
         console.print(Rule(Text(example.name, "bold"), align="left", style="dim"))
     console.print(_headed("Text", text_in_words(example)))
@@ -87,7 +90,10 @@ def print_example(console: Console, example: Example) -> None:
     for stack in example.stacks:
         console.print(_headed(stack.name.capitalize(), slots_in_words(stack)))
         console.print(Padding(_body(stack, console.width - 4), (0, 2)))
-        console.print(Padding(tracks(stack), (1, 2)))
+        tracks = Table.grid(padding=(0, 2))
+        for name, values in stack.tracks.items():
+            tracks.add_row(Text(name, "dim"), Text(compact(values, RUNS), "dim"))
+        console.print(Padding(tracks, (1, 2)))
     if example.pools:
         console.print(_headed("Pooled", POOLED))
         console.print(Padding("; ".join(map(pool_words, example.pools)), (0, 2, 1, 2)))
@@ -95,21 +101,12 @@ def print_example(console: Console, example: Example) -> None:
     console.print(Padding(Columns(pictures, padding=(0, 1)), (0, 2, 1, 2)))
 
 
-def legend(examples: Sequence[Example]) -> Text:
-    """The meaning of each kind of special token that these examples have."""
-    line = Text("  ")
-    for token, meaning in explained(examples):
-        line.append_text(_word(token))
-        line.append(f" {meaning}   ", "dim")
-    return line
-
-
 def explained(examples: Iterable[Example]) -> list[tuple[Token, str]]:
-    """The first token of each kind that these examples have, with the meaning of the kind."""
+    """Returns the first token of each kind that examples have, with the meaning of the kind."""
     first: dict[str, Token] = {}
     for one in examples:
-        tokens = [slot.given for stack in one.stacks for slot in stack.slots]
-        for token in (*tokens, *(token for document in one.text for token in document)):
+        inputs = [slot.given for stack in one.stacks for slot in stack.slots]
+        for token in itertools.chain(inputs, *one.text):
             first.setdefault(token.kind, token)
     return [(first[kind], meaning) for kind, meaning in LEGEND.items() if kind in first]
 
@@ -125,12 +122,8 @@ def slots_in_words(stack: StackView) -> str:
     if stack.size > len(stack.slots):
         words += f" and {stack.size - len(stack.slots)} of padding"
     if targets:
-        below = (
-            "below the slot that predicts it"
-            if targets == 1
-            else "below the slots that predict them"
-        )
-        words += f"; {_count(targets, 'target')}, {below}"
+        below = "slot that predicts it" if targets == 1 else "slots that predict them"
+        words += f"; {_count(targets, 'target')}, below the {below}"
     if stack.further:
         words += f"; below them those of {', '.join(stack.further)}"
     return words
@@ -156,22 +149,22 @@ def _count(number: int, noun: str) -> str:
 
 
 def style(token: Token) -> str:
-    if token.kind == "sentinel":
-        return f"bold reverse {COLOURS[token.span % len(COLOURS)]}"
-    if token.span != NO_SPAN:
-        return f"{KINDS[token.kind]} {COLOURS[token.span % len(COLOURS)]}"
-    return KINDS[token.kind]
+    colour = "" if token.span == NO_SPAN else f" {COLOURS[token.span % len(COLOURS)]}"
+    return KINDS[token.kind] + colour
 
 
 def flowing(tokens: Iterable[Token]) -> Text:
-    """Tokens as one text, with its own line breaks."""
+    """Returns tokens as one text, with its own line breaks."""
     return Text.assemble(*((t.text.replace("\t", "    "), style(t)) for t in tokens))
 
 
+def in_one_line(token: Token) -> str:
+    """Returns the text of a token with · for a space, ⏎ for a line break, ⇥ for a tab."""
+    return token.text.translate(str.maketrans(" \n\t", "·⏎⇥")) or "‥"
+
+
 def _word(token: Token) -> Text:
-    """A token in one line: spaces are ·, line breaks ⏎."""
-    text = token.text.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")
-    return Text(text or "‥", style(token))
+    return Text(in_one_line(token), style(token))
 
 
 def _body(stack: StackView, width: int) -> RenderableType:
@@ -196,14 +189,6 @@ def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
 
 
 # --- numbers --------------------------------------------------------------------------------------
-
-
-def tracks(stack: StackView) -> Table:
-    """A line for each of a stack's tracks: segments, positions, loss weights."""
-    table = Table.grid(padding=(0, 2))
-    for name, values in stack.tracks.items():
-        table.add_row(Text(name, "dim"), Text(compact(values, RUNS), "dim"))
-    return table
 
 
 def compact(values: Sequence[int] | np.ndarray, most: int = RUNS) -> str:
@@ -267,13 +252,10 @@ def _panel(attention: AttentionPattern) -> Panel:
 
 
 def half_blocks(share: np.ndarray, documents: np.ndarray) -> Text:
-    """A picture with two of its rows in a line, in ▀, ▄ and █: readable without colours."""
-    text = Text(no_wrap=True)
-    for top in range(0, len(share), 2):
-        pair = share[top : top + 2] >= 0.5
-        pair = pair if len(pair) == 2 else np.vstack([pair, np.zeros_like(pair)])
-        line = "".join(" ▀▄█"[upper + 2 * lower] for upper, lower in zip(*pair.astype(int)))
-        text.append(line, COLOURS[1:][(int(documents[top]) - 1) % (len(COLOURS) - 1)])
-        if top + 2 < len(share):
-            text.append("\n")
-    return text
+    """Returns a picture of two rows in a line, in ▀, ▄ and █: readable without colours."""
+    filled = np.pad(share >= 0.5, ((0, len(share) % 2), (0, 0))).astype(int)
+    lines = []
+    for upper, lower, document in zip(filled[::2], filled[1::2], documents[::2]):
+        blocks = "".join(" ▀▄█"[shade] for shade in upper + 2 * lower)
+        lines.append(Text(blocks, COLOURS[1:][(int(document) - 1) % (len(COLOURS) - 1)]))
+    return Text("\n", no_wrap=True).join(lines)

@@ -67,8 +67,8 @@ def test_each_file_is_read_once_whatever_links_lead_to_it(tmp_path):
     (tmp_path / "one" / "src" / "again").symlink_to("..")
     (tmp_path / "one" / "c.py").symlink_to("src/a.py")
     (tmp_path / "one" / "nowhere.py").symlink_to("missing.py")
-    (repository,) = repositories_in(str(tmp_path / "one"), "**/*.py")
-    assert repository.paths == ("src/a.py", "src/b.py")
+    (paths,) = repositories_in(str(tmp_path / "one"), "**/*.py").values()
+    assert paths == ("src/a.py", "src/b.py")
 
 
 def test_what_is_no_text_is_named(tmp_path):
