@@ -26,7 +26,7 @@ from rich.table import Table
 
 from pretrax import models, objectives
 from pretrax.data.corpus import Corpus
-from pretrax.data.packing import rows_of
+from pretrax.data.packing import PackedRow, stacked
 from pretrax.training.devices.mesh import batch_sharding, batch_shards, make_mesh, placed_on
 from pretrax.training.optimizers import adafactor, warmup_rsqrt
 from pretrax.training.planning import Plan, abstract_state_of, compiled_step, plan
@@ -164,8 +164,9 @@ def synthetic_rows(planned: Plan):
         members = schedule.order(0)[: schedule.rows]
         members = np.resize(members, schedule.rows)
         lengths = dict(zip(group.members, group.raw_lengths))
-        stretches = [generator.integers(*IDS.text, lengths[m], np.int32) for m in members]
-        rows.append(rows_of(stretches, members, group.row_length))
+        texts = [generator.integers(*IDS.text, lengths[m], np.int32) for m in members]
+        packed = [PackedRow(text, np.ones(text.size, np.int32)) for text in texts]
+        rows.append(stacked(packed, members, group.row_length))
     return tuple(rows)
 
 

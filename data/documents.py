@@ -63,7 +63,7 @@ def split_heldout(
     """Returns the (training, held-out) ones of documents: one in `every` is held out.
 
     With fewer documents than that, the last of `every` equal parts of the tokens is held out, and a
-    document may be cut in two. Nothing is copied, and the split is deterministic.
+    document may be cut in two. Nothing is copied.
 
     Raises ValueError for `every` below 2, and for documents of one token.
     """

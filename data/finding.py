@@ -16,16 +16,16 @@ _SPLITS = "dataset_dict.json"
 
 
 def listed(patterns: str | Sequence[str]) -> list[str]:
-    """Patterns that are given as a list, or separated by commas.
+    """Returns patterns, a list or separated by commas, as a list.
 
     listed("data/*.txt, more/a.jsonl") -> ["data/*.txt", "more/a.jsonl"]
     """
-    given = patterns.split(",") if isinstance(patterns, str) else patterns
-    return [pattern.strip() for pattern in given if pattern.strip()]
+    several = patterns.split(",") if isinstance(patterns, str) else patterns
+    return [pattern.strip() for pattern in several if pattern.strip()]
 
 
 def find_files(patterns: str | Sequence[str]) -> list[str]:
-    """The files that match: pattern after pattern, sorted in each, each file once.
+    """Returns the files that match: pattern after pattern, sorted in each, each file once.
 
         find_files("more/*.gz, data/*.txt") -> ["more/a.jsonl.gz", "data/x.txt", "data/y.txt"]
 
@@ -36,20 +36,18 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     Args:
         patterns: paths or glob patterns (`**` for any depth), as a list or separated by commas.
 
-    Raises:
-        FileNotFoundError: a pattern that matches no file.
-        ValueError: no pattern, a bucket that cannot be read, a saved folder of several splits, of
-            which one may be for evaluation.
+    Raises FileNotFoundError for a pattern that matches no file, and ValueError for none, a bucket
+    that cannot be read, and a saved folder of several splits: one may be for evaluation.
     """
     once: dict[str, str] = {}
     for pattern in map(os.path.expanduser, listed(patterns)):
         remote = "://" in pattern
-        found = _in_bucket(pattern) if remote else _saved(pattern) or matching_files([pattern])
-        if not found:
+        paths = _in_bucket(pattern) if remote else _saved(pattern) or matching_files([pattern])
+        if not paths:
             folder = " (it is a folder: add '/*.txt')" if os.path.isdir(pattern) else ""
             where = "" if remote else f"{folder}, looked for from {os.getcwd()}"
             raise FileNotFoundError(f"No file matches {pattern!r}{where}.")
-        for path in found:
+        for path in paths:
             once.setdefault(path if remote else os.path.realpath(path), path)
     if not once:
         raise ValueError(
@@ -68,8 +66,8 @@ def matching_files(patterns: Iterable[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Yields the paths that match as in `glob.iglob`, whose `**` would follow a loop of links 40
-    times round, and two loops in one folder without end."""
+    """Yields the paths that match; `glob.iglob` would follow a loop of links 40 times round, and
+    two loops in one folder without end."""
     head, *tail = re.split(r"(?:^|(?<=/))\*\*(?:/|$)", pattern, maxsplit=1)
     if not tail:
         yield from glob.iglob(pattern)
@@ -81,12 +79,12 @@ def _matches(pattern: str) -> Iterator[str]:
 
 def _folders(start: str) -> Iterator[str]:
     """Yields a folder and all below it, each once, as "a/"; "" is the working directory."""
-    waiting, seen = deque([start]), set()
+    waiting, entered = deque([start]), set()
     while waiting:
         folder = waiting.popleft()
-        if (real := os.path.realpath(folder)) in seen:
+        if (real := os.path.realpath(folder)) in entered:
             continue
-        seen.add(real)
+        entered.add(real)
         yield folder
         names = sorted(name for name in os.listdir(folder or ".") if not name.startswith("."))
         paths = [f"{folder}{name}" for name in names if os.path.isdir(f"{folder}{name}")]
@@ -94,8 +92,7 @@ def _folders(start: str) -> Iterator[str]:
 
 
 def _saved(folder: str) -> list[str]:
-    """Returns the Arrow files of a saved dataset, without what `map` and `filter` cached beside
-    them; none where a folder is no such dataset."""
+    """Returns the Arrow files of a saved dataset, if it is one, without those that are cached."""
     known = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
     if known and (_SPLITS in known or _STATE not in known):  # no state: of `load_dataset`'s cache
         described = read_json(os.path.join(folder, _SPLITS if _SPLITS in known else _INFO))
@@ -125,10 +122,10 @@ def size_and_version(path: str) -> tuple[int, int | str]:
     Raises OSError for one that is not there, and ValueError for what is no file.
     """
     if "://" not in path:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):  # whose reader would wait for its writer
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # whose reader would wait for its writer
             raise ValueError(f"{path} is a pipe, socket or device, expected a file.")
-        return found.st_size, found.st_mtime_ns
+        return status.st_size, status.st_mtime_ns
     filesystem, inner = fsspec.core.url_to_fs(path)
     info = filesystem.info(inner)
     known = (info.get(name) for name in ("ETag", "etag", "generation", "mtime", "created"))

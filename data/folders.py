@@ -53,10 +53,7 @@ class Folder:
         return self._files.cat_file(self._within(name))
 
     def ranges(self, wanted: Sequence[tuple[str, int, int]]) -> list[np.ndarray]:
-        """Returns u8[≤ end - start] for each (name, start, end): those bytes of a file.
-
-        They are fewer where the file ends earlier.
-        """
+        """Returns for each (name, start, end) those bytes of a file, u8[n], up to its end."""
         if self.is_local:
             return [self._map(name)[start:end] for name, start, end in wanted]
         files, starts, ends = zip(*((self._within(name), a, b) for name, a, b in wanted))

@@ -24,7 +24,7 @@ import itertools
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import getitem
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -98,8 +98,8 @@ def resolve(
     >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
     (('concatenate', True), ('whole', False))
 
-    Raises ValueError for a policy without the rows that the objective requires, or a
-    mixture of members with and without end-of-sequence of their own where rows are no stream.
+    Raises ValueError for a policy without the rows that the objective requires, or a mixture of
+    members with and without end-of-sequence of their own where rows are no stream.
     """
     suited = POLICIES[joint_rows([objective.rows])]
     if policy is None:
@@ -111,8 +111,8 @@ def resolve(
         )
     if mark_document_ends is None:
         members = members_of(objective)
-        marked = [m for m in members if _needs_ends(m.objective)]
         closing = [m for m in members if m.objective.closes_documents]
+        marked = [m for m in members if m.objective.rows == "stream" and m not in closing]
         if marked and closing and objective.rows != "stream":
             raise ValueError(
                 f"The member {marked[0].name!r} needs end-of-sequence after every document, and "
@@ -121,10 +121,6 @@ def resolve(
             )
         mark_document_ends = bool(marked)
     return policy, mark_document_ends
-
-
-def _needs_ends(objective: Objective) -> bool:
-    return objective.rows == "stream" and not objective.closes_documents
 
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:
@@ -141,15 +137,12 @@ def plan_packing(
 ) -> Packing:
     """Returns the packing of a run, with the limits of every member's rows from the row groups."""
     members = members_of(objective)
-    return Packing(
-        policy,
-        {
-            number: _limits(members[number].objective, layout, group, raw)
-            for group in groups
-            for number, raw in zip(group.members, group.raw_lengths)
-        },
-        column_of(objective),
-    )
+    limits = {
+        number: _limits(members[number].objective, layout, group, raw)
+        for group in groups
+        for number, raw in zip(group.members, group.raw_lengths)
+    }
+    return Packing(policy, limits, column_of(objective))
 
 
 def concatenation(groups: Sequence[RowGroup]) -> Packing:
@@ -262,11 +255,10 @@ class ShardReader:
     def reshard(
         self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
     ) -> None:
-        """Continues where the readers of another number of shards, of all of which these are the
-        states, were together: the pieces that wait are shared among the new shards, the oldest
-        first.
+        """Continues where readers of another number of shards, of which these are all states, were.
 
-        Raises ValueError as `restore`, and as `DocumentStream.reshard`.
+        The pieces that wait are shared among the new shards, the oldest first. Raises ValueError as
+        `restore`, and as `DocumentStream.reshard`.
         """
         by_age = itertools.zip_longest(*map(self._pieces_of, states))
         pieces = [piece for of_age in by_age for piece in of_age if piece is not None]
@@ -323,7 +315,7 @@ def columns_of(
 def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
     """Returns the rows padded to one length, as a batch."""
 
-    def padded(name: str) -> np.ndarray | None:
+    def padded(name: str) -> Any:
         columns = [getattr(row, name) for row in rows]
         if name in ("parts", "labels") and all(column is None for column in columns):
             return None
@@ -333,19 +325,8 @@ def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
                 filled[: column.size] = column
         return batch
 
-    return Row(
-        padded("tokens"),
-        padded("segments"),
-        np.asarray(members, np.int32),
-        padded("parts"),
-        padded("labels"),
-    )
-
-
-def rows_of(texts: Sequence[np.ndarray], members, length: int) -> Row:
-    """Returns rows padded to one length, each a single segment, or padding if it is empty."""
-    one_document = [PackedRow(x, np.ones(x.size, np.int32)) for x in texts]
-    return stacked(one_document, members, length)
+    columns = {name: padded(name) for name in PackedRow._fields}
+    return Row(member=np.asarray(members, np.int32), **columns)
 
 
 # --- policies: (pieces that wait, limits) -> the documents of one row ---------------------------
@@ -434,14 +415,16 @@ class _Waiting:
         self.replace([])
 
     def gather(self) -> bool:
-        """Reads until `pool` pieces or `POOL_TOKENS` wait, `at_least` pieces in any case; returns
-        whether there are any."""
-        while len(self._pieces) < self._at_least or (
-            len(self._pieces) < self._pool and self.tokens < POOL_TOKENS
-        ):
-            piece = next(self._source, None)
-            if piece is None:
-                break
+        """Reads until `pool` pieces or `POOL_TOKENS` wait, `at_least` pieces in any case.
+
+        Returns whether there are any.
+        """
+
+        def reads_on() -> bool:
+            pieces = len(self)
+            return pieces < self._at_least or (pieces < self._pool and self.tokens < POOL_TOKENS)
+
+        while reads_on() and (piece := next(self._source, None)) is not None:
             self._add(piece)
         return bool(self._pieces)
 
@@ -457,8 +440,7 @@ class _Waiting:
         return self._remove(i) if i >= 0 else None
 
     def unread(self, at_most: int) -> np.ndarray | None:
-        """Returns the next piece of the source, whose rest beyond `at_most` tokens waits; None
-        where `at_most` is 0 or the source has ended."""
+        """Returns the next piece of the source, whose rest beyond `at_most` tokens waits, if any."""
         piece = next(self._source, None) if at_most else None
         return None if piece is None else self._cut(piece, at_most)
 

@@ -82,11 +82,9 @@ def records(
     """Yields the documents of a file and its bad records, in order.
 
     Args:
-      file_range: of which file.
       document_of: the field or column that holds the text; or makes a document of a line's object
         or of a row. Plain text, and the text of a web page, is one as it is.
-      advance: called with the bytes of the file, as it lies on disk, that were read since the last
-        call.
+      advance: called with the number of bytes, as they lie on disk, read since the last call.
 
     Raises OSError for a file that cannot be opened, and ValueError where a package is missing.
     """
@@ -152,7 +150,7 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
             if packed == ".gz":
                 file = gzip.GzipFile(fileobj=file)
             elif packed == ".zst":
-                file = io.BufferedReader(_Zstd(file), _BUFFER)
+                file = io.BufferedReader(_Joined(_zstd_contents(file)), _BUFFER)
             yield file
         except ImportError as error:  # of a package for a format
             raise ValueError(
@@ -185,43 +183,42 @@ class _Counted(io.RawIOBase):
         return size
 
 
-class _Zstd(io.RawIOBase):
-    """What a zstd file holds, in one frame or several.
+def _zstd_contents(file: io.BufferedReader) -> Iterator[bytes]:
+    """Yields what a zstd file holds, in one frame or several.
 
     Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a
     file that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
     """
+    import zstandard
 
-    def __init__(self, file: io.BufferedReader):
-        import zstandard
+    frame, rest = None, b""
+    while packed := rest or file.read(1 << 14):
+        frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        try:
+            content = frame.decompress(packed)
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+        yield content
+        rest = frame.unused_data if frame.eof else b""
+        frame = None if frame.eof else frame
+    if frame:
+        raise EOFError("a zstd frame has no end")
 
-        self._file, self._zstandard = file, zstandard
-        self._frame: Any = None
-        self._rest = b""  # of what was read, behind a frame
-        self._content = memoryview(b"")
+
+class _Joined(io.RawIOBase):
+    """A file of these contents, one after another."""
+
+    def __init__(self, contents: Iterator[bytes]):
+        self._contents, self._left = contents, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, into: Any) -> int:
-        while not self._content:
-            packed = self._rest or self._file.read(1 << 14)
-            if not packed:
-                if self._frame:
-                    raise EOFError("a zstd frame has no end")
-                return 0
-            if not self._frame:
-                whole = self._zstandard.ZstdDecompressor(max_window_size=1 << 31)
-                self._frame = whole.decompressobj()
-            try:
-                self._content = memoryview(self._frame.decompress(packed))
-            except self._zstandard.ZstdError as error:
-                raise EOFError(str(error)) from error
-            self._rest = self._frame.unused_data if self._frame.eof else b""
-            self._frame = None if self._frame.eof else self._frame
-        taken = min(len(into), len(self._content))
-        into[:taken] = self._content[:taken]
-        self._content = self._content[taken:]
+        while not self._left and (content := next(self._contents, None)) is not None:
+            self._left = memoryview(content)
+        taken = min(len(into), len(self._left))
+        into[:taken], self._left = self._left[:taken], self._left[taken:]
         return taken
 
 
@@ -266,13 +263,9 @@ def json_lines(
     document_of: Callable[[Any], Any],
     kinds: type | tuple[type, ...] = dict,
 ) -> Iterator[Record | Bad]:
-    """Yields the documents of an open file of JSONL, and its bad lines, in order.
+    """Yields the documents of an open file of JSONL, and its bad lines, as `records`.
 
-    Args:
-      file: the file.
-      file_range: its name, and which of its lines.
-      document_of: makes a document of a line's value, as for `records`.
-      kinds: of values that a line may have.
+    A line's value is of one of `kinds`.
     """
     path, first, before = file_range.path, 0, None
     for number, at, line in lines(file, file_range.start, file_range.end):
@@ -294,9 +287,8 @@ def _value(line: bytes | None, kinds: type | tuple[type, ...]) -> Any:
     if not text:
         return None
     if text.startswith("["):
-        raise ValueError(
-            "got an array, expected a JSON object a line, as `jq -c '.[]'` writes them"
-        )
+        expected = "a JSON object a line, as `jq -c '.[]'` writes them"
+        raise ValueError(f"got an array, expected {expected}")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # also of numbers with too many digits
@@ -338,7 +330,7 @@ def check_is_text(text: str, what: str) -> None:
 
 
 def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) -> str:
-    """The document that a file is, whatever its name; `advance` as in `records`.
+    """Returns the document that a file is, whatever its name; `advance` as in `records`.
 
     Raises MalformedLine where it is none, and OSError where it cannot be opened.
     """
@@ -417,7 +409,7 @@ def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator
 
 def _main_text(page: bytes) -> str:
     """Returns the text of a web page without its menus, as FineWeb extracts it; "" for none."""
-    import trafilatura  # lxml and its friends, which no other format needs
+    import trafilatura  # and lxml, which no other format needs
 
     return trafilatura.extract(page, favor_precision=True, include_comments=False) or ""
 

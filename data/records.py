@@ -56,13 +56,8 @@ class DocumentArrays:
 
     def piece(self, i: int) -> Piece:
         columns, cut = self.columns[self.block[i]], slice(self.starts[i], self.ends[i])
-        parts, labels = columns.get("parts"), columns.get("labels")
-        return Piece(
-            columns["tokens"][cut].astype(np.int32),
-            bool(self.closed[i]),
-            None if parts is None else parts[cut].astype(np.int32),
-            None if labels is None else labels[cut].astype(np.int32),
-        )
+        values = {name: column[cut].astype(np.int32) for name, column in columns.items()}
+        return Piece(ends=bool(self.closed[i]), **values)
 
 
 _OF_PIECES = ("block", "starts", "ends", "closed")  # the fields of `DocumentArrays` of each piece
@@ -192,8 +187,6 @@ class RecordStream(DocumentStream):
     """
 
     def __init__(self, order: Shuffled, shard: int, num_shards: int):
-        if not 0 <= shard < num_shards:
-            raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
         self._order, self.shard, self.num_shards = order, shard, num_shards
         self.fingerprint = zlib.crc32(repr((order.records.fingerprint, order.seed)).encode())
         self._start([], 0)

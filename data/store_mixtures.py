@@ -41,8 +41,7 @@ def token_store(
             1 / temperature: 1 reads all equally often, large ones all stores equally much.
         seed: of the order of the documents.
 
-    Raises:
-        ValueError: what was got, what is expected, what to change.
+    Raises ValueError for rates that cannot be, and as `open_stores`.
     """
     del run_dir
     opened = open_stores(stores)

@@ -37,11 +37,9 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
 
     Args:
         path: the `.bin` or the `.ds`; what lies beside it says which program's it is.
-        ids: those of the vocabulary that it was tokenised with; `eos` is what ends a document in
-          it.
+        ids: those of the vocabulary that it was tokenised with; `eos` ends its documents.
 
-    Raises:
-        ValueError, FileNotFoundError: the file, what was got, what is expected.
+    Raises ValueError for a file of another kind or vocabulary, and FileNotFoundError for none.
     """
     check_token_ids(ids)
     if not os.path.exists(path):

@@ -59,8 +59,7 @@ class TokenStore:
 def open_store(path: str | os.PathLike) -> TokenStore:
     """Opens a token store; reads its description alone.
 
-    Raises ValueError for a folder that is no finished store, a damaged one, or one of another
-    version of the format.
+    Raises ValueError for a folder that is no finished store of this format, or a damaged one.
     """
     folder = Folder(path)
     try:

@@ -40,10 +40,12 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import MinLen
 
+from ..constraints import Count, Natural, check_settings, checked
 from ..objectives import TokenIds, check_token_ids
 from .corpus import Piece
 from .folders import Folder
@@ -54,7 +56,8 @@ STORE = "store.json"
 FORMAT = 2
 BLOCK_TOKENS = 1 << 20  # tokens after which a block of long records ends
 FILE_BYTES = 1 << 28  # of tokens; a file ends before the block that would exceed it
-COLUMNS = ("parts", "labels")  # of a `Piece`, beyond its tokens
+Column = Literal["parts", "labels"]  # of a `Piece`, beyond its tokens
+COLUMNS: tuple[Column, ...] = ("parts", "labels")
 
 
 class Counts(NamedTuple):
@@ -93,9 +96,7 @@ class StoreWriter:
 
     Args:
       path: the store's folder.
-      split: "train" or "heldout", or another name.
-      part: its number, from 0.
-      ids: those of the vocabulary.
+      split: "train", "heldout" or another name; `part` is a number, from 0.
       columns: "parts" or "labels", where every document has them; such documents are not cut.
       longest: tokens of the longest record, into which longer documents are cut; for held-out text
         2048, so that a few thousand tokens of it are of many documents. None: none is cut.
@@ -108,19 +109,15 @@ class StoreWriter:
         self,
         path: str | os.PathLike,
         split: str,
-        part: int,
+        part: Natural,
         ids: TokenIds,
         *,
-        columns: Sequence[str] = (),
-        longest: int | None = LONGEST,
+        columns: Sequence[Column] = (),
+        longest: Count | None = LONGEST,
     ):
+        settings = {"part": part, "columns": columns, "longest": longest}
+        check_settings(StoreWriter.__init__, settings, "StoreWriter.")
         check_token_ids(ids)
-        if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
-            raise ValueError(f"Got columns={columns!r}, expected a list of {list(COLUMNS)}.")
-        if (longest is not None and longest < 1) or part < 0:
-            raise ValueError(
-                f"Got longest={longest} and part={part}, expected 1 or more, and 0 or more."
-            )
         self._folder, self._name = Folder(path), f"{split}/{part:05d}"
         _check_unfinished(self._folder)
         self._ids, self._columns = ids, tuple(columns)
@@ -167,13 +164,11 @@ class StoreWriter:
     def add(self, piece: Piece | np.ndarray) -> None:
         """Adds a document, or the next piece of one; empty ones are left out."""
         piece = piece if isinstance(piece, Piece) else Piece(piece, True)
-        arrays = {name: np.asarray(getattr(piece, name)) for name in self._dtypes}
-        tokens = arrays["tokens"]
-        where = f"Document {self._documents} for {self._name}"
-        if any(array.shape != tokens.shape for array in arrays.values()) or any(
-            getattr(piece, name) is not None for name in COLUMNS if name not in self._columns
-        ):
-            shapes = {n: np.shape(x) for n, x in piece._asdict().items() if x is not None}
+        columns = {name: getattr(piece, name) for name in ("tokens", *COLUMNS)}
+        arrays = {name: np.asarray(x) for name, x in columns.items() if x is not None}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        where, tokens = f"Document {self._documents} for {self._name}", arrays["tokens"]
+        if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:
             raise ValueError(
                 f"{where}: got {shapes}, expected tokens and {list(self._columns) or 'nothing'} "
                 "beside them, of one length."
@@ -250,9 +245,10 @@ def is_sealed(path: str | os.PathLike) -> bool:
     return Folder(path).exists(STORE)
 
 
+@checked
 def seal(
     path: str | os.PathLike,
-    splits: Mapping[str, int],
+    splits: Annotated[Mapping[str, Count], MinLen(1)],
     *,
     about: Mapping[str, Any] | None = None,
     vocabulary: Sequence[str] = (),
@@ -262,7 +258,6 @@ def seal(
         seal("stores/mine", {"train": 8, "heldout": 8}, about={"files": "raw/*.jsonl"})
 
     Args:
-      path: the store's folder.
       splits: their numbers of parts.
       about: the source of the text and how it was made, as JSON values.
       vocabulary: the names of the vocabulary's files, which are in the folder already.
@@ -273,8 +268,6 @@ def seal(
     """
     folder = Folder(path)
     _check_unfinished(folder)
-    if not splits:
-        raise ValueError(f"Got no splits of {folder.path}, expected such as {{'train': 1}}.")
     if missing := [name for name in vocabulary if not folder.exists(name)]:
         raise ValueError(f"{folder.path} has no {', '.join(missing)}: write the vocabulary first.")
     for split, n in splits.items():
@@ -359,9 +352,7 @@ def _replacing(path: str | os.PathLike) -> Iterator[str]:
 
 
 def _check_number(folder: Folder, split: str, parts: int) -> None:
-    """Raises ValueError for no parts, and where parts were written that would be left out."""
-    if parts < 1:
-        raise ValueError(f"Got {parts} parts of {split!r} in {folder.path}, expected 1 or more.")
+    """Raises ValueError where parts were written that would be left out."""
     named = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
     if beyond := sorted(int(name[1]) for name in named if name and int(name[1]) >= parts):
         raise ValueError(

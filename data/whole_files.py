@@ -17,10 +17,7 @@ from typing import Any
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The value of a JSON file.
-
-    Raises OSError where there is none, and ValueError, naming it, where it is damaged.
-    """
+    """Returns the value of a JSON file. Raises OSError for none, ValueError for a damaged one."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
@@ -29,7 +26,7 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def damaged(path: str | os.PathLike, why: object) -> ValueError:
-    """An error that says which file of a directory cannot be read."""
+    """Returns an error that says which file of a directory cannot be read."""
     return ValueError(
         f"{os.fspath(path)} is damaged ({why}): bring it back from a copy, or start anew in "
         "another run directory."
@@ -37,7 +34,7 @@ def damaged(path: str | os.PathLike, why: object) -> ValueError:
 
 
 def checksum(path: str | os.PathLike) -> int:
-    """The CRC-32 of a file, which tells changed and permuted bytes."""
+    """Returns the CRC-32 of a file, which tells changed and permuted bytes."""
     value = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -59,10 +56,7 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file whole or not at all, also where several processes write it at once.
 
     Missing folders are made. A reader, or a process that is killed, finds the old file or the new
-    one.
-
-    Raises:
-        OSError: the folder cannot be written.
+    one. Raises OSError where the folder cannot be written.
     """
     folder, name = os.path.split(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)

@@ -5,6 +5,7 @@ others, as a duplicate's does, it has *passes* over all documents first. Then it
 datatrove `PipelineStep`, runs over the documents of each task, which a *share* of the source gave.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -50,16 +51,13 @@ class Source(NamedTuple):
     about: str  # in words
 
 
-class Dropped:
+class Dropped(contextlib.AbstractContextManager):
     """Keeps the first dropped documents of each rule, as an exclusion writer of datatrove."""
 
     def __init__(self, folder: str, rule: str):
         self._folder, self._rule = folder, rule
         self._kept: dict[str, list[dict[str, str]]] = {}
         self._rank = 0
-
-    def __enter__(self) -> "Dropped":
-        return self
 
     def write(self, document: Document, rank: int = 0) -> None:
         rule = self._rule or str(document.metadata.get(RULE, "dropped"))

@@ -74,9 +74,8 @@ def near_duplicates(
     )
 
     def passes(folder: str) -> list[Pass]:
-        hashes, pairs, found = (
-            os.path.join(folder, name) for name in ("signatures", "pairs", "found")
-        )
+        names = ("signatures", "pairs", "found")
+        hashes, pairs, found = (os.path.join(folder, name) for name in names)
         match = MinhashDedupBuckets(hashes, pairs, config=config, lines_to_buffer=1000)
         cluster = MinhashDedupCluster(pairs, found, config, lines_to_buffer=1000)
         return [

@@ -324,34 +324,30 @@ def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int =
             "filters.language.keep must be a list of ISO 639-1 codes such as ['en'], got "
             f"{keep!r}; known: {', '.join(sorted(codes))}."
         )
-    rule = _Languages(keep, confidence, characters)
+    rule = functools.partial(_is_of_languages, tuple(dict.fromkeys(keep)), confidence, characters)
     return Step("language", lambda folder, dropped: _Rule(rule, dropped))
 
 
-class _Languages:
-    """The rule of `language`; its models are loaded once in each worker."""
+@functools.cache
+def _detector() -> Any:
+    from lingua import LanguageDetectorBuilder
 
-    def __init__(self, keep: Sequence[str], confidence: float, characters: int):
-        self._keep = list(dict.fromkeys(keep))
-        self._confidence, self._characters = confidence, characters
-        self._detector: Any = None
+    # The mode for longer text, of 70 MB.
+    return LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
 
-    def __call__(self, text: str, metadata: dict) -> tuple[bool, str]:
-        if self._detector is None:
-            from lingua import LanguageDetectorBuilder
 
-            builder = LanguageDetectorBuilder.from_all_languages()
-            # The mode for longer text, of 70 MB.
-            self._detector = builder.with_low_accuracy_mode().build()
-        values = self._detector.compute_language_confidence_values(text[: self._characters])
-        confidence = {one.language.iso_code_639_1.name.lower(): one.value for one in values}
-        # lingua gives equal ones, as all are of a text of numbers, in another order each time.
-        likeliest = max(sorted(confidence), key=lambda code: confidence[code])
-        kept = sum(confidence[code] for code in self._keep) >= self._confidence
-        if not confidence[likeliest]:
-            return kept, "language_unsure"
-        metadata["language"] = likeliest
-        return kept, "language_unsure" if likeliest in self._keep else f"language_{likeliest}"
+def _is_of_languages(
+    keep: Sequence[str], confidence: float, characters: int, text: str, metadata: dict
+) -> tuple[bool, str]:
+    values = _detector().compute_language_confidence_values(text[:characters])
+    share = {one.language.iso_code_639_1.name.lower(): one.value for one in values}
+    # lingua gives equal ones, as all are of a text of numbers, in another order each time.
+    likeliest = max(sorted(share), key=lambda code: share[code])
+    kept = sum(share[code] for code in keep) >= confidence
+    if not share[likeliest]:
+        return kept, "language_unsure"
+    metadata["language"] = likeliest
+    return kept, "language_unsure" if likeliest in keep else f"language_{likeliest}"
 
 
 def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
@@ -379,21 +375,20 @@ class _Rule(BaseFilter):
 
     def __init__(self, function: Callable[[str, dict], Any], dropped):
         super().__init__(dropped)
-        self.function = function
+        self.function, self.rule = function, f"The rule {name_of(bound(function).function)}"
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
-        name = name_of(bound(self.function).function)
         try:
             outcome = self.function(doc.text, doc.metadata)
         except Exception as error:  # of any kind: it is a function of the user's
             raise ValueError(
-                f"The rule {name} raised {type(error).__name__} for {doc.id}: {error}."
+                f"{self.rule} raised {type(error).__name__} for {doc.id}: {error}."
             ) from error
         is_pair = isinstance(outcome, tuple) and len(outcome) == 2
         kept, reason = outcome if is_pair else (outcome, "")
         if not isinstance(kept, bool):
             raise ValueError(
-                f"The rule {name} returned {outcome!r} for {doc.id}: expected True to keep the text, "
+                f"{self.rule} returned {outcome!r} for {doc.id}: expected True to keep the text, "
                 "False, or (False, 'a reason')."
             )
         return True if kept else (False, reason or "rule")

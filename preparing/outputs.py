@@ -16,6 +16,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Piece
+from ..data.documents import UNCUT
 from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
 from ..tasks.vocabularies import VocabularySource, load_vocabulary
 from ..tasks.vocabularies.tokenization import batches
@@ -26,7 +27,6 @@ WRITTEN = (  # all that outputs write in OUT
     *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
     *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
 )
-HELDOUT_TOKENS = 2048  # of the longest held-out record, so that a few thousand tokens are of many
 _VOCABULARY_CHARACTERS = 30_000_000  # read at most to sample a vocabulary's training text from
 _BATCH_CHARACTERS = 1 << 20  # tokenised at a time
 
@@ -127,7 +127,7 @@ class _Tokenise(PipelineStep):
         held_out = held_out or {min(hashes, default=0)}
         with (
             StoreWriter(self.out, "train", rank, ids) as train,
-            StoreWriter(self.out, "heldout", rank, ids, longest=HELDOUT_TOKENS) as heldout,
+            StoreWriter(self.out, "heldout", rank, ids, longest=UNCUT) as heldout,
         ):
             texts = (document.text for document in data)
             for batch in batches(texts, characters=_BATCH_CHARACTERS):

@@ -97,14 +97,9 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
     stacks = [
         _stack(view, describe, row, name) for name in STACKS if f"{name}_input_tokens" in view.batch
     ]
-    return Example(
-        subject.name,
-        documents,
-        stacks,
-        _attentions(view, row),
-        _pools(view, row, subject.build(subject.ids)),
-        int(view.gives_loss[row].sum()),
-    )
+    attentions, pools = _attentions(view, row), _pools(view, row, subject.build(subject.ids))
+    with_loss = int(view.gives_loss[row].sum())
+    return Example(subject.name, documents, stacks, attentions, pools, with_loss)
 
 
 # --- hidden and predicted tokens, exactly, for any objective -------------------------------------
@@ -322,12 +317,12 @@ def _pools(view: ModelView, row: int, objective: Objective) -> list[Pool]:
         return []
     names = next((form.classes for form in objective.prompt_forms if form.classes), ())
     classes = any(n is not None for n in objective.heads.values())  # some head tells them apart
+
+    def words(label: int) -> str:
+        return f"class {label}" + (f", {names[label]}" if label < len(names) else "")
+
     columns = (view.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     return [
-        Pool(slot, _class(label, names) if classes else None, weight > 0)
+        Pool(slot, words(label) if classes else None, weight > 0)
         for slot, label, weight in zip(*columns)
     ]
-
-
-def _class(label: int, names: Sequence[str]) -> str:
-    return f"class {label}" + (f", {names[label]}" if label < len(names) else "")

@@ -13,8 +13,7 @@ BARS = 48  # of a histogram, at most
 
 
 def chart_of_noise(figures: NoiseFigures) -> str:
-    """The lengths of hidden spans, with their law where it is known, and where in a row they
-    are."""
+    """Returns the lengths of hidden spans, beside their law if it is known, and where they are."""
     panels = (_draw_spans, _draw_where)
     return drawn([functools.partial(draw, figures=figures) for draw in panels], WIDTH, height=2.1)
 
@@ -53,15 +52,8 @@ def _draw_spans(axes, figures: NoiseFigures) -> None:
     middles = edges + (sizes - 1) / 2
     axes.bar(middles, heights, color=FIRST, width=0.8 * sizes, label="hidden spans")
     if expected is not None:
-        axes.plot(
-            k[shown],
-            expected[shown] / expected.sum(),
-            color=SECOND,
-            marker="o",
-            markersize=3,
-            linewidth=1,
-            label="expected",
-        )
+        law = expected[shown] / expected.sum()
+        axes.plot(k[shown], law, "o-", color=SECOND, markersize=3, linewidth=1, label="expected")
         axes.legend(frameon=False, fontsize="small")
     mean = (k * counts).sum() / counts.sum()
     axes.set(title=f"Length of hidden spans: {mean:.2f} tokens on average", xlabel="tokens")

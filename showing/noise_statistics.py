@@ -53,8 +53,7 @@ def rows_of(tokens: np.ndarray, length: int, count: int) -> list[list[np.ndarray
 def measure_each(
     members: Iterable[ShownObjective], stream: np.ndarray, *, rows: int, **settings
 ) -> list[NoiseFigures]:
-    """Measures each member of a mixture on its share of `rows`, or 64; for `settings` see
-    `measure`."""
+    """Measures each member of a mixture on its share of `rows`, or 64 of them, as `measure`."""
     return [
         measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
         for member in members
@@ -85,9 +84,8 @@ def measure(
 def figures(
     subject: ShownObjective, view: ModelView, span_law=None, span_mean=None
 ) -> NoiseFigures:
-    hidden, predicted, left_out = (
-        marks(view) for marks in (hidden_tokens, predicted_tokens, left_out_tokens)
-    )
+    hidden, predicted = hidden_tokens(view), predicted_tokens(view)
+    left_out = left_out_tokens(view)
     text = np.maximum(np.sum(view.segments > 0), 1)
     used = np.maximum(text - left_out.sum(), 1)
     spans, expected = _spans(view, hidden, span_law, span_mean)
@@ -100,7 +98,7 @@ def figures(
         hidden=hidden.sum() / used,
         predicted=predicted.sum() / used,
         with_loss=view.gives_loss.sum() / text,
-        use=slots_used(view),
+        use=_slots_used(view),
         spans=spans,
         expected_spans=expected,
         hidden_at=_along(hidden, ~left_out),
@@ -108,24 +106,23 @@ def figures(
     )
 
 
-def slots_used(view: ModelView) -> dict[str, SlotUse]:
+def _slots_used(view: ModelView) -> dict[str, SlotUse]:
     used = {}
     for stack in STACKS:
-        if f"{stack}_segment_ids" in view.batch:
-            live = np.sum(view.batch[f"{stack}_segment_ids"] > 0, axis=1)
-            slots = view.batch[f"{stack}_segment_ids"].shape[1]
-            used[stack] = SlotUse(slots, float(live.mean()), int(live.min()), int(live.max()))
+        if (segments := view.batch.get(f"{stack}_segment_ids")) is not None:
+            live = np.sum(segments > 0, axis=1)
+            least, most = int(live.min()), int(live.max())
+            used[stack] = SlotUse(segments.shape[1], float(live.mean()), least, most)
     return used
 
 
 def _along(marks: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """f[BINS]: the share of marks among the tokens `of`, in each of as many stretches of the
-    row."""
+    """Returns f[BINS]: the share of marks among the tokens `of`, along the row."""
     bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
-    total, found = (
+    total, marked = (
         np.bincount(bin_of_slot, weights=x.sum(axis=0), minlength=BINS) for x in (of, marks)
     )
-    return found / np.maximum(total, 1)
+    return marked / np.maximum(total, 1)
 
 
 # --- spans ----------------------------------------------------------------------------------------
@@ -154,8 +151,7 @@ def composition_law(tokens: int, spans: int) -> np.ndarray:
         law[tokens] = 1.0
         return law
     for k in range(1, tokens - spans + 2):
-        ways = math.comb(tokens - k - 1, spans - 2)
-        law[k] = ways / math.comb(tokens - 1, spans - 1)
+        law[k] = math.comb(tokens - k - 1, spans - 2) / math.comb(tokens - 1, spans - 1)
     return law
 
 

@@ -152,16 +152,9 @@ def pattern(attention: AttentionPattern) -> str:
 
 
 def counted_on(stream: str, figures: Sequence[NoiseFigures]) -> str:
-    """
-    >>> counted_on("Python's library", figures)
-    "Counted over 1,000 rows of Python's library, one document each, of up to 512 encoder slots."
-    """
     rows, stack = sum(one.rows for one in figures), next(iter(figures[0].use))
-    slots = max(one.use[stack].slots for one in figures)
-    return (
-        f"Counted over {rows:,} rows of {stream}, one document each, of up to {slots:,} {stack} "
-        "slots."
-    )
+    slots = f"{max(one.use[stack].slots for one in figures):,} {stack} slots"
+    return f"Counted over {rows:,} rows of {stream}, one document each, of up to {slots}."
 
 
 def statistics(figures: Sequence[NoiseFigures]) -> str:

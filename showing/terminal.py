@@ -19,36 +19,23 @@ from .attention_pictures import picture
 from .examples import NO_SPAN, AttentionPattern, Example, Pool, Slot, StackView, Token
 
 COLOURS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
-KINDS = {
-    "sentinel": "bold reverse",
-    "text": "",
-    "kept": "underline",
-    "replaced": "bold red strike",
-    "other": "italic dim",
-    "left out": "dim strike",
-    "mask": "bold reverse",
-    "end": "bold dim",
-    "start": "bold dim",
-    "pad": "dim",
-    "cls": "bold reverse blue",
-    "sep": "bold reverse blue",
-    "mark": "bold reverse blue",
-    "mode": "bold reverse green",
+KINDS = {  # of tokens: their style, and their meaning where the legend explains them
+    "text": ("", ""),
+    "pad": ("dim", ""),
+    "sentinel": ("bold reverse", "stands for a hidden span"),
+    "mask": ("bold reverse", "hides a token or a span"),
+    "kept": ("underline", "predicted, left unchanged"),
+    "replaced": ("bold red strike", "replaced by another token"),
+    "other": ("italic dim", "from another text"),
+    "left out": ("dim strike", "neither given nor predicted"),
+    "cls": ("bold reverse blue", "opens a text or a pair of texts"),
+    "sep": ("bold reverse blue", "between texts or after them"),
+    "mark": ("bold reverse blue", "marks a part of the text"),
+    "mode": ("bold reverse green", "mode token: which denoiser"),
+    "start": ("bold dim", "start"),
+    "end": ("bold dim", "end"),
 }
-LEGEND = {
-    "sentinel": "stands for a hidden span",
-    "mask": "hides a token or a span",
-    "kept": "predicted, left unchanged",
-    "replaced": "replaced by another token",
-    "other": "from another text",
-    "left out": "neither given nor predicted",
-    "cls": "opens a text or a pair of texts",
-    "sep": "between texts or after them",
-    "mark": "marks a part of the text",
-    "mode": "mode token: which denoiser",
-    "start": "start",
-    "end": "end",
-}
+LEGEND = {kind: meaning for kind, (_, meaning) in KINDS.items() if meaning}
 PIXELS = 32  # of an attention pattern, a side
 RUNS = 24  # of a track, before it is cut
 FEW = 3  # values of a track, which are counted
@@ -150,7 +137,7 @@ def _count(number: int, noun: str) -> str:
 
 def style(token: Token) -> str:
     colour = "" if token.span == NO_SPAN else f" {COLOURS[token.span % len(COLOURS)]}"
-    return KINDS[token.kind] + colour
+    return KINDS[token.kind][0] + colour
 
 
 def flowing(tokens: Iterable[Token]) -> Text:

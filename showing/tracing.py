@@ -66,20 +66,16 @@ def trace(ids: TokenIds, slots: int) -> Tracing:
     def repeated(name: str) -> bytes:
         if not getattr(ids, name):
             return b""
-        flags = ids.flags(name)
-        return bitmap(
-            np.concatenate([flags[:first], np.tile(flags[first:last], slots), flags[last:]])
-        )
+        before, text, after = np.split(ids.flags(name), [first, last])
+        return bitmap(np.concatenate([before, np.tile(text, slots), after]))
 
     traced = TokenIds(
         size=ids.size + shift,
         text=(first, last + shift),
         **{name: moved(getattr(ids, name)) for name in ("pad", "eos", "bos", "mask", "cls", "sep")},
-        sentinels=tuple(map(moved, ids.sentinels)),
+        **{name: tuple(map(moved, getattr(ids, name))) for name in ("sentinels", "fim")},
         modes=tuple((name, moved(i)) for name, i in ids.modes),
-        fim=tuple(map(moved, ids.fim)),
-        word_starts=repeated("word_starts"),
-        sentence_ends=repeated("sentence_ends"),
+        **{name: repeated(name) for name in ("word_starts", "sentence_ends")},
     )
     return Tracing(ids, slots, check_token_ids(traced))
 

@@ -139,8 +139,8 @@ def test_parts_are_counted_as_they_were_written(tmp_path):
     write(tmp_path, [documents(3), [], documents(3)])
     for splits, said in [
         ({"train": 2}, "holds part 2, and 2 parts are to be counted, from 0: give {'train': 3}"),
-        ({"train": 0}, "Got 0 parts of 'train'"),
-        ({}, "Got no splits"),
+        ({"train": 0}, "splits must be a mapping to whole .* at least 1, .* got {'train': 0}"),
+        ({}, "splits must be a mapping to .*, not empty, got {}"),
     ]:
         with pytest.raises(ValueError, match=said):
             seal(tmp_path, splits)
@@ -150,9 +150,9 @@ def test_parts_are_counted_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     "settings, said",
     [
-        ({"columns": "labels"}, "columns='labels', expected a list of"),
-        ({"columns": ["text"]}, "columns=.'text'., expected a list of"),
-        ({"longest": 0}, "longest=0"),
+        ({"columns": "labels"}, "columns must be a list of 'parts' or 'labels', got 'labels'"),
+        ({"columns": ["text"]}, "columns must be a list of 'parts' or 'labels', got .'text'"),
+        ({"longest": 0}, "longest must be a whole number of at least 1 or None, got 0"),
     ],
 )
 def test_settings_of_a_writer_are_checked(tmp_path, settings, said):

@@ -10,7 +10,7 @@ import pytest
 
 from pretrax import models
 from pretrax.data.corpus import Piece
-from pretrax.data.packing import rows_of
+from pretrax.data.packing import PackedRow, stacked
 from pretrax.objectives import (
     batched,
     causal_lm,
@@ -139,7 +139,8 @@ def test_scores_equal_an_independent_numpy_computation():
         pieces = [tokens[i : i + raw] for i in range(0, len(tokens), raw)]
         pieces += [tokens[:0]] * (len(pieces) % 2)
         keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(pieces))
-        return keys, rows_of(pieces, np.full(len(pieces), member), group.row_length)
+        packed = [PackedRow(piece, np.ones(piece.size, np.int32)) for piece in pieces]
+        return keys, stacked(packed, np.full(len(pieces), member), group.row_length)
 
     for member, score in enumerate(scores()):
         counts = []
