@@ -116,6 +116,12 @@ def _in_bucket(pattern: str) -> list[str]:
     return sorted(filesystem.unstrip_protocol(one) for one in paths)
 
 
+def versions_of(paths: Iterable[str]) -> list[tuple[str, int, str]]:
+    """Returns path, bytes and version of each file, as `size_and_version`, and raises as that."""
+    known = ((path, *size_and_version(path)) for path in paths)
+    return [(path, size, str(version)) for path, size, version in known]
+
+
 def size_and_version(path: str) -> tuple[int, int | str]:
     """Returns the bytes of a file, and a value that changes when the file does.
 

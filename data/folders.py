@@ -44,10 +44,6 @@ class Folder:
             return []
         return sorted(posixpath.basename(file) for file in listed)
 
-    def size(self, name: str) -> int:
-        """Returns the bytes of a file."""
-        return self._files.size(self._within(name))
-
     def read(self, name: str) -> bytes:
         """Returns the content of a file. Raises FileNotFoundError where there is none."""
         return self._files.cat_file(self._within(name))

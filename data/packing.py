@@ -201,6 +201,7 @@ class ShardReader:
         rows_of_a_step: int = 1,
     ):
         self._stream, self._column = stream, column
+        self._names = ["waiting"] + ([f"waiting_{column}"] if column else [])  # in a state
         self._ends = end_of_document is not None
         documents = iter(stream.next_document, None)
         pieces = (columns_of(piece, end_of_document, column) for piece in documents)
@@ -237,8 +238,8 @@ class ShardReader:
         stream = {f"stream.{k}": np.array(v) for k, v in self._stream.state().items()}
 
         def state() -> dict[str, np.ndarray]:
-            nothing = np.zeros((len(self._columns()), 0), np.int32)
-            waiting = dict(zip(self._columns(), np.concatenate([nothing, *pieces], axis=1)))
+            nothing = np.zeros((len(self._names), 0), np.int32)
+            waiting = dict(zip(self._names, np.concatenate([nothing, *pieces], axis=1)))
             lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
             return waiting | {"waiting_lengths": lengths, "order": np.array(ORDER)} | stream
 
@@ -271,11 +272,8 @@ class ShardReader:
                 "It was saved by another version of pretrax, which read the rows of a step in "
                 "another order. Continue this run with that version, or start a new run directory."
             )
-        columns = np.stack([state[name] for name in self._columns()])
+        columns = np.stack([state[name] for name in self._names])
         return np.split(columns, np.cumsum(state["waiting_lengths"]), axis=1)[:-1]
-
-    def _columns(self) -> list[str]:
-        return ["waiting"] + ([f"waiting_{self._column}"] if self._column else [])
 
 
 def columns_of(
@@ -419,14 +417,12 @@ class _Waiting:
 
         Returns whether there are any.
         """
-
-        def reads_on() -> bool:
-            pieces = len(self)
-            return pieces < self._at_least or (pieces < self._pool and self.tokens < POOL_TOKENS)
-
-        while reads_on() and (piece := next(self._source, None)) is not None:
+        pieces, least, most = self._pieces, self._at_least, self._pool
+        while len(pieces) < least or (len(pieces) < most and self.tokens < POOL_TOKENS):
+            if (piece := next(self._source, None)) is None:
+                break
             self._add(piece)
-        return bool(self._pieces)
+        return bool(pieces)
 
     def oldest(self, at_most: int) -> np.ndarray:
         """Removes the oldest piece; its rest beyond `at_most` tokens waits as the youngest."""

@@ -92,7 +92,7 @@ def _megatron(path: str) -> tuple[np.ndarray, np.ndarray]:
             f"{_index_of(path)} cannot be read ({error}): expected an index of Megatron-Core's "
             "IndexedDataset of integer ids."
         ) from error
-    return _mapped(path, dtype, after[-1]), _without_empty(after[firsts[1:]])
+    return _mapped(path, dtype, after[-1]), after[firsts[1:]]
 
 
 def _nanogpt(path: str, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +123,7 @@ def _datatrove(path: str) -> tuple[np.ndarray, np.ndarray]:
             f"tokens of its {size:,} bytes."
         )
     dtype = np.dtype("<u2" if size // ends[-1] == 2 else "<u4")
-    return _mapped(path, dtype, ends[-1]), _without_empty(ends)
+    return _mapped(path, dtype, ends[-1]), ends
 
 
 def _mapped(path: str, dtype: np.dtype, tokens: int) -> np.ndarray:
@@ -134,10 +134,6 @@ def _mapped(path: str, dtype: np.dtype, tokens: int) -> np.ndarray:
             "empty or cut short."
         )
     return np.asarray(np.memmap(path, dtype, mode="r"))  # slices of a memmap take longer
-
-
-def _without_empty(ends: np.ndarray) -> np.ndarray:
-    return ends[np.diff(ends, prepend=0) > 0]
 
 
 def _check_tokens(tokens: np.ndarray, ids: TokenIds, path: str) -> None:

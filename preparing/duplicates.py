@@ -21,17 +21,14 @@ from datatrove.utils.hashing import HashConfig, create_hash_func
 from datatrove.utils.text import ngrams, simplify_text
 
 from ..constraints import Count, checked
-from ..data.finding import find_files, size_and_version
+from ..data.finding import find_files, versions_of
 from ..data.reading import FileRange, good, records
 from .blocks import Dropped, Pass, Step
 from .words import WORDS
 
 
 def exact_duplicates() -> Step:
-    """Keeps one of documents with the same text, by a hash of 64 bits.
-
-    Drops the others as `duplicate`.
-    """
+    """Keeps one of documents with the same text, by a 64-bit hash; drops others as `duplicate`."""
     config = ExactDedupConfig(content_getter=_text)
 
     def passes(folder: str) -> list[Pass]:
@@ -55,7 +52,7 @@ def near_duplicates(
 ) -> Step:
     """Keeps one of documents that share most of their n-grams, by MinHash (Broder 1997).
 
-    Two documents that share a share s of their n-grams (Jaccard) are found with probability
+    Drops the others as `near_duplicate`. Two documents that share a share s of their n-grams (Jaccard) are found with probability
     1 - (1 - s^hashes)^buckets: .92 at s = .8 and .56 at .7 for the settings of FineWeb, which are
     the defaults. Of documents linked by such pairs, one is kept. Texts are compared in lower case,
     without punctuation and accents, with every number as 0; those of fewer than `n_gram` words are
@@ -63,11 +60,8 @@ def near_duplicates(
 
     Args:
       n_gram: words of an n-gram.
-      buckets, hashes_per_bucket: groups of hashes; a pair is found where all of one group are
-      equal.
+      buckets, hashes_per_bucket: groups of hashes, of which all are equal where a pair is found.
       seed: of the hash functions.
-
-    Drops the others as `near_duplicate`.
     """
     config = MinhashConfig(
         n_grams=n_gram, num_buckets=buckets, hashes_per_bucket=hashes_per_bucket, seed=seed
@@ -96,29 +90,26 @@ def near_duplicates(
 def decontaminate(
     *, files: str | Sequence[str], text_field: str = "text", n_gram: Count = 12
 ) -> Step:
-    """Drops documents that share an n-gram of words with evaluation texts.
+    """Drops documents that share an n-gram of words with evaluation texts, as `contaminated`.
 
     Args:
       files: those texts, in any format that `sources.files` reads.
       text_field: of JSONL, Parquet and Arrow.
-      n_gram: words that both have in a row.
+      n_gram: words that both have in a row; texts of fewer are looked for nowhere.
 
-    Drops documents as `contaminated`.
-
-    Texts of fewer words are looked for nowhere. Raises ValueError where no text has an n-gram, for
-    one that is malformed, and as `sources.files`.
+    Raises ValueError where no text has an n-gram, for a malformed one, and as `sources.files`.
     """
     config = NGramsDecontConfig(n_grams=n_gram)
-    known = {path: size_and_version(path) for path in find_files(files)}
+    paths = find_files(files)
 
     def passes(folder: str) -> list[Pass]:
-        return [Pass("index", [_Index(folder, list(known), text_field, config)], tasks=1)]
+        return [Pass("index", [_Index(folder, paths, text_field, config)], tasks=1)]
 
     return Step(
         "decontaminate",
         lambda folder, dropped: NGramsDecontFilter(folder, config, dropped, language=WORDS),
         passes,
-        version=[(path, size, str(version)) for path, (size, version) in known.items()],
+        version=versions_of(paths),
     )
 
 
@@ -129,7 +120,7 @@ def _text(document: Document) -> str:
 class _Index(NGramsDecontFilter):
     """Writes the hashes of all n-grams of texts where `NGramsDecontFilter` reads them.
 
-    datatrove's own indexer needs the package lighteval, also for texts that are given.
+    datatrove's own indexer needs the package lighteval, whatever the texts.
     """
 
     type, name = "Index", "n-grams"

@@ -110,12 +110,9 @@ def ray(
 def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> None:
     """Runs what is not complete of an executor's tasks, and waits for all.
 
-    Args:
-      executor: of `local`, `slurm` or `ray`.
-      advance: called with numbers of tasks as they are completed, those that were before included.
-
-    Raises what a task raised on this machine; ValueError for a worker that died, and for jobs that
-    ended before their tasks.
+    Calls `advance` with numbers of tasks as they are completed, first with that of those that were.
+    Raises what a task raised on this machine, and ValueError for a worker that died, and for jobs
+    that ended before their tasks.
     """
     waiting = executor.get_incomplete_ranks()
     advance(executor.world_size - len(waiting))
@@ -142,8 +139,7 @@ def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> Non
 
 
 def _is_running(executor: PipelineExecutor) -> bool:
-    """Whether jobs that an executor has submitted wait or run; Ray's `run` has waited for its
-    own."""
+    """Returns whether submitted jobs wait or run; Ray's `run` has waited for its own."""
     job = getattr(executor, "job_id", None)
     if job is None:
         return False

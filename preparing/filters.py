@@ -42,9 +42,6 @@ _BLANK_LINES = re.compile(r"\n{4,}")
 def clean() -> Step:
     r"""Mends what is no text: control characters, byte order marks, line ends, runs of blank lines.
 
-    >>> cleaned("a\x00b  \r\nc\n\n\n\n\n\nd\n")
-    'ab\nc\n\n\nd'
-
     Line ends become "\n" without spaces before them, more than two blank lines become two, and a
     text has no blank lines around it. Indentation stays. Drops what is then `empty`.
     """
@@ -52,7 +49,11 @@ def clean() -> Step:
 
 
 def cleaned(text: str, metadata: dict | None = None) -> str:
-    """Returns the text as `clean` leaves it."""
+    r"""Returns the text as `clean` leaves it.
+
+    >>> cleaned("a\x00b  \r\nc\n\n\n\n\n\nd\n")
+    'ab\nc\n\n\nd'
+    """
     text = _LINE_END.sub("\n", _CONTROL.sub("", text))
     return _BLANK_LINES.sub("\n\n\n", text).strip("\n").rstrip()
 
@@ -62,10 +63,7 @@ def personal_data(*, emails: bool = True, public_ips: bool = True) -> Step:
 
     As FineWeb does (arXiv:2406.17557, section 3.5), with one replacement of each kind.
 
-    Args:
-      emails: whether to replace e-mail addresses.
-      public_ips: whether to replace IP addresses that are routed in the internet; others tell of
-        nobody.
+    IP addresses that are not routed in the internet stay: they tell of nobody.
     """
     replace = functools.partial(
         _without_personal_data,

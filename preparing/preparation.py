@@ -53,8 +53,8 @@ def read_preparation(
 
         read_preparation([], ["FILES = 'raw/*.jsonl'", "OUT = 'stores/mine'"])
 
-    Raises ValueError for what cannot be read, a field that is missing, a binding that nothing uses,
-    and where the extra `prepare` is not installed.
+    Raises ValueError for settings that are wrong, missing or unused, and without the extra
+    `prepare`.
     """
     if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
         raise ValueError(

@@ -22,12 +22,8 @@ def repositories_in(
 ) -> dict[str, tuple[str, ...]]:
     """Returns the folders that match, in order, with the paths below them of files that do.
 
-    Args:
-      folders: paths or glob patterns, a list or separated by commas.
-      files: patterns below each folder, likewise.
-
-    Raises FileNotFoundError for a pattern that no folder matches, and where no folder has such a
-    file.
+    Arguments are as of `sources.repositories`. Raises FileNotFoundError for a pattern that no
+    folder matches, and where no folder has such a file.
     """
     paths_of: dict[str, tuple[str, ...]] = {}
     for pattern in listed(folders):
@@ -47,11 +43,9 @@ def repositories_in(
 
 
 def documents(folder: str, paths: Sequence[str], header: str) -> Iterator[Document | Bad]:
-    """Yields the document of a repository, after the files of it that are no text.
+    """Yields the document of these files of a repository, after those that are no text.
 
-    Args:
-      folder, paths: which files.
-      header: what stands before each file: a text with "{path}" and "{repository}".
+    Before each file stands `header`, a text with "{path}" and "{repository}".
     """
     name = os.path.basename(os.path.abspath(folder))
     texts: dict[str, str] = {}

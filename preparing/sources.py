@@ -16,7 +16,7 @@ from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import Count, checked
-from ..data.finding import find_files, size_and_version
+from ..data.finding import find_files, size_and_version, versions_of
 from ..data.reading import JSONL_SUFFIXES, Bad, FileRange, Record, malformed, records
 from .blocks import Dropped, Source
 from .repositories import documents, repositories_in
@@ -38,17 +38,15 @@ def files(
       files: paths or glob patterns (`**` for any depth), a list or separated by commas; with a
         protocol, such as s3://, in a bucket; a folder that Hugging Face's `datasets` saved.
       text_field: the field or column that holds the text; the others are the document's metadata.
-      on_malformed: "error" ends at the first record that cannot be read, "skip" counts and shows
-        them.
+      on_malformed: "error" ends at the first record that cannot be read, "skip" counts them.
       task_bytes: of files that one task reads; more where there would be more than 512 tasks.
 
     Raises ValueError and FileNotFoundError for patterns by which no file can be read.
     """
-    known = {path: size_and_version(path) for path in find_files(files)}
-    sizes = {path: size for path, (size, _) in known.items()}
-    version = [(path, size, str(version)) for path, (size, version) in known.items()]
+    versions = versions_of(find_files(files))
+    sizes = {path: size for path, size, _ in versions}
     read = functools.partial(documents_of_file, text_field, on_malformed)
-    return _source(read, version, sizes, task_bytes, "file" if len(sizes) == 1 else "files")
+    return _source(read, versions, sizes, task_bytes, "file" if len(sizes) == 1 else "files")
 
 
 @checked
@@ -68,10 +66,9 @@ def repositories(
 
     Args:
       folders: paths or glob patterns of folders, such as "repos/*", a list or separated by commas.
-      files: patterns below each folder, a list or separated by commas; compressed files are
-        unpacked.
+      files: patterns below each folder, likewise; compressed files are unpacked.
       header: what stands before each file: a text with "{path}" and "{repository}".
-      on_malformed: "error" ends at the first file that is no text, "skip" counts and shows them.
+      on_malformed: "error" ends at the first file that is no text, "skip" counts them.
       task_bytes: of files that one task reads; more where there would be more than 512 tasks.
 
     Raises ValueError for a header with other names, and FileNotFoundError for a pattern that
@@ -85,18 +82,16 @@ def repositories(
             '"{path}" and "{repository}" alone in braces.'
         ) from error
     paths_of = repositories_in(folders, files)
-    known = {
-        (folder, path): size_and_version(os.path.join(folder, path))
-        for folder, paths in paths_of.items()
-        for path in paths
-    }
+    version: list[Any] = [header]
     sizes = dict.fromkeys(paths_of, 0)
-    for (folder, _), (size, _) in known.items():
-        sizes[folder] += size
-    files_read = [(*path, size, str(version)) for path, (size, version) in known.items()]
+    for folder, paths in paths_of.items():
+        for path in paths:
+            size, changed = size_and_version(os.path.join(folder, path))
+            sizes[folder] += size
+            version.append((folder, path, size, str(changed)))
     read = functools.partial(_documents_of_repository, paths_of, header, on_malformed)
     noun = "repository" if len(sizes) == 1 else "repositories"
-    return _source(read, [header, *files_read], sizes, task_bytes, noun)
+    return _source(read, version, sizes, task_bytes, noun)
 
 
 def _source(
@@ -156,8 +151,7 @@ def _judged(
 ) -> Iterator[Document | Bad]:
     """Yields documents and bad records, a document without text as a bad one.
 
-    Raises MalformedLine at the first malformed record where `on_malformed`, a setting of the
-    function `source`, is "error".
+    Raises MalformedLine at the first bad one where `on_malformed`, a setting of `source`, says so.
     """
     for one in found:
         if isinstance(one, Bad) and on_malformed == "error":

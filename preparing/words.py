@@ -4,8 +4,7 @@ import re
 
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-# Scripts that write no spaces: kana, Han, Thai, Lao, Khmer, Burmese. Each character counts as a
-# word.
+# Kana, Han, Thai, Lao, Khmer, Burmese: scripts without spaces, of which a character is a word.
 _UNSPACED = (
     "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f"
 )
@@ -15,8 +14,7 @@ _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*(?:\s+|$)|[。！�
 
 
 class Words(WordTokenizer):
-    """Words are what stands between spaces, as Gopher's rules count them (arXiv:2112.11446, table
-    A1).
+    """What stands between spaces, as Gopher's rules count words (arXiv:2112.11446, table A1).
 
     >>> Words().word_tokenize("It's 3.5 km, 東京")
     ["It's", '3.5', 'km,', '東', '京']

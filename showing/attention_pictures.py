@@ -8,9 +8,8 @@ from .examples import AttentionPattern
 def picture(attention: AttentionPattern, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the pattern scaled down to at most `most` pixels a side, queries as rows.
 
-    Returns:
-      share f[rows, columns]: the share of a pixel's query-key pairs that attend.
-      documents i32[rows]: the document of a row's first query.
+    That is f[rows, columns], the share of a pixel's query-key pairs that attend, and i32[rows], the
+    document of a row's first query.
 
     >>> causal = AttentionPattern("decoder", np.array([[0, 0, 0], [1, 2, 3]]), 3, np.ones(3, int))
     >>> picture(causal, 8)[0]
@@ -41,8 +40,7 @@ def rectangles(attention: AttentionPattern) -> list[tuple[int, int, int, int, in
     if not rows.size:
         return []
     first = np.flatnonzero(np.append(True, np.any(np.diff(rows, axis=1) != 0, axis=0)))
-    last = np.append(first[1:], rows.shape[1])
-    return [
-        (int(start), int(a), int(end - start), int(b - a), int(document))
-        for a, b, (start, end, document) in zip(first, last, rows[:, first].T)
-    ]
+    queries = np.diff(np.append(first, rows.shape[1]))
+    start, end, document = rows[:, first]
+    found = np.stack([start, first, end - start, queries, document], axis=1)
+    return [tuple(one) for one in found.tolist()]

@@ -19,10 +19,7 @@ class Choice(NamedTuple):
     mean_span_length: float | None = None  # where the objective is given one
 
     def facts(self, layout: str) -> list[str]:
-        """Lines of the heading: what it is good for, its model, its paper.
-
-        Where it is shown on another layout than that of its paper, they say so.
-        """
+        """Returns lines of the heading: what it is good for, its model, its paper."""
         if self.entry is None:
             return []
         published = layout_of(self.entry)

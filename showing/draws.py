@@ -49,7 +49,7 @@ def shortened(document: np.ndarray, members: Sequence[ShownObjective], slots: in
 def prepared(
     documents: Sequence[np.ndarray], objective: Objective, ids: TokenIds, mark_document_ends: bool
 ) -> list[np.ndarray]:
-    """Documents as training gives them to the objective.
+    """Returns documents as training gives them to the objective.
 
     Of an objective of two parts each document is cut into two, with a separator between them;
     of others end-of-sequence closes each document if `mark_document_ends`.

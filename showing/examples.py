@@ -1,6 +1,7 @@
 """One row, token by token: each token's kind, its slot in the raw row, and its prediction."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -115,10 +116,7 @@ def hidden_tokens(view: ModelView) -> np.ndarray:
 
 
 def left_out_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: tokens that are neither given nor predicted.
-
-    Such as the rest of a document after A, where B is another text.
-    """
+    """Returns bool[rows, L]: tokens neither given nor predicted, as after A if B is another text."""
     return _absent(view) & ~predicted_tokens(view)
 
 
@@ -234,27 +232,17 @@ def surfaces(reader: Reader, tokens) -> list[str]:
     """
     tokens = [int(t) for t in tokens]
     texts: list[str] = []
-    at = 0
-    while at < len(tokens):
-        end = at
-        while end < len(tokens) and end < at + 64 and _is_part(reader, tokens[end]):
-            end += 1
-        if end == at:
-            texts.append(reader.names.get(tokens[at]) or reader.surface(tokens[at]))
-            at += 1
+    while len(texts) < len(tokens):
+        token, *after = tokens[len(texts) : len(texts) + 4]
+        if token in reader.names or "\ufffd" not in reader.decode([token]):
+            texts.append(reader.names.get(token) or reader.surface(token))
             continue
-        while at < end:  # runs of parts that make whole characters
-            whole = next(
-                (k for k in range(1, 5) if "\ufffd" not in reader.decode(tokens[at : at + k])), 1
-            )
-            whole = min(whole, end - at)
-            texts += [reader.decode(tokens[at : at + whole]), *[""] * (whole - 1)]
-            at += whole
+        # A part of a character: as many tokens as make it whole, or this one alone.
+        parts = [token, *itertools.takewhile(lambda t: t not in reader.names, after)]
+        counts = range(2, len(parts) + 1)
+        whole = next((k for k in counts if "\ufffd" not in reader.decode(parts[:k])), 1)
+        texts += [reader.decode(parts[:whole]), *[""] * (whole - 1)]
     return texts
-
-
-def _is_part(reader: Reader, token: int) -> bool:
-    return token not in reader.names and "\ufffd" in reader.decode([token])
 
 
 # --- stacks ---------------------------------------------------------------------------------------

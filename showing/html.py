@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
-# v0 … v7: of series that are told apart by colour; after Okabe and Ito (2008), for all kinds of
-# eyes.
+# v0 … v7: colours of series; after Okabe and Ito (2008), for all kinds of eyes.
 STYLE = """
 :root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
   --line:#dcdfe6; --first:#3f6fd9; --second:#d9622b; --chip:#eceef3;
@@ -65,11 +64,7 @@ pre { white-space:pre-wrap; overflow-wrap:anywhere; font-size:12px; background:v
 def document(title: str, facts: Iterable[str], body: str, made_by: str, style: str = "") -> str:
     """Returns a page, light and dark, that fetches nothing.
 
-    Args:
-      title, facts: as text; a line each.
-      body: HTML, as of the functions below.
-      made_by: HTML, at its end.
-      style: CSS after that of all pages.
+    `title` and `facts`, a line each, are text, `body` and `made_by`, at the end, HTML.
     """
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

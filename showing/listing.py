@@ -26,11 +26,7 @@ def objectives_table(width: int) -> Table:
     for heading in ("attention", "good for", "paper") if wide else ("good for",):
         table.add_column(heading)
     for name, entry in CATALOGUE.items():
-        table.add_row(
-            name,
-            " ".join(short for short, long in ALIASES.items() if long == name),
-            str(entry.loss_slots),
-            ARCHITECTURES[entry.architecture],
-            *((entry.attention, entry.good_for, entry.paper) if wide else (entry.good_for,)),
-        )
+        shorts = " ".join(short for short, long in ALIASES.items() if long == name)
+        more = (entry.attention, entry.good_for, entry.paper) if wide else (entry.good_for,)
+        table.add_row(name, shorts, str(entry.loss_slots), ARCHITECTURES[entry.architecture], *more)
     return table

@@ -129,7 +129,7 @@ def _along(marks: np.ndarray, of: np.ndarray) -> np.ndarray:
 
 
 def span_lengths(hidden: np.ndarray) -> list[np.ndarray]:
-    """The lengths of the runs of hidden tokens of each row.
+    """Returns the lengths of the runs of hidden tokens of each row.
 
     >>> span_lengths(np.array([[True, True, False, True]]))
     [array([2, 1])]
@@ -173,13 +173,12 @@ def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
         masks = np.sum((tokens == view.tracing.plain.mask) & (view.features["inputs_segments"] > 0))
         counts[0] = max(int(masks) - counts.sum(), 0)
         return counts, masks * poisson_law(mean or 3.0, counts.size)
-    if law == "composition":
-        rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)
-        if max((spans for _, spans in rows), default=1) == 1:
-            return counts, None  # nothing is split
-        expected = np.zeros(max(noise for noise, _ in rows) + 1)
-        for (noise, spans), times in rows.items():
-            expected[: noise + 1] += times * spans * composition_law(noise, spans)
-        size = max(counts.size, expected.size)
-        return tuple(np.pad(x, (0, size - x.size)) for x in (counts, expected))
-    return counts, None
+    rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)
+    nothing_is_split = max((spans for _, spans in rows), default=1) == 1
+    if law is None or nothing_is_split:
+        return counts, None
+    expected = np.zeros(max(noise for noise, _ in rows) + 1)
+    for (noise, spans), times in rows.items():
+        expected[: noise + 1] += times * spans * composition_law(noise, spans)
+    size = max(counts.size, expected.size)
+    return tuple(np.pad(x, (0, size - x.size)) for x in (counts, expected))

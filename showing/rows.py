@@ -57,10 +57,9 @@ class ModelView(NamedTuple):
         return self.tokens.shape[1]
 
     def read(self, traced, row: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns plain tokens, and slots in their own row; those of the partner begin at `length`.
+        """Returns the plain tokens of i32[rows, n], or of i32[n] of one row, and their slots in it.
 
-        Args:
-          traced: i32[rows, n]; or i32[n] of the one row that is named.
+        Slots of the partner begin at `length`.
         """
         tokens, slots = self.tracing.read(traced)
         number = np.arange(len(self.tokens))[:, None] if row is None else row
@@ -101,9 +100,8 @@ def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed:
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
 
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
-    slots that the longest takes. Where the objective reads parts, a document has two, of about the
-    same length (`halves`); where it reads labels, all are 0. If the subject is a mixture as a
-    whole, its members take turns.
+    slots that the longest takes. A document has two parts (`halves`) where the objective reads
+    parts, and the label 0. The members of a mixture take turns.
     """
     L = max(sum(map(len, row)) for row in rows)
     tokens, segments = np.zeros((2, len(rows), L), np.int32)

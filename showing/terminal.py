@@ -210,10 +210,7 @@ def compact(values: Sequence[int] | np.ndarray, most: int = RUNS) -> str:
 
 
 def pool_words(pool: Pool) -> str:
-    """
-    >>> pool_words(Pool(slot=4, label="class 1, swapped", counts=True))
-    'slot 4: class 1, swapped'
-    """
+    """Returns such as "slot 4: class 1, swapped"."""
     if not pool.counts:
         return "one without a loss"
     return f"slot {pool.slot}" + ("" if pool.label is None else f": {pool.label}")

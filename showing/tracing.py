@@ -27,7 +27,7 @@ class Tracing(NamedTuple):
         tokens, slots = np.broadcast_arrays(tokens, slots)
         first, last = self.plain.text
         is_text = (tokens >= first) & (tokens < last)
-        moved = np.where(tokens >= last, tokens + _shift(self.plain, self.slots), tokens)
+        moved = np.where(tokens >= last, tokens + self.ids.size - self.plain.size, tokens)
         return np.where(is_text, tokens + slots * (last - first), moved).astype(np.int32)
 
     def read(self, traced) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +37,7 @@ class Tracing(NamedTuple):
         kinds = self.plain.text[1] - self.plain.text[0]
         is_text = (traced >= first) & (traced < last)
         tokens = np.where(is_text, first + (traced - first) % kinds, traced)
-        tokens = np.where(traced >= last, traced - _shift(self.plain, self.slots), tokens)
+        tokens = np.where(traced >= last, traced - self.ids.size + self.plain.size, tokens)
         return tokens, np.where(is_text, (traced - first) // kinds, NOWHERE)
 
 
@@ -58,7 +58,7 @@ def trace(ids: TokenIds, slots: int) -> Tracing:
             "by token: lower --length."
         )
     first, last = ids.text
-    shift = _shift(ids, slots)
+    shift = (slots - 1) * (last - first)  # by which special ids above the text range move up
 
     def moved(i):
         return i if i is None or i < last else i + shift
@@ -78,8 +78,3 @@ def trace(ids: TokenIds, slots: int) -> Tracing:
         **{name: repeated(name) for name in ("word_starts", "sentence_ends")},
     )
     return Tracing(ids, slots, check_token_ids(traced))
-
-
-def _shift(plain: TokenIds, slots: int) -> int:
-    """Returns the distance by which special ids above the text range move up."""
-    return (slots - 1) * (plain.text[1] - plain.text[0])
