@@ -1,8 +1,7 @@
 """The data of a run, independent of its source: `Corpus`, its streams and documents.
 
-`tasks.corpora` (text files, token stores, Python's own library), `tasks.seqio.seqio_corpora`
-(SeqIO) and `data.store_mixtures` (token stores, as ids alone) each provide functions that return a
-`Corpus`; a run names one of them.
+A run names a function that returns its `Corpus`: one of `tasks.corpora`, of
+`tasks.seqio.seqio_corpora`, or of `data.store_mixtures`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,8 +40,8 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
 class DocumentStream(Protocol):
     """An endless, deterministic, resumable stream of tokenised documents.
 
-    A thread reads it ahead of the steps (`training.read_ahead`); what several streams share, such
-    as a cache of files, must bear that others are read on the main thread.
+    A thread reads it ahead of the steps (`training.read_ahead`), so what several streams share must
+    bear that others are read on the main thread.
     """
 
     def next_document(self) -> Piece:

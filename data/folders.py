@@ -1,8 +1,7 @@
 """A folder on a disk or in a bucket: `Folder("stores/mine")`, `Folder("gs://bucket/stores/mine")`.
 
-Addresses of buckets are those of fsspec, which finds their file systems by them: `gs://`, `s3://`,
-and `memory://` for tests. Files on a disk are mapped to memory; of a bucket's files, ranges are
-read, many at once.
+fsspec finds a bucket's file system by its address. Files on a disk are mapped to memory; of a
+bucket's files, ranges are read, many at once.
 """
 
 import os

@@ -223,8 +223,7 @@ class ShardReader:
     def row(self, limits: Limits) -> PackedRow:
         """Returns the next row, of the member with these limits.
 
-        No piece is in two of `rows_of_a_step` successive rows, unless `whole` finds many small
-        ones.
+        No piece is in two of `rows_of_a_step` successive rows, but for many small ones of `whole`.
         """
         self._waiting.gather()
         return _packed(self._fill(self._waiting, limits), self._column)
@@ -246,10 +245,7 @@ class ShardReader:
         return state
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continues where the reader that returned `state` was.
-
-        Raises ValueError for the state of a version of this code that read in another order.
-        """
+        """Continues where `state` was returned. Raises ValueError for one of another `ORDER`."""
         self._waiting.replace(self._pieces_of(state))
         self._stream.restore(state_within(state, "stream."))
 

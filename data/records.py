@@ -82,7 +82,7 @@ _LOADER = concurrent.futures.ThreadPoolExecutor(1, "records")
 class Shuffled:
     """Records in their shuffled order, by position; epoch after epoch. A process's shards share it.
 
-    Of the groups that were read it keeps as many as `cached_bytes` hold, two in any case.
+    It keeps as many groups as `cached_bytes` hold, two in any case.
     """
 
     def __init__(self, records: Records, seed: int, cached_bytes: int = CACHED_BYTES):
@@ -142,8 +142,7 @@ def _permutation(key: tuple[int, ...], n: int) -> np.ndarray:
 class Unread:
     """The positions that were not read when the number of shards last changed.
 
-    They are those from `first` on without `taken`. Shard s of S reads the s-th of them, the
-    (s + S)-th, and so on.
+    They are those from `first` on without `taken`. Shard s of S reads the s-th, the (s + S)-th, …
     """
 
     first: int

@@ -124,8 +124,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
     """Returns the records of both splits; of a store without held-out text, one block in 20 is.
 
-    Of a store of few blocks single documents are shuffled and held out, and those of one of few
-    records are cut shorter (`documents.training_records`).
+    Of few blocks single documents are shuffled and held out, of few records they are cut shorter.
     """
     train = store.records(TRAIN)
 

@@ -78,9 +78,7 @@ def locked(path: str | os.PathLike, what: str) -> Iterator[None]:
         with locked("answers.jsonl", "predict writes answers.jsonl"): ...
 
     The file is made where it is missing, and removed if it is empty in the end. On a disk without
-    locks nothing is held.
-
-    Raises ValueError, saying `what` another process does, where one holds it.
+    locks nothing is held. Raises ValueError, saying `what` another process does, if one holds it.
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with contextlib.ExitStack() as opened:

@@ -2,7 +2,7 @@
 
 A *step* is what a user names: a filter, a deduplication. Where a document's fate depends on the
 others, as a duplicate's does, it has *passes* over all documents first. Then its *block*, a
-datatrove `PipelineStep`, runs over the documents of each task, which a *share* of the source gave.
+datatrove `PipelineStep`, runs over the documents of each task.
 """
 
 import contextlib

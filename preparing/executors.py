@@ -23,11 +23,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
 from typing import Any
 
-from datatrove.executor import (
-    LocalPipelineExecutor,
-    RayPipelineExecutor,
-    SlurmPipelineExecutor,
-)
+from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
 from datatrove.executor.base import PipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger
@@ -200,8 +196,8 @@ class _ThisProcess(_Local):
 
 
 def _start_forkserver(errors: str) -> None:
-    """Starts what workers are forked from, where it does not run yet: it leaves Ctrl-C to this
-    process, and what goes wrong before a worker begins is written to a file."""
+    """Starts what workers are forked from, unless it runs, with Ctrl-C left to this process, and
+    what goes wrong before a worker begins written to a file."""
     os.makedirs(os.path.dirname(errors), exist_ok=True)
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     own = os.dup(2)

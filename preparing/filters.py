@@ -125,8 +125,7 @@ def _with_metadata(
 
 
 def length(*, least: int = 0, most: int | None = None) -> Step:
-    """Drops documents of fewer than `least` characters (`too_short`) or more than `most`
-    (`too_long`).
+    """Drops documents of fewer characters than `least`, `too_short`, or more than `most`, `too_long`.
 
     Raises ValueError where `least` is above `most`.
     """
@@ -146,9 +145,8 @@ def rule(*, function: Callable[[str, dict], Any]) -> Step:
     """Drops what a function of yours does not keep.
 
     Args:
-      function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. It is looked up
-        by name in each worker, so it is defined at the top of a module. Where that file has
-        changed, the step is done again.
+      function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. Workers look it
+        up by name, at the top of a module; where that file has changed, the step is done again.
     """
     own = bound(function).function
     name = name_of(own).rpartition(".")[2]
@@ -309,9 +307,8 @@ def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int =
       confidence: the probability that one of these languages must have; FineWeb's is 0.65.
       characters: how much of a document is looked at, from its start.
 
-    Drops others by the likeliest language, such as `language_fr`, or as `language_unsure`.
-
-    Raises ValueError for a code that lingua does not know.
+    Drops others by the likeliest language, such as `language_fr`, or as `language_unsure`. Raises
+    ValueError for a code that lingua does not know.
     """
     from lingua import Language  # a hundred megabytes of models, which other steps do without
 

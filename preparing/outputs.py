@@ -1,9 +1,7 @@
-"""What a preparation leaves: a token store, or documents.
+"""What a preparation leaves: a token store, or documents; each task writes a part of its own.
 
-    preparing.Preparation.output = @outputs.token_store
-    outputs.token_store.vocabulary = @vocabularies.trained
-
-It is written by the tasks, each a part of its own.
+preparing.Preparation.output = @outputs.token_store
+outputs.token_store.vocabulary = @vocabularies.trained
 """
 
 import functools

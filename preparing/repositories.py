@@ -1,8 +1,7 @@
 """Source code by repository: the files of a folder as one document.
 
 A model that is to use a project's other files must see them together in training: DeepSeek-Coder
-(Guo et al. 2024, arXiv:2401.14196, section 2.2), StarCoder2 (Lozhkov et al. 2024,
-arXiv:2402.19173).
+(Guo et al. 2024, arXiv:2401.14196, 2.2), StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173).
 """
 
 import ast

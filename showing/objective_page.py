@@ -66,9 +66,10 @@ class Heading(NamedTuple):
 
 def page(heading: Heading, examples: Sequence[Example], figures: Sequence[NoiseFigures]) -> str:
     """The page as HTML; names, tokens and paths are escaped."""
+    legend = html.legend(f"{_token(token)} {words}" for token, words in explained(examples))
     made = [_example(one, number, len(examples)) for number, one in enumerate(examples)]
     body = (
-        f"<h2>Examples</h2>\n{legend(examples)}{''.join(made)}<h2>Statistics</h2>\n"
+        f"<h2>Examples</h2>\n{legend}{''.join(made)}<h2>Statistics</h2>\n"
         + html.soft(counted_on(heading.stream, figures))
         + statistics(figures)
     )
@@ -77,10 +78,6 @@ def page(heading: Heading, examples: Sequence[Example], figures: Sequence[NoiseF
 
 
 # --- examples -------------------------------------------------------------------------------------
-
-
-def legend(examples: Iterable[Example]) -> str:
-    return html.legend(f"{_token(token)} {words}" for token, words in explained(examples))
 
 
 def _example(one: Example, number: int, of: int) -> str:
@@ -120,11 +117,9 @@ def _stack(stack: StackView) -> str:
         if any(slot.predicted for slot in stack.slots)
         else _flow(slot.given for slot in stack.slots)
     )
-    rows = "".join(
-        f"<dt>{name}</dt><dd>{compact(values, 60)}</dd>" for name, values in stack.tracks.items()
-    )
+    tracks = [f"<dt>{name}</dt><dd>{compact(x, 60)}</dd>" for name, x in stack.tracks.items()]
     heading = f"{stack.name.capitalize()} <small>{slots_in_words(stack)}</small>"
-    return f"<h3>{heading}</h3>\n{body}<dl>{rows}</dl>\n"
+    return f"<h3>{heading}</h3>\n{body}<dl>{''.join(tracks)}</dl>\n"
 
 
 def _cell(slot: Slot) -> str:
