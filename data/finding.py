@@ -57,12 +57,11 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
 
 
 def matching_files(patterns: Iterable[str]) -> list[str]:
-    """The files on disk that match glob patterns, sorted, one path for each file."""
+    """Returns the files on disk that match glob patterns, sorted, one path for each file."""
     paths = {path for one in patterns for path in _matches(one) if not os.path.isdir(path)}
-    once: dict[str, str] = {}
-    for path in sorted(paths, key=lambda path: (os.path.islink(path), path)):
-        once.setdefault(os.path.realpath(path), path)
-    return sorted(once.values())
+    # Of several paths of a file the last stays: one that is no link, and the first by name.
+    in_order = sorted(paths, key=lambda path: (os.path.islink(path), path), reverse=True)
+    return sorted({os.path.realpath(path): path for path in in_order}.values())
 
 
 def _matches(pattern: str) -> Iterator[str]:

@@ -228,7 +228,7 @@ class RecordStream(DocumentStream):
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Raises ValueError for a state of other records, or of an earlier version."""
+        """Raises ValueError for a state of other records."""
         self._check(state)
         self._start(_counts(state["earlier"]), int(state["read"]))
 
@@ -239,12 +239,8 @@ class RecordStream(DocumentStream):
         self._start([*_counts(states[0]["earlier"]), read], 0)
 
     def _check(self, state: Mapping[str, np.ndarray]) -> None:
-        if "read" not in state:
-            raise ValueError(
-                "It was saved by an earlier version of pretrax, which read documents in another "
-                "order. Continue this run with that version, or start a new run directory."
-            )
-        if int(state["fingerprint"]) != self.fingerprint:
+        # Those of versions that read in another order are refused before, by packing.
+        if "read" not in state or int(state["fingerprint"]) != self.fingerprint:
             raise ValueError(
                 f"The saved data position belongs to other data than {self._order.records.name} as "
                 "it is now (other text or another seed): bring back what the run was started with, "

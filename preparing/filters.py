@@ -346,7 +346,7 @@ def _is_of_languages(
 
 
 def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
-    own = functools.partial(block, language=WORDS, **settings)
+    own: Callable[..., BaseFilter] = functools.partial(block, language=WORDS, **settings)
     return Step(name, lambda folder, dropped: own(exclusion_writer=dropped))
 
 
