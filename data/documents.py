@@ -50,10 +50,7 @@ def training_records(
 
 
 def heldout_records(documents: DocumentArrays, longest: int = UNCUT) -> DocumentRecords:
-    """Returns the records of held-out documents, so short that a few thousand tokens are of many.
-
-    They are one block, in which all are shuffled together.
-    """
+    """Returns held-out documents as one block of records, so short that few tokens are of many."""
     return DocumentRecords(documents, longest, block=np.iinfo(np.int64).max)
 
 

@@ -124,11 +124,7 @@ def resolve(
 
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:
-    """Returns the most documents of a row.
-
-    >>> documents_of_a_row("whole", 16), documents_of_a_row("concatenate", 16)
-    (16, 1)
-    """
+    """Returns the most documents of a row: `max_documents`, or 1 where a row is one segment."""
     return max_documents if policy in ("isolate", "whole") else 1
 
 
@@ -454,7 +450,7 @@ class _Waiting:
     def _cut(self, piece: np.ndarray, at_most: int) -> np.ndarray:
         """Returns the piece without its rest, which waits as the youngest.
 
-        Raises ValueError for a rest of a document with parts or labels, which are never cut.
+        Raises ValueError for documents with parts or labels, which are never cut.
         """
         if piece.shape[1] > at_most:
             if self._column:

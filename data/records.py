@@ -179,10 +179,10 @@ ALL = Unread(0, np.zeros(0, np.int64))
 
 
 class RecordStream(DocumentStream):
-    """One shard's endless stream of shuffled records: a `DocumentStream`.
+    """One shard's endless stream of shuffled records.
 
-    Its state is the number of records that it has read, and where the number of shards has changed,
-    the numbers that each shard had read before.
+    Its state is the number of records that it has read, and those that all shards had read before
+    each change of their number.
     """
 
     def __init__(self, order: Shuffled, shard: int, num_shards: int):

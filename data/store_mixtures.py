@@ -49,10 +49,7 @@ def token_store(
 
 
 def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenStore]:
-    """Returns the stores, opened.
-
-    Raises ValueError for stores without training text, and of several vocabularies or columns.
-    """
+    """Returns the stores, opened. Raises ValueError for those that cannot be read together."""
     paths = [stores] if isinstance(stores, str) else list(stores)
     if not paths:
         raise ValueError("stores is empty: give the folder of a token store.")
@@ -147,10 +144,9 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
 class MixedStream(DocumentStream):
     """One shard's endless stream over several streams of records, at rates of tokens.
 
-    The store of each document is drawn: shard s of S draws number s, s + S, … of the seed, and
-    takes the next of its records of the store that is drawn. So each store is read in its own
-    order, whatever the rates, and they may change at any time. A store of long documents is drawn
-    less often in proportion, so that rates are shares of tokens.
+    Shard s of S draws the stores of its documents by numbers s, s + S, … of the seed. So each store
+    is read in its own order, whatever the rates, and they may change at any time. A store of long
+    documents is drawn less often in proportion, so that rates are shares of tokens.
     """
 
     def __init__(

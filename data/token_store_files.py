@@ -26,9 +26,7 @@ merges the parts and writes `store.json` last; a folder without it is not a stor
 
     with StoreWriter("stores/mine", "train", part=0, ids=ids) as writer:
         writer.add(Piece(np.array([5, 6, 7]), ends=True))
-    seal("stores/mine", {"train": 1})
-
-One process alone writes a whole store by `write_store`.
+    seal("stores/mine", {"train": 1})      # one process writes all by `write_store`
 """
 
 import contextlib
@@ -331,10 +329,7 @@ def write_store(
 
 @contextlib.contextmanager
 def _replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a folder beside `path`, on a disk, which takes its place when a store is written.
-
-    Another process may be doing the same.
-    """
+    """Yields a folder that takes the place of `path`, on a disk, at the end; another may, too."""
     if not Folder(path).is_local:
         yield os.fspath(path)
         return

@@ -117,7 +117,7 @@ def _as_line(document: Document) -> bytes:
 
 
 def _plain(value: Any, levels: int = 100) -> Any:
-    r"""Returns a value with as text what orjson does not take, and what is nested deeper as "…".
+    r"""Returns a value in which what orjson does not take is text, and what is deeper is "…".
 
     >>> _plain({"a": 10**30, 1: ["\ud800"]})
     {'a': '1000000000000000000000000000000', '1': ['\\ud800']}

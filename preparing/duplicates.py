@@ -61,7 +61,6 @@ def near_duplicates(
     Args:
       n_gram: words of an n-gram.
       buckets, hashes_per_bucket: groups of hashes, of which all are equal where a pair is found.
-      seed: of the hash functions.
     """
     config = MinhashConfig(
         n_grams=n_gram, num_buckets=buckets, hashes_per_bucket=hashes_per_bucket, seed=seed
@@ -93,8 +92,7 @@ def decontaminate(
     """Drops documents that share an n-gram of words with evaluation texts, as `contaminated`.
 
     Args:
-      files: those texts, in any format that `sources.files` reads.
-      text_field: of JSONL, Parquet and Arrow.
+      files, text_field: those texts, as for `sources.files`.
       n_gram: words that both have in a row; texts of fewer are looked for nowhere.
 
     Raises ValueError where no text has an n-gram, for a malformed one, and as `sources.files`.

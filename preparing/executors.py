@@ -59,9 +59,7 @@ def slurm(
     """Jobs of a Slurm cluster, which share OUT with the machine that this command waits on.
 
     Args:
-      partition: of the jobs.
-      time: their limit.
-      cpus_per_task, gib_per_cpu: of a task.
+      partition, time: of the jobs; `time` is their limit.
       command: that a job starts with, such as one that activates an environment; "": the one this
         command runs in.
       sbatch_args: others of sbatch, by name.

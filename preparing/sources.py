@@ -174,7 +174,6 @@ def seqio_task(
 
     Args:
       name: of the task, one of yours or of `tasks.seqio.tfds_tasks`.
-      split, feature: which text.
       module: a module, or a file, that registers the task.
       data_dir: where TensorFlow Datasets lie; None: ~/tensorflow_datasets.
 
@@ -192,7 +191,6 @@ def tensorflow_dataset(
 
     Args:
       name: such as "wikipedia/20230601.en:1.0.0".
-      split, feature: which text.
       data_dir: where it lies; None: ~/tensorflow_datasets.
 
     Raises FileNotFoundError where it is not there, ValueError for what it does not have.

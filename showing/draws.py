@@ -38,10 +38,7 @@ def draws(
 
 
 def shortened(document: np.ndarray, members: Sequence[ShownObjective], slots: int) -> np.ndarray:
-    """Returns the beginning of a document that fits the first stack of every member.
-
-    A slot of it is left for what `prepared` adds.
-    """
+    """Returns the beginning of a document that fits every member's first stack when `prepared`."""
     longest = min(longest_document(member, slots) for member in members)
     return document[: max(longest - 1, 2)]
 

@@ -13,10 +13,7 @@ WIDE = 110  # characters that all columns take
 
 
 def objectives_table(width: int) -> Table:
-    """One line an objective, in the catalogue's order, with its short names.
-
-    Below 110 characters, attention and paper are left out, so that no cell is cut.
-    """
+    """Returns a line for each objective; without attention and paper where they would be cut."""
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     table.add_column("objective", style="bold", no_wrap=True)
     table.add_column("or", style="dim", no_wrap=True)

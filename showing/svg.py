@@ -15,7 +15,7 @@ ON_PAGE = {
     SECOND: "var(--second)",
     **{drawn: f"var(--v{k})" for k, drawn in enumerate(SERIES)},
 }
-SETTINGS = {
+SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text, in the page's font
     "svg.hashsalt": "showing",
     "font.family": "sans-serif",
@@ -44,8 +44,7 @@ def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
     import matplotlib.pyplot as plt
 
     file = io.StringIO()
-    settings: Any = SETTINGS
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(SETTINGS):
         figure, axes = plt.subplots(
             1, len(panels), figsize=(width, height), layout="constrained", squeeze=False
         )

@@ -76,7 +76,10 @@ def _print_example(console: Console, example: Example) -> None:
         console.print(Padding(flowing(document), (0, 2, 1, 2)))
     for stack in example.stacks:
         console.print(_headed(stack.name.capitalize(), slots_in_words(stack)))
-        console.print(Padding(_body(stack, console.width - 4), (0, 2)))
+        body: RenderableType = flowing(slot.given for slot in stack.slots)
+        if any(slot.predicted for slot in stack.slots):
+            body = Group(*stacked(stack.slots, console.width - 4))
+        console.print(Padding(body, (0, 2)))
         tracks = Table.grid(padding=(0, 2))
         for name, values in stack.tracks.items():
             tracks.add_row(Text(name, "dim"), Text(compact(values, RUNS), "dim"))
@@ -152,12 +155,6 @@ def in_one_line(token: Token) -> str:
 
 def _word(token: Token) -> Text:
     return Text(in_one_line(token), style(token))
-
-
-def _body(stack: StackView, width: int) -> RenderableType:
-    if not any(slot.predicted for slot in stack.slots):
-        return flowing(slot.given for slot in stack.slots)
-    return Group(*stacked(stack.slots, width))
 
 
 def stacked(slots: Sequence[Slot], width: int) -> list[Text]:

@@ -1,9 +1,8 @@
 """Tracing: text ids that encode their slot, so that every token of every feature can be followed.
 
-An objective is a function of the vocabulary's ids alone. Given a larger vocabulary, with one text
-id for each pair of a text id and a slot of the row, it corrupts a row as always, and its features
-show exactly which tokens were copied, from which slot, and which were not. No texts are compared,
-so it works for any objective.
+Given a larger vocabulary, with one text id for each pair of a text id and a slot of the row, an
+objective corrupts a row as always, and its features show exactly which tokens were copied, from
+which slot, and which were not. No texts are compared, so it works for any objective.
 """
 
 from typing import NamedTuple
