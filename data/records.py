@@ -281,8 +281,9 @@ class Joined:
             loaded.append(dataclasses.replace(one, block=one.block + before))
             before += len(one.columns)
         columns = [each for one in loaded for each in one.columns]
-        pieces = [np.concatenate([getattr(one, name) for one in loaded]) for name in _OF_PIECES]
-        return DocumentArrays(self.name, columns, *pieces, sum(one.bytes for one in loaded))
+        pieces = {n: np.concatenate([getattr(one, n) for one in loaded]) for n in _OF_PIECES}
+        size = sum(one.bytes for one in loaded)
+        return DocumentArrays(self.name, columns, bytes=size, **pieces)
 
 
 def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:

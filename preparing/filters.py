@@ -346,8 +346,8 @@ def _is_of_languages(
 
 
 def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
-    own: Callable[..., BaseFilter] = functools.partial(block, language=WORDS, **settings)
-    return Step(name, lambda folder, dropped: own(exclusion_writer=dropped))
+    settings["language"] = WORDS
+    return Step(name, lambda folder, dropped: block(exclusion_writer=dropped, **settings))
 
 
 class _C4(C4QualityFilter):

@@ -72,8 +72,10 @@ def trace(ids: TokenIds, slots: int) -> Tracing:
         size=ids.size + shift,
         text=(first, last + shift),
         **{name: moved(getattr(ids, name)) for name in ("pad", "eos", "bos", "mask", "cls", "sep")},
-        **{name: tuple(map(moved, getattr(ids, name))) for name in ("sentinels", "fim")},
+        sentinels=tuple(map(moved, ids.sentinels)),
         modes=tuple((name, moved(i)) for name, i in ids.modes),
-        **{name: repeated(name) for name in ("word_starts", "sentence_ends")},
+        fim=tuple(map(moved, ids.fim)),
+        word_starts=repeated("word_starts"),
+        sentence_ends=repeated("sentence_ends"),
     )
     return Tracing(ids, slots, check_token_ids(traced))
