@@ -169,6 +169,10 @@ class Config:
         _check_together(self)
 
     @property
+    def num_layers(self) -> int:
+        return self.num_encoder_layers + self.num_decoder_layers
+
+    @property
     def num_key_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 

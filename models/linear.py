@@ -92,6 +92,5 @@ def weights(
         return nn.initializers.variance_scaling(
             1.0, "fan_in", distribution, in_axis, out_axis, batch_axis
         )
-    writers = 2 * (c.num_encoder_layers + c.num_decoder_layers)
-    scaled = to_stream and c.init_scaled_by_depth
-    return nn.initializers.normal(c.init_stddev / math.sqrt(writers) if scaled else c.init_stddev)
+    writers = 2 * c.num_layers if to_stream and c.init_scaled_by_depth else 1
+    return nn.initializers.normal(c.init_stddev / math.sqrt(writers))

@@ -55,24 +55,19 @@ FAMILIES = {
 
 # Fields of `Config` that affect training and computation, not the function of the network.
 TRAINING_FIELDS = (
-    *(
-        "vocab_size",
-        "heads",
-        "num_classes",
-        "num_ahead",
-        "ahead",
-        "init_stddev",
-        "init_scaled_by_depth",
-        "init_locality",
-        "init_matching",
-    ),
+    *("vocab_size", "heads", "num_classes", "num_ahead", "ahead"),
+    *("init_stddev", "init_scaled_by_depth", "init_locality", "init_matching"),
     *("attention", "dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )
 # Values for a family's config.json in place of settings that a model does not have.
-PLACEHOLDERS = {
-    **{"max_positions": 512, "num_types": 2, "window": 64, "global_every": 3},
-    **{"local_rope_theta": 10_000.0, "num_experts": 8},
-}
+PLACEHOLDERS = dict(
+    max_positions=512,
+    num_types=2,
+    window=64,
+    global_every=3,
+    local_rope_theta=10_000.0,
+    num_experts=8,
+)
 OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
 
@@ -315,8 +310,8 @@ def _differences(config: Config, family: Family) -> list[str]:
     if there is None:  # its config.json needs values that this model does not have
         fields = dataclasses.asdict(config)
         absent = {name: value for name, value in PLACEHOLDERS.items() if not fields[name]}
-        keys = {"num_key_heads": config.num_key_heads}
-        there = _round_trip(config, types.SimpleNamespace(**fields | absent | keys), family)
+        derived = {name: getattr(config, name) for name in ("num_layers", "num_key_heads")}
+        there = _round_trip(config, types.SimpleNamespace(**fields | absent | derived), family)
     if there is None:
         return [NOT_EXPRESSIBLE]
     before, after = _meaning(config), _meaning(there)

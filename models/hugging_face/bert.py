@@ -1,27 +1,16 @@
-"""BERT (model_type "bert"), and RoBERTa with those of its network: XLM-R ("xlm-roberta") and
-CamemBERT."""
+"""BERT (model_type "bert"), RoBERTa with those of its network, XLM-R ("xlm-roberta") and CamemBERT,
+and what DistilBERT and ELECTRA share with them."""
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..config import Config
-from .family import (
-    THEIR_ACTIVATIONS,
-    Family,
-    activation,
-    attention,
-    dense,
-    linear,
-    norm,
-    refuse,
-    table,
-    with_heads,
-)
-from .links import VECTOR, Link
+from .family import Family, classes_of, config_of, refuse, settings_of, with_heads
+from .links import VECTOR, Link, attention, dense, linear, norm, table
 
 HARMLESS = frozenset(
     """
@@ -29,70 +18,17 @@ HARMLESS = frozenset(
     pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
     """.split()
 )
-# Names of the modules in the heads of masked language modelling and of classes, by the prefix of
-# all other names.
-HEADS = {
-    "bert": {
-        "layer": "cls.predictions.transform.dense",
-        "norm": "cls.predictions.transform.LayerNorm",
-        "bias": "cls.predictions.bias",
-        "copy": "cls.predictions.decoder",
-        "pooler": "bert.pooler.dense",
-        "classifier": "classifier",
-    },
-    "roberta": {
-        "layer": "lm_head.dense",
-        "norm": "lm_head.layer_norm",
-        "bias": "lm_head.bias",
-        "copy": "lm_head.decoder",
-        "pooler": "classifier.dense",
-        "classifier": "classifier.out_proj",
-    },
+NAMES = {  # of config.json -> ours
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "emb_dim",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "hidden_act": "mlp_activations",
+    "layer_norm_eps": "norm_epsilon",
+    "type_vocab_size": "num_types",
+    "initializer_range": "init_stddev",
+    "hidden_dropout_prob": "dropout_rate",
 }
-TOKEN_CLASSIFIER = "classifier"  # of the classes of tokens, which no layer comes before
-
-
-def offset(base: str, hf: dict) -> int:
-    """Returns the rows of the position embedding before position 0: RoBERTa counts from pad + 1."""
-    return hf.get("pad_token_id", 1) + 1 if base == "roberta" else 0
-
-
-def settings(base: str, hf: dict, has) -> dict:
-    head = HEADS[base]
-    heads = ["vocabulary"] if has(f"{head['layer']}.weight") else []
-    if has("cls.seq_relationship.weight"):
-        heads.append("pair")
-    elif has(f"{head['pooler']}.weight") and has(f"{head['classifier']}.weight"):
-        heads.append("classes")
-    elif has(f"{TOKEN_CLASSIFIER}.weight"):
-        heads.append("token_classes")
-    elif has(f"{base}.pooler.dense.weight"):
-        heads.append("embedding")
-    return encoder_settings(hf, offset(base, hf)) | with_heads(hf, heads)
-
-
-def encoder_settings(hf: dict, position_offset: int = 0) -> dict:
-    """Returns the settings of BERT's encoder and of its prediction head, which ELECTRA has as
-    well."""
-    refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
-    return dict(
-        num_layers=hf["num_hidden_layers"],
-        emb_dim=hf["hidden_size"],
-        num_heads=hf["num_attention_heads"],
-        head_dim=hf["hidden_size"] // hf["num_attention_heads"],
-        mlp_dim=hf["intermediate_size"],
-        mlp_activations=(activation(hf, "hidden_act"),),
-        norm_epsilon=hf["layer_norm_eps"],
-        max_positions=hf["max_position_embeddings"] - position_offset,
-        position_offset=position_offset,
-        num_types=hf["type_vocab_size"],
-        init_stddev=hf.get("initializer_range", 0.02),
-        dropout_rate=hf.get("hidden_dropout_prob", 0.0),
-        **POST_NORM,
-    )
-
-
-# Of every BERT, DistilBERT too.
 POST_NORM = dict(
     norm="layer",
     norm_place="after",
@@ -106,56 +42,94 @@ POST_NORM = dict(
 )
 
 
+class Heads(NamedTuple):
+    """The names of the modules in the heads of masked language modelling and of classes."""
+
+    layer: str
+    norm: str
+    projection: str  # whose weight is the token embedding
+    bias: str
+    pooler: str
+    classifier: str
+
+
+HEADS = {  # by the prefix of all other names
+    "bert": Heads(
+        layer="cls.predictions.transform.dense",
+        norm="cls.predictions.transform.LayerNorm",
+        projection="cls.predictions.decoder",
+        bias="cls.predictions.bias",
+        pooler="bert.pooler.dense",
+        classifier="classifier",
+    ),
+    "roberta": Heads(
+        layer="lm_head.dense",
+        norm="lm_head.layer_norm",
+        projection="lm_head.decoder",
+        bias="lm_head.bias",
+        pooler="classifier.dense",
+        classifier="classifier.out_proj",
+    ),
+    "distilbert": Heads(
+        layer="vocab_transform",
+        norm="vocab_layer_norm",
+        projection="vocab_projector",
+        bias="vocab_projector.bias",
+        pooler="pre_classifier",
+        classifier="classifier",
+    ),
+    "electra": Heads(
+        layer="generator_predictions.dense",
+        norm="generator_predictions.LayerNorm",
+        projection="generator_lm_head",
+        bias="generator_lm_head.bias",
+        pooler="classifier.dense",
+        classifier="classifier.out_proj",
+    ),
+}
+TOKEN_CLASSIFIER = "classifier"  # of the classes of tokens, which no layer comes before
+PAIR_CLASSIFIER = "cls.seq_relationship"
+
+
+def settings(base: str, hf: dict, has) -> dict:
+    # RoBERTa counts positions from pad + 1.
+    offset = hf.get("pad_token_id", 1) + 1 if base == "roberta" else 0
+    refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
+    return settings_of(hf, NAMES) | dict(
+        **with_heads(hf, heads_of(base, has)),
+        max_positions=hf["max_position_embeddings"] - offset,
+        position_offset=offset,
+        **POST_NORM,
+    )
+
+
+def heads_of(base: str, has) -> list[str]:
+    """Returns the heads that have tensors: the vocabulary projection, and one of the others."""
+    own = HEADS[base]
+    heads = ["vocabulary"] if has(f"{own.layer}.weight") else []
+    if has(f"{PAIR_CLASSIFIER}.weight"):
+        heads.append("pair")
+    elif has(f"{own.pooler}.weight") and has(f"{own.classifier}.weight"):
+        heads.append("classes")
+    elif has(f"{TOKEN_CLASSIFIER}.weight"):
+        heads.append("token_classes")
+    elif has(f"{base}.pooler.dense.weight"):
+        heads.append("embedding")
+    return heads
+
+
 def config(base: str, c: Config) -> dict:
-    pad = {"pad_token_id": c.position_offset - 1} if base == "roberta" else {}
-    return pad | encoder_config(c)
-
-
-def encoder_config(c: Config) -> dict:
-    """Returns the config.json of BERT's encoder.
-
-    Raises ValueError for a model without token types.
-    """
+    """Returns the config.json. Raises ValueError for a model without token types."""
     if not c.num_types:
         raise ValueError(
             "Got num_types=0, expected 1 or more: a BERT adds an embedding of token types."
         )
-    return dict(
-        num_hidden_layers=c.num_encoder_layers,
-        hidden_size=c.emb_dim,
-        num_attention_heads=c.num_heads,
-        intermediate_size=c.mlp_dim,
-        hidden_act=THEIR_ACTIVATIONS[c.mlp_activations[0]],
-        layer_norm_eps=c.norm_epsilon,
-        max_position_embeddings=c.max_positions + c.position_offset,
-        type_vocab_size=c.num_types,
-        initializer_range=c.init_stddev or 0.02,
-        hidden_dropout_prob=c.dropout_rate,
-        tie_word_embeddings=True,
-    )
+    pad = {"pad_token_id": c.position_offset - 1} if base == "roberta" else {}
+    positions = {"max_position_embeddings": c.max_positions + c.position_offset}
+    return config_of(c, NAMES) | pad | positions | {"tie_word_embeddings": True}
 
 
 def links(base: str, c: Config) -> list[Link]:
-    result, head = encoder_links(base, c), HEADS[base]
-    if "vocabulary" in c.heads:
-        result += linear("vocabulary/layer", head["layer"], c.biases)
-        result += norm("vocabulary/norm", head["norm"], c.biases)
-        result += [Link("vocabulary/bias", head["bias"], VECTOR)]
-    if "pair" in c.heads and base == "bert":
-        result += dense("projections_pair/pooler", f"{base}.pooler.dense")
-        result += dense("projections_pair/classifier", "cls.seq_relationship")
-    elif "classes" in c.heads:
-        result += dense("projections_classes/pooler", head["pooler"])
-        result += dense("projections_classes/classifier", head["classifier"])
-    elif "token_classes" in c.heads:
-        result += dense("projections_token_classes/classifier", TOKEN_CLASSIFIER)
-    elif "embedding" in c.heads:
-        result += dense("projections_embedding/layer", f"{base}.pooler.dense")
-    return result
-
-
-def encoder_links(base: str, c: Config) -> list[Link]:
-    """Returns the links of BERT's embeddings and layers, whose names begin with `base`."""
     below, each = f"{base}.embeddings", f"{base}.encoder.layer.{{i}}"
     path, names = "encoder/layers/{i}", ("self.query", "self.key", "self.value", "output.dense")
     return [
@@ -168,14 +142,34 @@ def encoder_links(base: str, c: Config) -> list[Link]:
         *linear(f"{path}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
         *linear(f"{path}/mlp/wo", f"{each}.output.dense", c.biases),
         *norm(f"{path}/mlp_norm", f"{each}.output.LayerNorm", c.biases),
+        *head_links(base, c),
     ]
 
 
+def head_links(base: str, c: Config) -> list[Link]:
+    own, pooler, result = HEADS[base], f"{base}.pooler.dense", []
+    if "vocabulary" in c.heads:
+        result += linear("vocabulary/layer", own.layer, c.biases)
+        result += norm("vocabulary/norm", own.norm, c.biases)
+        result += [Link("vocabulary/bias", own.bias, VECTOR)]
+    if "pair" in c.heads and base == "bert":
+        result += dense("projections_pair/pooler", pooler)
+        result += dense("projections_pair/classifier", PAIR_CLASSIFIER)
+    elif "classes" in c.heads:
+        result += dense("projections_classes/pooler", own.pooler)
+        result += dense("projections_classes/classifier", own.classifier)
+    elif "token_classes" in c.heads:
+        result += dense("projections_token_classes/classifier", TOKEN_CLASSIFIER)
+    elif "embedding" in c.heads and base in ("bert", "roberta"):
+        result += dense("projections_embedding/layer", pooler)
+    return result
+
+
 def copies(base: str, c: Config) -> dict[str, str]:
-    copy = HEADS[base]["copy"]
+    own = HEADS[base]
     return {
-        f"{copy}.weight": f"{base}.embeddings.word_embeddings.weight",
-        f"{copy}.bias": HEADS[base]["bias"],
+        f"{own.projection}.weight": f"{base}.embeddings.word_embeddings.weight",
+        f"{own.projection}.bias": own.bias,
     }
 
 
@@ -200,13 +194,7 @@ def with_positions_from_pad(
     return dataclasses.replace(config, position_offset=pad + 1), {**params, path: table_PxE}
 
 
-def _family(
-    model_type: str,
-    name: str,
-    base: str,
-    *by_heads: tuple[tuple[str, ...], str],
-    presets: tuple[str, ...] = (),
-) -> Family:
+def _family(model_type: str, name: str, base: str, by_heads=(), presets=()) -> Family:
     return Family(
         model_type,
         f"{name}Model",
@@ -221,9 +209,7 @@ def _family(
         ignored=("embeddings.position_ids",),
         by_heads=(
             *by_heads,
-            (("classes",), f"{name}ForSequenceClassification"),
-            (("token_classes",), f"{name}ForTokenClassification"),
-            (("vocabulary",), f"{name}ForMaskedLM"),
+            *classes_of(name, "classes", "token_classes", "vocabulary"),
             (("embedding",), f"{name}Model"),
         ),
     )
@@ -233,8 +219,10 @@ BERT = _family(
     "bert",
     "Bert",
     "bert",
-    (("vocabulary", "pair"), "BertForPreTraining"),
-    (("pair",), "BertForNextSentencePrediction"),
+    by_heads=(
+        (("vocabulary", "pair"), "BertForPreTraining"),
+        (("pair",), "BertForNextSentencePrediction"),
+    ),
     presets=("bert_*",),
 )
 ROBERTA = _family("roberta", "Roberta", "roberta", presets=("roberta_*", "xlm_r_*"))

@@ -1,11 +1,11 @@
 """`Family`: how a kind of Hugging Face model maps to ours, and helpers to write one."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..config import Config
 from ..heads import CLASSIFIERS
-from .links import OUT_IN, TABLE, VECTOR, Link
+from .links import Link
 
 # Hugging Face's names of activations -> ours. Their "gelu" is exact, ours the tanh approximation.
 ACTIVATIONS = {
@@ -85,21 +85,33 @@ class Family(NamedTuple):
 
     def architecture_of(self, c: Config) -> str:
         """Returns the class of `transformers` for a model with these heads."""
-        found = [name for heads, name in self.by_heads if set(heads) <= set(c.heads)]
-        return found[0] if found else self.architecture
-
-
-def labels(hf: dict) -> int:
-    """Returns the number of classes in a config.json; `transformers` omits it when there are
-    two."""
-    return len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
+        fitting = (name for heads, name in self.by_heads if set(heads) <= set(c.heads))
+        return next(fitting, self.architecture)
 
 
 def with_heads(hf: dict, heads: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of a model with these heads: their names, and how many classes there
-    are."""
-    classes = labels(hf) if set(CLASSIFIERS) & set(heads) else 0
+    """Returns the settings of a model with these heads: their names, and their classes' number."""
+    classes = 0
+    if set(CLASSIFIERS) & set(heads):  # `transformers` omits the number where it is two
+        classes = len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
     return {"heads": tuple(heads), "num_classes": classes}
+
+
+# Head -> the end of the name of its class in `transformers`.
+CLASSES = {
+    "classes": "ForSequenceClassification",
+    "token_classes": "ForTokenClassification",
+    "vocabulary": "ForMaskedLM",
+}
+
+
+def classes_of(name: str, *heads: str) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Returns `Family.by_heads` of a family that has a class for each of these heads.
+
+    >>> classes_of("GPT2", "classes")
+    ((('classes',), 'GPT2ForSequenceClassification'),)
+    """
+    return tuple(((head,), name + CLASSES[head]) for head in heads)
 
 
 def class_names(hf: dict) -> list[str]:
@@ -123,9 +135,39 @@ def class_labels(names: Sequence[str]) -> dict:
     return {"id2label": numbered, "label2id": {name: int(i) for i, name in numbered.items()}}
 
 
-def activation(hf: dict, key: str) -> str:
-    """Returns our name of the activation `hf[key]`."""
-    return known(hf, key, ACTIVATIONS)
+# Values of settings that a config.json need not have.
+DEFAULTS = {"init_stddev": 0.02, "dropout_rate": 0.0}
+
+
+def settings_of(hf: dict, names: Mapping[str, str], gated: bool = False) -> dict[str, Any]:
+    """Returns the settings that a config.json has under these names, {its: ours}.
+
+    >>> settings_of({"hidden_size": 8, "heads": 2}, {"hidden_size": "emb_dim", "heads": "num_heads"})
+    {'emb_dim': 8, 'num_heads': 2, 'head_dim': 4}
+
+    Args:
+      gated: the MLP has a linear projection beside the one with the activation.
+    """
+    settings: dict[str, Any] = {}
+    for key, name in names.items():
+        if name == "mlp_activations":
+            settings[name] = (known(hf, key, ACTIVATIONS), *["linear"] * gated)
+        else:
+            settings[name] = hf.get(key, DEFAULTS[name]) if name in DEFAULTS else hf[key]
+    if "head_dim" not in settings:
+        settings["head_dim"] = settings["emb_dim"] // settings["num_heads"]
+    return settings
+
+
+def config_of(c: Config, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of a config.json: the inverse of `settings_of`."""
+    values = {key: getattr(c, name) for key, name in names.items()}
+    for key, name in names.items():
+        if name == "mlp_activations":
+            values[key] = THEIR_ACTIVATIONS[c.mlp_activations[0]]
+        elif name in DEFAULTS:
+            values[key] = values[key] or DEFAULTS[name]
+    return values
 
 
 def known(hf: dict, key: str, values: dict):
@@ -238,43 +280,3 @@ def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
             f"and {LOCAL!r} between them: nothing else is supported."
         )
     return {"global_every": every, "first_global": first} if where else {}
-
-
-def linear(path: str, tensor_name: str, biases: bool, inputs: int = 1) -> list[Link]:
-    """Returns the links of a torch.nn.Linear: its weight, and its bias if `biases`."""
-    links = [Link(path, f"{tensor_name}.weight", OUT_IN, inputs)]
-    return links + ([Link(f"{path}_bias", f"{tensor_name}.bias", VECTOR)] if biases else [])
-
-
-def norm(path: str, tensor_name: str, bias: bool) -> list[Link]:
-    links = [Link(f"{path}/scale", f"{tensor_name}.weight", VECTOR)]
-    return links + ([Link(f"{path}/bias", f"{tensor_name}.bias", VECTOR)] if bias else [])
-
-
-def table(path: str, tensor_name: str) -> Link:
-    return Link(path, f"{tensor_name}.weight", TABLE)
-
-
-def attention(
-    path: str,
-    tensor_name: str,
-    names: tuple[str, str, str, str],
-    biases: bool,
-    qkv_biases: bool = False,
-) -> list[Link]:
-    """Returns the links of query, key, value and output as four linear layers of these names."""
-    query, key, value, out = (f"{tensor_name}.{name}" for name in names)
-    return [
-        *linear(f"{path}/query", query, biases or qkv_biases),
-        *linear(f"{path}/key", key, biases or qkv_biases),
-        *linear(f"{path}/value", value, biases or qkv_biases),
-        *linear(f"{path}/out", out, biases, inputs=2),
-    ]
-
-
-def dense(path: str, tensor_name: str) -> list[Link]:
-    """Returns the links of a layer of `models.heads`: a kernel and a bias."""
-    return [
-        Link(f"{path}/kernel", f"{tensor_name}.weight", OUT_IN),
-        Link(f"{path}/bias", f"{tensor_name}.bias", VECTOR),
-    ]

@@ -1,18 +1,8 @@
 """GPT-2 (model_type "gpt2")."""
 
 from ..config import Config
-from .family import (
-    THEIR_ACTIVATIONS,
-    Family,
-    activation,
-    dense,
-    linear,
-    norm,
-    refuse,
-    table,
-    with_heads,
-)
-from .links import IN_OUT, VECTOR, Link
+from .family import Family, classes_of, config_of, refuse, settings_of, with_heads
+from .links import IN_OUT, VECTOR, Link, dense, linear, norm, table
 
 HARMLESS = frozenset(
     """
@@ -20,51 +10,38 @@ HARMLESS = frozenset(
     summary_activation summary_proj_to_labels summary_first_dropout
     """.split()
 )
+NAMES = {  # of config.json -> ours
+    "n_layer": "num_layers",
+    "n_embd": "emb_dim",
+    "n_head": "num_heads",
+    "activation_function": "mlp_activations",
+    "layer_norm_epsilon": "norm_epsilon",
+    "n_positions": "max_positions",
+    "initializer_range": "init_stddev",
+    "resid_pdrop": "dropout_rate",
+}
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(
-        hf,
-        scale_attn_weights=True,
-        scale_attn_by_inverse_layer_idx=False,
-        tie_word_embeddings=True,
-    )
+    refuse(hf, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    refuse(hf, tie_word_embeddings=True)
     of_heads = {"classes": "score", "token_classes": "classifier"}
     heads = [head for head, name in of_heads.items() if has(f"{name}.weight")]
-    return dict(
+    return settings_of(hf, NAMES) | dict(
         **with_heads(hf, heads or ["vocabulary"]),
-        num_layers=hf["n_layer"],
-        emb_dim=hf["n_embd"],
-        num_heads=hf["n_head"],
-        head_dim=hf["n_embd"] // hf["n_head"],
         mlp_dim=hf.get("n_inner") or 4 * hf["n_embd"],
-        mlp_activations=(activation(hf, "activation_function"),),
         norm="layer",
-        norm_epsilon=hf["layer_norm_epsilon"],
         biases=True,
         positions="learned",
-        max_positions=hf["n_positions"],
         logits_via_embedding=True,
-        init_stddev=hf.get("initializer_range", 0.02),
         init_scaled_by_depth=True,
-        dropout_rate=hf.get("resid_pdrop", 0.0),
         dropout_shared=False,
     )
 
 
 def config(c: Config) -> dict:
-    return dict(
-        n_layer=c.num_decoder_layers,
-        n_embd=c.emb_dim,
-        n_head=c.num_heads,
-        n_inner=c.mlp_dim,
-        activation_function=THEIR_ACTIVATIONS[c.mlp_activations[0]],
-        layer_norm_epsilon=c.norm_epsilon,
-        n_positions=c.max_positions,
-        initializer_range=c.init_stddev or 0.02,
-        tie_word_embeddings=True,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), c.dropout_rate),
-    )
+    dropout = dict.fromkeys(("embd_pdrop", "attn_pdrop"), c.dropout_rate)
+    return config_of(c, NAMES) | dropout | {"n_inner": c.mlp_dim, "tie_word_embeddings": True}
 
 
 def links(c: Config) -> list[Link]:
@@ -97,10 +74,6 @@ def _conv1d(path: str, tensor_name: str, inputs: int = 1) -> list[Link]:
     ]
 
 
-def copies(c: Config) -> dict[str, str]:
-    return {"lm_head.weight": "transformer.wte.weight"}
-
-
 GPT2 = Family(
     "gpt2",
     "GPT2LMHeadModel",
@@ -109,12 +82,9 @@ GPT2 = Family(
     settings,
     config,
     links,
-    copies,
+    copies=lambda _: {"lm_head.weight": "transformer.wte.weight"},
     harmless=HARMLESS,
     presets=("gpt2*",),
     ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
-    by_heads=(
-        (("classes",), "GPT2ForSequenceClassification"),
-        (("token_classes",), "GPT2ForTokenClassification"),
-    ),
+    by_heads=classes_of("GPT2", "classes", "token_classes"),
 )

@@ -9,7 +9,7 @@ scanned. `{e}` is that of an expert; ours of a layer are stacked.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -40,6 +40,41 @@ class Link(NamedTuple):
     @property
     def parts(self) -> tuple[str, ...]:
         return (self.path,) if isinstance(self.path, str) else self.path
+
+
+def linear(path: str, tensor_name: str, biases: bool, inputs: int = 1) -> list[Link]:
+    """Returns the links of a torch.nn.Linear: its weight, and its bias if `biases`."""
+    links = [Link(path, f"{tensor_name}.weight", OUT_IN, inputs)]
+    return links + ([Link(f"{path}_bias", f"{tensor_name}.bias", VECTOR)] if biases else [])
+
+
+def norm(path: str, tensor_name: str, bias: bool) -> list[Link]:
+    """Returns the links of a norm: its scale, and its bias if it has one."""
+    links = [Link(f"{path}/scale", f"{tensor_name}.weight", VECTOR)]
+    return links + ([Link(f"{path}/bias", f"{tensor_name}.bias", VECTOR)] if bias else [])
+
+
+def table(path: str, tensor_name: str) -> Link:
+    return Link(path, f"{tensor_name}.weight", TABLE)
+
+
+def attention(
+    path: str, tensor_name: str, names: Sequence[str], biases: bool, qkv_biases: bool = False
+) -> list[Link]:
+    """Returns the links of query, key, value and output as four linear layers of these names."""
+    *inner, out = (f"{tensor_name}.{name}" for name in names)
+    result = linear(f"{path}/out", out, biases, inputs=2)
+    for part, name in zip(("query", "key", "value"), inner, strict=True):
+        result += linear(f"{path}/{part}", name, biases or qkv_biases)
+    return result
+
+
+def dense(path: str, tensor_name: str) -> list[Link]:
+    """Returns the links of a layer of `models.heads`: a kernel and a bias."""
+    return [
+        Link(f"{path}/kernel", f"{tensor_name}.weight", OUT_IN),
+        Link(f"{path}/bias", f"{tensor_name}.bias", VECTOR),
+    ]
 
 
 Numbers = tuple[int, ...]  # none, of a layer, or of a layer and an expert

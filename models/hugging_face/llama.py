@@ -6,28 +6,25 @@ Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import Config
+from ..heads import CLASSIFIERS
 from .family import (
     LOCAL,
-    THEIR_ACTIVATIONS,
     Family,
-    activation,
-    attention,
-    dense,
+    classes_of,
+    config_of,
     layer_types,
-    linear,
-    norm,
     pattern_of,
     refuse,
     rotary,
     rotary_parameters,
-    table,
+    settings_of,
     with_heads,
 )
-from .links import Link
+from .links import Link, attention, dense, linear, norm, table
 
 HARMLESS = frozenset(
     "max_position_embeddings max_sequence_length pretraining_tp max_window_layers "
@@ -44,18 +41,19 @@ CLASSES = {
     **{"gemma2": "Gemma2", "olmo2": "Olmo2"},
     **{"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"},
 }
+NAMES = {  # of config.json -> ours
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "emb_dim",
+    "num_attention_heads": "num_heads",
+    "rms_norm_eps": "norm_epsilon",
+    "initializer_range": "init_stddev",
+}
 PRESETS = {  # of others those of their name
     "llama": ("llama3_*", "decoder_tiny"),
     "qwen3": ("qwen3_[0-9]*", "qwen3_tiny"),
 }
-CLASS_OF = {  # head -> the end of the name of its class
-    "classes": "ForSequenceClassification",
-    "token_classes": "ForTokenClassification",
-    "vocabulary": "ForCausalLM",
-}
-# Heads of which `transformers` has no class.
-LACKING = {"olmo2": ("token_classes",), "olmoe": ("classes", "token_classes")}
-ACTIVATION_OF = {"gemma2": "hidden_activation"}
+# Heads of classes of which `transformers` has a class, where it is not all.
+CLASSIFIERS_OF: dict[str, tuple[str, ...]] = {"olmo2": ("classes",), "olmoe": ()}
 # Names of a sparse layer, and of its experts' two inner kernels and the outer one.
 SPARSE = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 OTHERS_SPARSE = ("mlp", "gate_proj", "up_proj", "down_proj")
@@ -82,25 +80,28 @@ def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, token_classification_bias=True)
     kinds = ("token_classes",) if has("score.bias") else ("classes",)
     vocabulary = ("vocabulary",) if tied or has("lm_head.weight") else ()
-    heads = hf["num_attention_heads"]
-    return OWN_SETTINGS[kind](hf) | dict(
-        **with_heads(hf, kinds if has("score.weight") else vocabulary),
-        num_layers=hf["num_hidden_layers"],
-        emb_dim=hf["hidden_size"],
-        num_heads=heads,
-        num_kv_heads=hf.get("num_key_value_heads") or heads,
-        head_dim=hf.get("head_dim") or hf["hidden_size"] // heads,
-        mlp_dim=_mlp_dim(hf),
-        mlp_activations=(activation(hf, ACTIVATION_OF.get(kind, "hidden_act")), "linear"),
-        norm_epsilon=hf["rms_norm_eps"],
-        positions="rotary",
-        rope_theta=theta,
-        rope_scaling=scaling,
-        logits_via_embedding=tied,
-        init_stddev=hf.get("initializer_range", 0.02),
-        dropout_rate=0.0,
-        dropout_shared=False,
+    own = OWN_SETTINGS[kind](hf)
+    common = settings_of(hf, _names(kind), gated=True)
+    return (
+        own
+        | common
+        | dict(
+            **with_heads(hf, kinds if has("score.weight") else vocabulary),
+            num_kv_heads=hf.get("num_key_value_heads") or common["num_heads"],
+            head_dim=hf.get("head_dim") or common["head_dim"],
+            mlp_dim=_mlp_dim(hf),
+            positions="rotary",
+            rope_theta=theta,
+            rope_scaling=scaling,
+            logits_via_embedding=tied,
+            dropout_rate=0.0,
+            dropout_shared=False,
+        )
     )
+
+
+def _names(kind: str) -> dict[str, str]:
+    return NAMES | {"hidden_activation" if kind == "gemma2" else "hidden_act": "mlp_activations"}
 
 
 def _mlp_dim(hf: dict) -> int:
@@ -109,28 +110,17 @@ def _mlp_dim(hf: dict) -> int:
     return hf.get("moe_intermediate_size") or dense
 
 
-def _windows(hf: dict, default: list[str]) -> dict:
-    """Returns the settings of windows: theirs hold the query itself, ours lie on either side of
-    it."""
+def _windows(hf: dict, default: Sequence[str] = ()) -> dict:
+    """Returns the settings of windows: theirs hold the query, ours lie on either side of it."""
     kinds = hf.get("layer_types") or default
     if LOCAL not in kinds:
         return {}
     return {"window": hf["sliding_window"] - 1} | pattern_of(kinds)
 
 
-def _mistral(hf: dict) -> dict:
-    local = hf.get("sliding_window", 4096) is not None
-    return _windows(hf, [LOCAL] * hf["num_hidden_layers"] if local else [])
-
-
-def _qwen3(hf: dict) -> dict:
-    return {"qk_norm": True, "head_dim": hf["head_dim"]} | _windows(hf, [])
-
-
-def _mixtral(hf: dict) -> dict:
-    local = hf.get("sliding_window") is not None
-    windows = _windows(hf, [LOCAL] * hf["num_hidden_layers"] if local else [])
-    return windows | _experts(hf, normalized=True)
+def _all_local(hf: dict, default: int | None) -> dict:
+    local = hf.get("sliding_window", default) is not None
+    return _windows(hf, [LOCAL] * hf["num_hidden_layers"] * local)
 
 
 def _qwen3_moe(hf: dict) -> dict:
@@ -139,17 +129,18 @@ def _qwen3_moe(hf: dict) -> dict:
     every = hf.get("decoder_sparse_step", 1)
     if every > 1:  # its dense layers are as wide as our experts
         refuse(hf, intermediate_size=_mlp_dim(hf))
-    experts = _experts(hf, hf.get("norm_topk_prob", False))
-    return experts | {"qk_norm": True, "sparse_every": every}
+    return _experts(hf) | {"qk_norm": True, "sparse_every": every}
 
 
 def _olmoe(hf: dict) -> dict:
     refuse(hf, clip_qkv=None)
-    joint = {"qk_norm": True, "qk_norm_joint": True}
-    return joint | _experts(hf, hf.get("norm_topk_prob", False))
+    return _experts(hf) | {"qk_norm": True, "qk_norm_joint": True}
 
 
-def _experts(hf: dict, normalized: bool) -> dict:
+def _experts(hf: dict, normalized: bool | None = None) -> dict:
+    """Returns the settings of experts; `normalized`: as the field says, false without it."""
+    if normalized is None:
+        normalized = hf.get("norm_topk_prob", False)
     return dict(
         num_experts=hf.get("num_local_experts") or hf["num_experts"],
         experts_per_token=hf["num_experts_per_tok"],
@@ -171,34 +162,30 @@ def _gemma2(hf: dict) -> dict:
 
 OWN_SETTINGS = {
     "llama": lambda hf: {},
-    "mistral": _mistral,
-    "qwen2": lambda hf: {"qkv_biases": True} | _windows(hf, []),
-    "qwen3": _qwen3,
+    "mistral": lambda hf: _all_local(hf, default=4096),
+    "qwen2": lambda hf: {"qkv_biases": True} | _windows(hf),
+    "qwen3": lambda hf: {"qk_norm": True, "head_dim": hf["head_dim"]} | _windows(hf),
     "gemma2": _gemma2,
     "olmo2": lambda hf: {"norm_place": "output", "qk_norm": True, "qk_norm_joint": True},
-    **{"mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "olmoe": _olmoe},
+    "mixtral": lambda hf: _all_local(hf, default=None) | _experts(hf, normalized=True),
+    "qwen3_moe": _qwen3_moe,
+    "olmoe": _olmoe,
 }
 
 
 def config(kind: str, c: Config) -> dict:
     common = dict(
-        num_hidden_layers=c.num_decoder_layers,
-        hidden_size=c.emb_dim,
-        num_attention_heads=c.num_heads,
         num_key_value_heads=c.num_key_heads,
         head_dim=c.head_dim,
         intermediate_size=c.mlp_dim,
-        rms_norm_eps=c.norm_epsilon,
         rope_parameters=rotary_parameters(c.rope_theta, c.rope_scaling),
         tie_word_embeddings=c.logits_via_embedding,
-        initializer_range=c.init_stddev or 0.02,
     )
-    return common | _own_config(kind, c)
+    return config_of(c, _names(kind)) | common | _own_config(kind, c)
 
 
 def _own_config(kind: str, c: Config) -> dict[str, Any]:
-    tensor_name = THEIR_ACTIVATIONS[c.mlp_activations[0]]
-    own: dict[str, Any] = {ACTIVATION_OF.get(kind, "hidden_act"): tensor_name}
+    own: dict[str, Any] = {}
     if kind in ("mistral", "mixtral", "gemma2"):
         own["sliding_window"] = None if c.window is None else c.window + 1
     if kind == "gemma2":
@@ -229,29 +216,26 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
 
 def links(kind: str, c: Config) -> list[Link]:
     path, tensor_name = "decoder/layers/{i}", "model.layers.{i}"
-    names = ("q_proj", "k_proj", "v_proj", "o_proj")
+    names, attended = ("q_proj", "k_proj", "v_proj", "o_proj"), f"{tensor_name}.self_attn"
     result = [
         table("token_embedding", "model.embed_tokens"),
-        *attention(
-            f"{path}/self_attention", f"{tensor_name}.self_attn", names, c.biases, c.qkv_biases
-        ),
+        *attention(f"{path}/self_attention", attended, names, c.biases, c.qkv_biases),
         *linear(f"{path}/mlp/wi_0", f"{tensor_name}.mlp.gate_proj", c.biases),
         *linear(f"{path}/mlp/wi_1", f"{tensor_name}.mlp.up_proj", c.biases),
         *linear(f"{path}/mlp/wo", f"{tensor_name}.mlp.down_proj", c.biases),
         *norm("decoder/final_norm", "model.norm", c.biases),
     ]
     layer, *kernels = SPARSE.get(kind, OTHERS_SPARSE)
-    result += linear(f"{path}/experts/router", f"{tensor_name}.{layer}.gate", False)
+    sparse = f"{tensor_name}.{layer}"
+    result += linear(f"{path}/experts/router", f"{sparse}.gate", False)
     for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
-        result += linear(
-            f"{path}/experts/{our_name}", f"{tensor_name}.{layer}.experts.{{e}}.{name}", False
-        )
+        result += linear(f"{path}/experts/{our_name}", f"{sparse}.experts.{{e}}.{name}", False)
     for our_norm, their_norm in NORMS[c.norm_place].items():
         result += norm(f"{path}/{our_norm}", f"{tensor_name}.{their_norm}", c.biases)
     if c.qk_norm:
         for name, their_name in (("query", "q"), ("key", "k")):
             at = f"{path}/self_attention/{name}_norm"
-            result += norm(at, f"{tensor_name}.self_attn.{their_name}_norm", False)
+            result += norm(at, f"{attended}.{their_name}_norm", False)
     if "classes" in c.heads:
         result += linear("projections_classes/classifier/kernel", "score", False)
     elif "token_classes" in c.heads:
@@ -278,10 +262,9 @@ DECODERS: Mapping[str, Family] = {
         harmless=HARMLESS_OF.get(kind, HARMLESS),
         presets=PRESETS.get(kind, (f"{kind}_*",)),
         ignored=(".rotary_emb.inv_freq",),
-        by_heads=tuple(
-            ((head,), f"{name}{tensor_name}")
-            for head, tensor_name in CLASS_OF.items()
-            if head not in LACKING.get(kind, ())
+        by_heads=(
+            *classes_of(name, *CLASSIFIERS_OF.get(kind, CLASSIFIERS)),
+            (("vocabulary",), f"{name}ForCausalLM"),
         ),
     )
     for kind, name in CLASSES.items()

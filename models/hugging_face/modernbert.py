@@ -5,22 +5,19 @@ from ..heads import CLASSIFIERS
 from .family import (
     GLOBAL,
     LOCAL,
-    THEIR_ACTIVATIONS,
     Family,
-    activation,
-    dense,
+    classes_of,
+    config_of,
     known,
     layer_types,
-    linear,
-    norm,
     pattern_of,
     refuse,
     rotary,
     rotary_parameters,
-    table,
+    settings_of,
     with_heads,
 )
-from .links import VECTOR, Link
+from .links import VECTOR, Link, dense, linear, norm, table
 from .sentences import POOLINGS
 
 HARMLESS = frozenset(
@@ -30,6 +27,16 @@ HARMLESS = frozenset(
     repad_logits_with_grad classifier_pooling
     """.split()
 )
+NAMES = {  # of config.json -> ours
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "emb_dim",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "hidden_activation": "mlp_activations",
+    "norm_eps": "norm_epsilon",
+    "initializer_range": "init_stddev",
+    "mlp_dropout": "dropout_rate",
+}
 
 
 def settings(hf: dict, has) -> dict:
@@ -41,8 +48,8 @@ def settings(hf: dict, has) -> dict:
         known({"classifier_pooling": "cls", **hf}, "classifier_pooling", POOLINGS)
     refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
     refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
-    every, layers = hf.get("global_attn_every_n_layers", 3), hf["num_hidden_layers"]
-    kinds = hf.get("layer_types") or layer_types(layers, every, 0)
+    every = hf.get("global_attn_every_n_layers", 3)
+    kinds = hf.get("layer_types") or layer_types(hf["num_hidden_layers"], every, 0)
     refuse(hf, rope_scaling=None, position_embedding_type="absolute")
     rope = hf.get("rope_parameters") or {}
     older = hf.get("global_rope_theta", 160_000.0), hf.get("local_rope_theta", 10_000.0)
@@ -53,17 +60,11 @@ def settings(hf: dict, has) -> dict:
             f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected "
             f"rope_type='default' there: only the wavelengths of {GLOBAL} layers can be scaled."
         )
-    return pattern_of(kinds) | dict(
+    return settings_of(hf, NAMES, gated=True) | dict(
         **with_heads(hf, heads),
+        **pattern_of(kinds),
         classifier_layer="normed",
-        num_layers=layers,
-        emb_dim=hf["hidden_size"],
-        num_heads=hf["num_attention_heads"],
-        head_dim=hf["hidden_size"] // hf["num_attention_heads"],
-        mlp_dim=hf["intermediate_size"],
-        mlp_activations=(activation(hf, "hidden_activation"), "linear"),
         norm="layer",
-        norm_epsilon=hf["norm_eps"],
         embedding_norm=True,
         first_norm=False,
         positions="rotary",
@@ -75,38 +76,29 @@ def settings(hf: dict, has) -> dict:
         logits_via_embedding=True,
         vocabulary_layer=True,
         vocabulary_bias=hf.get("decoder_bias", True),
-        init_stddev=hf.get("initializer_range", 0.02),
         init_scaled_by_depth=True,
-        dropout_rate=hf.get("mlp_dropout", 0.0),
         dropout_shared=False,
     )
 
 
 def config(c: Config) -> dict:
-    every, layers, window = c.global_every, c.num_encoder_layers, c.window
+    every, window = c.global_every, c.window
     if every is None or window is None:
         raise ValueError(
             f"Got global_every={every} and window={window}, expected both: ModernBERT has local "
             "layers."
         )
     local_scaling = c.rope_scaling if c.local_rope_theta is None else None  # which it refuses
-    return dict(
-        num_hidden_layers=layers,
-        hidden_size=c.emb_dim,
-        num_attention_heads=c.num_heads,
-        intermediate_size=c.mlp_dim,
-        hidden_activation=THEIR_ACTIVATIONS[c.mlp_activations[0]],
-        classifier_activation=THEIR_ACTIVATIONS[c.mlp_activations[0]],
-        norm_eps=c.norm_epsilon,
-        layer_types=layer_types(layers, every, c.first_global),
+    result = config_of(c, NAMES)
+    return result | dict(
+        classifier_activation=result["hidden_activation"],
+        layer_types=layer_types(c.num_layers, every, c.first_global),
         rope_parameters={
             GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),
             LOCAL: rotary_parameters(c.local_rope_theta or c.rope_theta, local_scaling),
         },
         local_attention=2 * window,
         decoder_bias=c.vocabulary_bias,
-        initializer_range=c.init_stddev or 0.02,
-        mlp_dropout=c.dropout_rate,
         tie_word_embeddings=True,
     )
 
@@ -142,10 +134,6 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-def copies(c: Config) -> dict[str, str]:
-    return {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
-
-
 MODERNBERT = Family(
     "modernbert",
     "ModernBertModel",
@@ -154,12 +142,8 @@ MODERNBERT = Family(
     settings,
     config,
     links,
-    copies,
+    copies=lambda _: {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     harmless=HARMLESS,
     presets=("modernbert_*",),
-    by_heads=(
-        (("vocabulary",), "ModernBertForMaskedLM"),
-        (("classes",), "ModernBertForSequenceClassification"),
-        (("token_classes",), "ModernBertForTokenClassification"),
-    ),
+    by_heads=classes_of("ModernBert", "vocabulary", "classes", "token_classes"),
 )

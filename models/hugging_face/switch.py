@@ -7,8 +7,8 @@ is dropped, and an export has a capacity that no row reaches.
 
 from ..config import Config
 from . import t5
-from .family import THEIR_ACTIVATIONS, Family, activation, linear, refuse, table
-from .links import Link
+from .family import ACTIVATIONS, THEIR_ACTIVATIONS, Family, known, refuse
+from .links import Link, linear, table
 
 HARMLESS = frozenset(
     """
@@ -25,7 +25,7 @@ def settings(hf: dict, has) -> dict:
     refuse(hf, router_bias=False, router_dtype="float32", router_type="tokens_masked")
     tied = hf.get("tie_word_embeddings", True)
     return t5.common_settings(hf) | dict(
-        mlp_activations=(activation({"act": hf.get("dense_act_fn", "relu")}, "act"),),
+        mlp_activations=(known({"act": hf.get("dense_act_fn", "relu")}, "act", ACTIVATIONS),),
         num_experts=hf["num_experts"],
         experts_per_token=1,
         normalize_expert_weights=False,
@@ -53,31 +53,23 @@ def config(c: Config) -> dict:
         raise ValueError("Got num_experts=0, expected 2 or more: a Switch Transformer is sparse.")
     layers = {"encoder": c.num_encoder_layers, "decoder": c.num_decoder_layers}
     sparse = {f"num_sparse_{stack}_layers": n // c.sparse_every for stack, n in layers.items()}
-    return (
-        t5.common_config(c)
-        | sparse
-        | dict(
-            num_experts=c.num_experts,
-            expert_capacity=CAPACITY,
-            dense_act_fn=THEIR_ACTIVATIONS[c.mlp_activations[0]],
-            tie_word_embeddings=c.scale_logits,
-        )
+    return t5.common_config(c) | dict(
+        **sparse,
+        num_experts=c.num_experts,
+        expert_capacity=CAPACITY,
+        dense_act_fn=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        tie_word_embeddings=c.scale_logits,
     )
 
 
 def links(c: Config) -> list[Link]:
     result = [table("token_embedding", "shared")]
     for stack, layer in (("encoder", 1), ("decoder", 2)):
-        path, tensor_name = (
-            f"{stack}/layers/{{i}}/experts",
-            f"{stack}.block.{{i}}.layer.{layer}.mlp",
-        )
+        path, mlp = f"{stack}/layers/{{i}}/experts", f"{stack}.block.{{i}}.layer.{layer}.mlp"
         result += t5.stack_links(c, stack, "mlp")
-        result += linear(f"{path}/router", f"{tensor_name}.router.classifier", False)
-        for our_name, name in (("wi_0", "wi"), ("wo", "wo")):
-            result += linear(
-                f"{path}/{our_name}", f"{tensor_name}.experts.expert_{{e}}.{name}", False
-            )
+        result += linear(f"{path}/router", f"{mlp}.router.classifier", False)
+        result += linear(f"{path}/wi_0", f"{mlp}.experts.expert_{{e}}.wi", False)
+        result += linear(f"{path}/wo", f"{mlp}.experts.expert_{{e}}.wo", False)
     if not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head")]
     return result

@@ -5,36 +5,39 @@ import functools
 from ..config import Config
 from .bart import classification_head
 from .family import (
+    ACTIVATIONS,
     THEIR_ACTIVATIONS,
     Family,
-    activation,
-    attention,
-    linear,
-    norm,
+    classes_of,
+    config_of,
+    known,
     refuse,
-    table,
+    settings_of,
     with_heads,
 )
-from .links import Link
+from .links import Link, attention, linear, norm, table
 
 HARMLESS = frozenset(["initializer_factor", "n_positions"])
+NAMES = {  # of config.json -> ours
+    "num_layers": "num_encoder_layers",
+    "d_model": "emb_dim",
+    "num_heads": "num_heads",
+    "d_kv": "head_dim",
+    "d_ff": "mlp_dim",
+    "layer_norm_epsilon": "norm_epsilon",
+    "dropout_rate": "dropout_rate",
+}
+BUCKETS = dict(relative_attention_num_buckets=32, relative_attention_max_distance=128)
 SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
 
 
 def common_settings(hf: dict) -> dict:
     """Returns the settings that every kind of T5 reads alike."""
-    refuse(hf, relative_attention_num_buckets=32, relative_attention_max_distance=128)
-    return dict(
-        num_encoder_layers=hf["num_layers"],
+    refuse(hf, **BUCKETS)
+    return settings_of(hf, NAMES) | dict(
         num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
-        emb_dim=hf["d_model"],
-        num_heads=hf["num_heads"],
-        head_dim=hf["d_kv"],
-        mlp_dim=hf["d_ff"],
         positions="relative",
         attention_scale=1.0,
-        norm_epsilon=hf["layer_norm_epsilon"],
-        dropout_rate=hf.get("dropout_rate", 0.0),
     )
 
 
@@ -45,7 +48,7 @@ def settings(kind: str, hf: dict, has) -> dict:
     # "gated-gelu" is the tanh approximation, against its name.
     tensor_name = "gelu_new" if projection == "gated-gelu" else name
     refuse(hf, dense_act_fn=tensor_name, is_gated_act=gated)
-    act = activation({"feed_forward_proj": tensor_name}, "feed_forward_proj")
+    act = known({"feed_forward_proj": tensor_name}, "feed_forward_proj", ACTIVATIONS)
     classifies = has("classification_head.out_proj.weight")
     return common_settings(hf) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),
@@ -69,19 +72,8 @@ def _scaled(kind: str, hf: dict) -> bool:
 
 def common_config(c: Config) -> dict:
     """Returns the fields that every kind of T5 has alike, the inverse of `common_settings`."""
-    return dict(
-        d_model=c.emb_dim,
-        d_kv=c.head_dim,
-        d_ff=c.mlp_dim,
-        num_layers=c.num_encoder_layers,
-        num_decoder_layers=c.num_decoder_layers,
-        num_heads=c.num_heads,
-        relative_attention_num_buckets=32,
-        relative_attention_max_distance=128,
-        layer_norm_epsilon=c.norm_epsilon,
-        dropout_rate=c.dropout_rate,
-        is_encoder_decoder=True,
-    )
+    decoder = {"num_decoder_layers": c.num_decoder_layers, "is_encoder_decoder": True}
+    return config_of(c, NAMES) | decoder | BUCKETS
 
 
 def config(kind: str, c: Config) -> dict:
@@ -89,13 +81,10 @@ def config(kind: str, c: Config) -> dict:
     projection = {"gelu_new": "gelu"}.get(act, act)
     gated = len(c.mlp_activations) == 2
     scaled = {"scale_decoder_outputs": c.scale_logits} if kind == "t5" else {}
-    return (
-        common_config(c)
-        | scaled
-        | dict(
-            feed_forward_proj=f"gated-{projection}" if gated else projection,
-            tie_word_embeddings=c.scale_logits if kind == "t5" else c.logits_via_embedding,
-        )
+    return common_config(c) | dict(
+        **scaled,
+        feed_forward_proj=f"gated-{projection}" if gated else projection,
+        tie_word_embeddings=c.scale_logits if kind == "t5" else c.logits_via_embedding,
     )
 
 
@@ -154,7 +143,7 @@ T5, MT5, UMT5 = (
         copies,
         harmless=HARMLESS,
         presets=presets,
-        by_heads=((("classes",), f"{name}ForSequenceClassification"),),
+        by_heads=classes_of(name, "classes"),
         # The first T5s were published with an unused table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )
