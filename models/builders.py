@@ -330,12 +330,10 @@ def forward_flops(config, lengths):
 def model_of(config: Config) -> Model:
     """Returns the `Model` of a `Config`, always the same one, so that compiled programs are
     reused."""
-    layout = "encoder_decoder" if config.num_encoder_layers else "decoder"
-    layout = layout if config.num_decoder_layers else "encoder"
     ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
     return from_network(
         Transformer(config),
-        layout=layout,
+        layout=config.layout,
         heads=config.heads,
         hidden=ahead,
         flops=lambda lengths: forward_flops(config, lengths),

@@ -165,8 +165,13 @@ class Config:
             if isinstance(value, list):  # as gin may have it
                 object.__setattr__(self, name, tuple(value))
         check_fields(self)
-        _check_numbers(self)
         _check_together(self)
+
+    @property
+    def layout(self) -> str:
+        if self.num_encoder_layers and self.num_decoder_layers:
+            return "encoder_decoder"
+        return "encoder" if self.num_encoder_layers else "decoder"
 
     @property
     def num_layers(self) -> int:
@@ -217,124 +222,78 @@ def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
     return Config(vocab_size=vocab_size, **values)
 
 
-def _refuse(config: Config, name: str, expected: str):
-    raise ValueError(f"Got {name}={getattr(config, name)!r}, expected {expected}")
+def _check_together(c: Config):
+    """Raises ValueError for a value that would have no effect or no meaning beside the others."""
+    learned, relative, rotary = (c.positions == kind for kind in ("learned", "relative", "rotary"))
+    both = c.layout == "encoder_decoder"
+    plain_width = c.embedding_width == c.emb_dim or "vocabulary" not in c.heads
+    requirements = {  # of a setting that is not its default
+        "rope_scaling": ("positions='rotary'", rotary),
+        "max_positions": ("positions='learned'", learned),
+        "position_offset": ("positions='learned'", learned),
+        "relative_in_every_layer": ("positions='relative'", relative),
+        "global_every": ("window", c.window is not None),
+        "first_global": ("a larger global_every", c.first_global < (c.global_every or 0)),
+        "qk_norm_joint": ("qk_norm", c.qk_norm),
+        "embedding_dim": ("vocabulary_layer", c.vocabulary_layer or plain_width),
+        "local_rope_theta": ("global_every and positions='rotary'", rotary and c.global_every),
+        "first_norm": ("norm_place='before'", c.norm_place == "before"),
+        "init_scaled_by_depth": ("init_stddev, and a single stack", c.init_stddev and not both),
+        "init_locality": ("positions='relative'", relative),
+        "init_matching": (
+            "an encoder-decoder with as many key heads as heads",
+            both and c.num_key_heads == c.num_heads,
+        ),
+        **dict.fromkeys(
+            ("experts_per_token", "normalize_expert_weights", "sparse_every"),
+            ("num_experts", c.num_experts > 0),
+        ),
+    }
+    for name, (required, fulfilled) in requirements.items():
+        if getattr(c, name) != getattr(Config, name) and not fulfilled:
+            _refuse(c, name, f"{required} with it: set that, or leave {name} out.")
 
-
-def _check_numbers(c: Config):
-    if not (c.num_encoder_layers or c.num_decoder_layers):
+    if not c.num_layers:
         _refuse(c, "num_decoder_layers", "1 or more, where there is no encoder.")
-    classifying = [name for name in ("classes", "token_classes") if name in c.heads]
-    if classifying and c.num_classes < 1:
-        _refuse(
-            c,
-            "num_classes",
-            f"1 or more for the head {classifying[0]!r}: set the number of classes.",
-        )
+    for head in ("classes", "token_classes"):
+        if head in c.heads and not c.num_classes:
+            expected = f"1 or more for the head {head!r}: set the number of classes."
+            _refuse(c, "num_classes", expected)
     if c.num_heads % c.num_key_heads:
         raise ValueError(
             f"Got num_heads={c.num_heads} and num_kv_heads={c.num_kv_heads}, expected num_heads to "
             "be a multiple of num_kv_heads: change either, or leave num_kv_heads out."
         )
-
-
-def _check_together(c: Config):
-    """Checks values that require others, without which they would have no effect or no meaning."""
-    rotary = c.positions == "rotary"
-    requirements = [  # (is set, name, what it requires, is fulfilled)
-        (c.rope_scaling is not None, "rope_scaling", "positions='rotary'", rotary),
-        (c.max_positions > 0, "max_positions", "positions='learned'", c.positions == "learned"),
-        (c.position_offset > 0, "position_offset", "positions='learned'", c.positions == "learned"),
-        (
-            c.relative_in_every_layer,
-            "relative_in_every_layer",
-            "positions='relative'",
-            c.positions == "relative",
-        ),
-        (c.global_every is not None, "global_every", "window", c.window is not None),
-        (
-            c.first_global > 0,
-            "first_global",
-            "a larger global_every",
-            c.first_global < (c.global_every or 0),
-        ),
-        (c.qk_norm_joint, "qk_norm_joint", "qk_norm", c.qk_norm),
-        (
-            c.embedding_width != c.emb_dim and "vocabulary" in c.heads,
-            "embedding_dim",
-            "vocabulary_layer",
-            c.vocabulary_layer,
-        ),
-        (
-            c.local_rope_theta is not None,
-            "local_rope_theta",
-            "global_every and positions='rotary'",
-            rotary and c.global_every is not None,
-        ),
-        (not c.first_norm, "first_norm", "norm_place='before'", c.norm_place == "before"),
-        (
-            c.init_scaled_by_depth,
-            "init_scaled_by_depth",
-            "init_stddev, and a single stack",
-            c.init_stddev is not None and not (c.num_encoder_layers and c.num_decoder_layers),
-        ),
-        (
-            c.init_locality > 0,
-            "init_locality",
-            "positions='relative'",
-            c.positions == "relative",
-        ),
-        (
-            c.init_matching,
-            "init_matching",
-            "an encoder-decoder with as many key heads as heads",
-            bool(c.num_encoder_layers and c.num_decoder_layers) and c.num_key_heads == c.num_heads,
-        ),
-    ]
-    for is_set, name, required, fulfilled in requirements:
-        if is_set and not fulfilled:
-            _refuse(c, name, f"{required} with it: set that, or leave {name} out.")
     if rotary and c.head_dim % 2:
-        _refuse(
-            c,
-            "head_dim",
-            f"an even number, since rotary positions rotate pairs: use {c.head_dim + 1}.",
-        )
-    if c.positions == "learned" and not c.max_positions:
+        even = f"an even number, since rotary positions rotate pairs: use {c.head_dim + 1}."
+        _refuse(c, "head_dim", even)
+    if learned and not c.max_positions:
         _refuse(c, "max_positions", "the length of the longest row, since positions are learned.")
     if c.rope_scaling is not None and len(c.rope_scaling) not in (1, 4):
         _refuse(c, "rope_scaling", "one number, or the four of LLaMA 3.")
-    layers = c.num_decoder_layers
-    if c.num_ahead and c.ahead == "parallel" and layers < 2:
-        raise ValueError(
-            f"Got num_layers={layers}, expected 2 or more: with ahead='parallel' the last layer is "
-            "one for each predicted token, the others are their trunk."
-        )
-    _check_experts(c)
     if c.num_ahead and not c.first_norm:
         _refuse(c, "first_norm", "True in a model that predicts tokens ahead.")
+    if c.num_ahead and c.ahead == "parallel" and c.num_layers < 2:
+        trunk = "the last layer is one for each predicted token, the others are their trunk."
+        _refuse(c, "num_layers", f"2 or more: with ahead='parallel' {trunk}")
+    if c.num_experts:
+        _check_experts(c)
 
 
 def _check_experts(c: Config):
-    if not c.num_experts:
-        for name in ("experts_per_token", "normalize_expert_weights", "sparse_every"):
-            if getattr(c, name) != getattr(Config, name):
-                _refuse(c, name, f"num_experts with it: set that, or leave {name} out.")
-        return
     if c.num_experts < 2:
         _refuse(c, "num_experts", "2 or more, or 0 for dense layers.")
     if c.experts_per_token > c.num_experts:
         _refuse(c, "experts_per_token", f"at most num_experts={c.num_experts}: lower it.")
     if c.biases:
         _refuse(c, "biases", "False with num_experts: experts have none.")
-    if c.sparse_every == 1:
-        return
-    both = c.num_encoder_layers and c.num_decoder_layers
+    if c.sparse_every > 1 and (not c.first_norm or c.num_ahead):
+        _refuse(c, "sparse_every", "1 with first_norm=False, or with tokens ahead.")
     for name in ("num_encoder_layers", "num_decoder_layers"):
         if getattr(c, name) % c.sparse_every:
-            raise ValueError(
-                f"Got {name if both else 'num_layers'}={getattr(c, name)}, expected a multiple of "
-                f"sparse_every={c.sparse_every}: change either."
-            )
-    if not c.first_norm or c.num_ahead:
-        _refuse(c, "sparse_every", "1 with first_norm=False, or with tokens ahead.")
+            own = name if c.layout == "encoder_decoder" else "num_layers"
+            _refuse(c, own, f"a multiple of sparse_every={c.sparse_every}: change either.")
+
+
+def _refuse(config: Config, name: str, expected: str):
+    raise ValueError(f"Got {name}={getattr(config, name)!r}, expected {expected}")

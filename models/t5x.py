@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorstore
 from flax import serialization
+from flax.traverse_util import flatten_dict
 
 from . import builders
 from .builders import Model
@@ -36,9 +37,7 @@ from .hugging_face.links import (
     VECTOR,
     Link,
     imported,
-    location,
-    named_tensors,
-    tensor_shape,
+    tensor_shapes,
     unmatched,
 )
 
@@ -49,6 +48,14 @@ VARIED = (
     *("num_encoder_layers", "num_decoder_layers", "emb_dim", "num_heads", "num_kv_heads"),
     *("head_dim", "mlp_dim", "mlp_activations", "logits_via_embedding"),
 )
+# The attentions of a layer: our name, T5X's, and that of its norm.
+ATTENTIONS = {
+    "encoder": [("self_attention", "attention", "attention")],
+    "decoder": [
+        ("self_attention", "self_attention", "self_attention"),
+        ("cross_attention", "encoder_decoder_attention", "cross_attention"),
+    ],
+}
 
 
 class Checkpoint(NamedTuple):
@@ -83,7 +90,8 @@ def open_t5x(directory: str) -> Checkpoint:
     path = Path(directory)
     shapes: dict[str, tuple[int, ...]] = {}
     reads: dict[str, Callable[[], np.ndarray]] = {}
-    for name, leaf in _leaves(_target(path)):
+    target = flatten_dict(_target(path), sep=".", is_leaf=lambda _, node: "driver" in node)
+    for name, leaf in target.items():
         if isinstance(leaf, np.ndarray):
             shapes[name], reads[name] = leaf.shape, functools.partial(np.asarray, leaf)
         elif isinstance(leaf, Mapping):
@@ -111,28 +119,18 @@ def open_t5x(directory: str) -> Checkpoint:
 
 
 def links(config: Config) -> list[Link]:
-    """Returns the links between T5X's tensors and our arrays, for a model that `check_config`
-    accepts.
+    """Returns the links between T5X's tensors and our arrays, for a model of `check_config`.
 
     Shapes of their tensors: kernels [inputs, outputs], with the heads of attention joined: query,
     key and value [E, H * d], out [H * d, E]; embedding [V, E]; rel_embedding [H, 32]; scales [E].
     """
     result = [Link("token_embedding", "token_embedder.embedding", TABLE)]
-    for stack, attentions in (
-        ("encoder", {"self_attention": ("attention", "attention")}),
-        (
-            "decoder",
-            {
-                "self_attention": ("self_attention", "self_attention"),
-                "cross_attention": ("encoder_decoder_attention", "cross_attention"),
-            },
-        ),
-    ):
+    for stack, attentions in ATTENTIONS.items():
         path, tensor_name = f"{stack}/layers/{{i}}", f"{stack}.layers_{{i}}"
-        for name, (module, norm) in attentions.items():
-            for part in ("query", "key", "value"):
-                result += [_kernel(f"{path}/{name}/{part}", f"{tensor_name}.{module}.{part}")]
-            result += [_kernel(f"{path}/{name}/out", f"{tensor_name}.{module}.out", inputs=2)]
+        for name, module, norm in attentions:
+            for part, inputs in (("query", 1), ("key", 1), ("value", 1), ("out", 2)):
+                theirs = f"{tensor_name}.{module}.{part}"
+                result += [_kernel(f"{path}/{name}/{part}", theirs, inputs)]
             result += [_scale(f"{path}/{name}_norm", f"{tensor_name}.pre_{norm}_layer_norm")]
         gates = range(len(config.mlp_activations))
         for i in gates:
@@ -175,10 +173,10 @@ def read_params(
         and while reading, as `open_t5x` describes.
     """
     config = check_config(model)
-    linked = list(named_tensors(links(config), config))
-    _check_names(source, {name for name, _, _ in linked}, set(unscaled))
     shapes = parameter_shapes(model)
-    _check_shapes(source, linked, config, shapes)
+    expected = tensor_shapes(links(config), config, shapes)
+    _check_names(source, set(expected), set(unscaled))
+    _check_shapes(source, expected)
 
     def read(name: str) -> np.ndarray:
         if name in unscaled:
@@ -267,15 +265,6 @@ def _nearby(path: Path) -> str:
     return f": open one of {', '.join(steps)} in it" if steps else ""
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (name, array or TensorStore spec) of all tensors: "encoder.encoder_norm.scale", …"""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and "driver" not in value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple[int, ...]]:
     """Returns the folder and shape of a TensorStore spec's tensor, for local disks and buckets."""
     try:
@@ -351,16 +340,12 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
         raise ValueError(words)
 
 
-def _check_shapes(
-    source: Checkpoint, linked, config: Config, shapes: Mapping[str, tuple[int, ...]]
-):
-    wrong = []
-    for name, link, numbers in linked:
-        at = location(link.path, numbers, config)
-        shape = shapes[at.path][len(at.numbers) :]
-        expected = tensor_shape(link, [shape])
-        if source.shapes.get(name, expected) != expected:
-            wrong.append(f"{name} of shape {source.shapes[name]}, expected {expected}")
+def _check_shapes(source: Checkpoint, shapes: Mapping[str, tuple[int, ...]]):
+    wrong = [
+        f"{name} of shape {source.shapes[name]}, expected {shape}"
+        for name, shape in shapes.items()
+        if source.shapes.get(name, shape) != shape
+    ]
     if wrong:
         # The shortest names are the most telling: the embedding before the layers.
         first = sorted(wrong, key=lambda text: (text.count("."), text))[0]

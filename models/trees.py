@@ -6,23 +6,14 @@ named({"decoder": {"final_norm": {"scale": x}}})    # {"decoder/final_norm/scale
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-def named(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+
+def named(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arrays of a tree by path, in the tree's order."""
-    result: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        result |= named(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
-    return result
+    return flatten_dict(tree, sep="/")
 
 
 def nested(arrays: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the tree of (path, array) pairs, the inverse of `named`; reads one pair at a time."""
-    tree: dict = {}
-    for path, array in arrays:
-        *folders, name = path.split("/")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[name] = array
-    return tree
+    """Returns the tree of (path, array) pairs, the inverse of `named`."""
+    return unflatten_dict(dict(arrays), sep="/")

@@ -24,7 +24,7 @@ from ..trees import named
 from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5
 from .family import Family, Fields, check_fields, class_labels, class_names, refuse
 from .files import TensorFiles, open_source, read_json, write_directory
-from .links import exported, imported, location, named_tensors, tensor_shape, unmatched
+from .links import exported, imported, named_tensors, tensor_shapes, unmatched
 
 __all__ = [
     "FAMILIES",
@@ -86,6 +86,10 @@ class Recognised(NamedTuple):
         assert self.model.config is not None  # `recognise` made it from one
         return self.model.config
 
+    def tensor_name(self, name: str) -> str:
+        """Returns the name in this directory of a tensor named as in models with heads."""
+        return name if self.prefixed else name.removeprefix(self.family.base)
+
 
 def recognise(source: TensorFiles) -> Recognised:
     """Returns the model that a directory holds, after checking the names of all its tensors.
@@ -106,8 +110,7 @@ def recognise(source: TensorFiles) -> Recognised:
     prefixed = any(name.startswith(family.base) for name in source.names)
 
     def has(name: str) -> bool:
-        named = name if prefixed else name.removeprefix(family.base)
-        return named in source.names
+        return (name if prefixed else name.removeprefix(family.base)) in source.names
 
     try:
         _check_architecture(hf, family.layout)
@@ -149,7 +152,8 @@ def check_names(source: TensorFiles, recognised: Recognised) -> None:
     family, config = recognised.family, recognised.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
-    names = {_full(recognised, name) for name in source.names}
+    base = "" if recognised.prefixed else family.base
+    names = {base + name for name in source.names}
     ignored = {name for name in names if name.endswith(family.ignored)} if family.ignored else set()
     missing, left = expected - names, names - expected - copies.keys() - ignored
     if missing or left:
@@ -159,7 +163,7 @@ def check_names(source: TensorFiles, recognised: Recognised) -> None:
         )
     for name in sorted(copies.keys() & names):
         of = copies[name]
-        one, other = (source.read(_tensor_name(recognised, n)) for n in (name, of))
+        one, other = (source.read(recognised.tensor_name(n)) for n in (name, of))
         if not np.array_equal(one, other):
             raise ValueError(
                 f"{name} and {of} of {source.path} differ, expected them to be one: the family "
@@ -172,26 +176,17 @@ def read_params(source: TensorFiles, recognised: Recognised) -> Iterator[tuple[s
 
     Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
     """
-    shapes = parameter_shapes(recognised.model)
-    links = recognised.family.links(recognised.config)
-    _check_shapes(source, recognised, links, shapes)
-    read = lambda name: source.read(_tensor_name(recognised, name))  # noqa: E731
-    yield from imported(links, recognised.config, shapes, read)
-
-
-def _check_shapes(
-    source: TensorFiles, recognised: Recognised, links, parameters: Mapping[str, tuple[int, ...]]
-):
-    for name, link, numbers in named_tensors(links, recognised.config):
-        locations = [location(part, numbers, recognised.config) for part in link.parts]
-        shapes = [parameters[at.path][len(at.numbers) :] for at in locations]
-        expected, tensor_name = tensor_shape(link, shapes), _tensor_name(recognised, name)
-        if source.shapes[tensor_name] != expected:
+    config, shapes = recognised.config, parameter_shapes(recognised.model)
+    links = recognised.family.links(config)
+    for full_name, expected in tensor_shapes(links, config, shapes).items():
+        name = recognised.tensor_name(full_name)
+        if source.shapes[name] != expected:
             raise ValueError(
-                f"Got {tensor_name} of shape {source.shapes[tensor_name]} in "
-                f"{source.files[tensor_name]}, expected {expected} by "
-                f"{source.path / 'config.json'}: one of the two is of another model."
+                f"Got {name} of shape {source.shapes[name]} in {source.files[name]}, expected "
+                f"{expected} by {source.path / 'config.json'}: one of the two is of another model."
             )
+    read = lambda name: source.read(recognised.tensor_name(name))  # noqa: E731
+    yield from imported(links, config, shapes, read)
 
 
 def write_model(
@@ -265,11 +260,8 @@ def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[
 
     They are heads other than the vocabulary projection, "projections_NAME", and "decoder/ahead".
     """
-    written = {
-        location(part, numbers, config).path
-        for _, link, numbers in named_tensors(family.links(config), config)
-        for part in link.parts
-    }
+    tensors = named_tensors(family.links(config), config)
+    written = {at.path for _, _, locations in tensors for at in locations}
     left = (path.split("/") for path in named(params).keys() - written)
     return sorted({"/".join(p[: 1 if p[0].startswith("projections_") else 2]) for p in left})
 
@@ -280,13 +272,8 @@ def family_of(config: Config) -> Family:
     Raises ValueError, naming the settings in which the nearest family differs, and the presets of
     the same layout that families have.
     """
-    layout = "decoder" if not config.num_encoder_layers else "encoder_decoder"
-    layout = "encoder" if not config.num_decoder_layers else layout
-    candidates = [
-        (_differences(config, family), family)
-        for family in FAMILIES.values()
-        if family.layout == layout
-    ]
+    same = [family for family in FAMILIES.values() if family.layout == config.layout]
+    candidates = [(_differences(config, family), family) for family in same]
 
     def distance(one):
         differ, family = one
@@ -294,7 +281,6 @@ def family_of(config: Config) -> Family:
 
     differ, family = min(candidates, key=distance)
     if differ:
-        same = [one for one in FAMILIES.values() if one.layout == layout]
         presets = [name for one in same for name in one.presets]
         raise ValueError(
             f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, "
@@ -352,12 +338,3 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each parameter, by path; nothing is allocated."""
     params = named(nn.unbox(builders.abstract_params(model)))
     return {path: tuple(x.shape) for path, x in params.items()}
-
-
-def _full(recognised: Recognised, name: str) -> str:
-    """Returns a tensor's name as in models with heads."""
-    return name if recognised.prefixed else recognised.family.base + name
-
-
-def _tensor_name(recognised: Recognised, name: str) -> str:
-    return name if recognised.prefixed else name.removeprefix(recognised.family.base)

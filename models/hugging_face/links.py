@@ -28,6 +28,9 @@ VECTOR = "vector"  # one axis: norms and biases
 ROW = "row"  # a vector with an axis of 1 before it
 
 
+Shape = tuple[int, ...]
+
+
 class Link(NamedTuple):
     """One tensor of a checkpoint, and the array or arrays of ours that it concatenates along
     outputs."""
@@ -77,35 +80,53 @@ def dense(path: str, tensor_name: str) -> list[Link]:
     ]
 
 
-Numbers = tuple[int, ...]  # none, of a layer, or of a layer and an expert
-
-
 class Location(NamedTuple):
     """The location of one layer's or one expert's array in a tree of parameters."""
 
     path: str  # "decoder/layers/mlp/wo"
-    numbers: Numbers  # along its first axes, where layers and experts are stacked
+    numbers: tuple[int, ...]  # along its first axes, where layers and experts are stacked
+
+    def shape(self, shapes: Mapping[str, Shape]) -> Shape:
+        """Returns the array's shape from those of all parameters, by path."""
+        return shapes[self.path][len(self.numbers) :]
 
 
-def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, Link, Numbers]]:
-    """Yields (name, link, numbers of its layer and expert) of every tensor of a checkpoint."""
+def named_tensors(
+    links: Iterable[Link], config: Config
+) -> Iterator[tuple[str, Link, list[Location]]]:
+    """Yields (name, link, locations of its parts) of every tensor of a checkpoint."""
     for link in links:
-        if "{i}" not in link.tensor_name:
-            yield link.tensor_name, link, ()
-            continue
-        layers = config.num_decoder_layers
-        if link.parts[0].startswith("encoder/"):
-            layers = config.num_encoder_layers
-        # ModernBERT's first layer lacks a norm.
-        lacks = not config.first_norm and "/self_attention_norm/" in link.parts[0]
-        for i in range(int(lacks), layers):
-            if ("/mlp/" if config.is_sparse(i) else "/experts/") in link.parts[0]:
-                continue  # of a layer of the other kind
-            if "{e}" not in link.tensor_name:
-                yield link.tensor_name.format(i=i), link, (i,)
-                continue
-            for e in range(config.num_experts):
-                yield link.tensor_name.format(i=i, e=e), link, (i, e)
+        for numbers in _numbers(link, config):
+            name = link.tensor_name.format(**dict(zip("ie", numbers)))
+            yield name, link, [_location(part, numbers, config) for part in link.parts]
+
+
+def _numbers(link: Link, config: Config) -> Iterator[tuple[int, ...]]:
+    """Yields the layer, and where there are experts the expert, of each tensor of a link."""
+    if "{i}" not in link.tensor_name:
+        yield ()
+        return
+    encodes = link.parts[0].startswith("encoder/")
+    layers = config.num_encoder_layers if encodes else config.num_decoder_layers
+    # ModernBERT's first layer lacks a norm.
+    lacks = not config.first_norm and "/self_attention_norm/" in link.parts[0]
+    for i in range(int(lacks), layers):
+        if ("/mlp/" if config.is_sparse(i) else "/experts/") in link.parts[0]:
+            continue  # of a layer of the other kind
+        if "{e}" in link.tensor_name:
+            yield from ((i, e) for e in range(config.num_experts))
+        else:
+            yield (i,)
+
+
+def tensor_shapes(
+    links: Iterable[Link], config: Config, shapes: Mapping[str, Shape]
+) -> dict[str, Shape]:
+    """Returns the shape of every tensor of a checkpoint from those of our arrays, by path."""
+    return {
+        name: _tensor_shape(link, [at.shape(shapes) for at in locations])
+        for name, link, locations in named_tensors(links, config)
+    }
 
 
 def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -> str:
@@ -122,18 +143,17 @@ def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -
     return "; ".join(parts)
 
 
-def location(name: str, numbers: Numbers, config: Config) -> Location:
+def _location(name: str, numbers: tuple[int, ...], config: Config) -> Location:
     """Returns where the array `name`, a path with "{i}" for the layer, lies in our parameters."""
     if not numbers:
         return Location(name, ())
     layer, *expert = numbers
-    first, repeated = 0 if config.first_norm else 1, config.repeated_layers
-    if layer < first:
-        return Location(name.replace("layers/{i}", "first_layer"), tuple(expert))
-    if not config.scan_layers:
-        return Location(name.replace("layers/{i}", f"layers_{layer}"), tuple(expert))
-    number, which = divmod(layer - first, repeated)
-    layers = "layers" if repeated == 1 else f"layers/{REPEATED}{which}"
+    first = 0 if config.first_norm else 1
+    if layer < first or not config.scan_layers:
+        own = "first_layer" if layer < first else f"layers_{layer}"
+        return Location(name.replace("layers/{i}", own), tuple(expert))
+    number, which = divmod(layer - first, config.repeated_layers)
+    layers = "layers" if config.repeated_layers == 1 else f"layers/{REPEATED}{which}"
     return Location(name.replace("layers/{i}", layers), (number, *expert))
 
 
@@ -149,59 +169,40 @@ def to_tensor(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([x.reshape(-1) for x in arrays])
     if link.form == ROW:
         return arrays[0].reshape(1, -1)
-    matrices = [x.reshape(int(np.prod(x.shape[: link.inputs])), -1) for x in arrays]
+    matrices = [x.reshape(math.prod(x.shape[: link.inputs]), -1) for x in arrays]
     joined = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
     return np.ascontiguousarray(joined.T) if link.form == OUT_IN else joined
 
 
-def to_array(
-    link: Link, part: int, tensor: np.ndarray, shapes: list[tuple[int, ...]]
-) -> np.ndarray:
-    """Returns our array number `part` from a tensor of a checkpoint; `shapes`: of all its arrays.
-
-    Raises ValueError where the tensor's shape does not fit them.
-    """
-    expected = tensor_shape(link, shapes)
-    if tensor.shape != expected:
-        raise ValueError(
-            f"Got {link.tensor_name} of shape {tensor.shape}, expected {expected} for "
-            f"{link.parts}: its config.json is of another model."
-        )
-    if len(shapes) > 1:
-        sizes = [_outputs(link, shape) for shape in shapes]
-        start = sum(sizes[:part])
-        axis = 1 if link.form == IN_OUT else 0
-        tensor = np.take(tensor, range(start, start + sizes[part]), axis)
-    if link.form == OUT_IN:
-        tensor = tensor.T
-    return tensor.reshape(shapes[part])
+def to_array(link: Link, part: int, tensor: np.ndarray, shapes: list[Shape]) -> np.ndarray:
+    """Returns our array number `part` from a tensor of a checkpoint; `shapes`: of all its arrays."""
+    outputs_last = tensor.T if link.form == OUT_IN else tensor
+    ends = np.cumsum([_outputs(link, shape) for shape in shapes])[:-1]
+    return np.split(outputs_last, ends, axis=-1)[part].reshape(shapes[part])
 
 
-def tensor_shape(link: Link, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+def _tensor_shape(link: Link, shapes: list[Shape]) -> Shape:
     """Returns the shape of a tensor of a checkpoint from those of our arrays."""
     if link.form == TABLE:
-        return tuple(shapes[0])
-    if link.form == VECTOR:
-        return (sum(_outputs(link, shape) for shape in shapes),)
+        return shapes[0]
     if link.form == ROW:
         return (1, *shapes[0])
-    inputs = int(np.prod(shapes[0][: link.inputs]))
     outputs = sum(_outputs(link, shape) for shape in shapes)
+    if link.form == VECTOR:
+        return (outputs,)
+    inputs = math.prod(shapes[0][: link.inputs])
     return (outputs, inputs) if link.form == OUT_IN else (inputs, outputs)
 
 
-def _outputs(link: Link, shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape if link.form == VECTOR else shape[link.inputs :]))
-
-
-Read = Callable[[str], np.ndarray]
+def _outputs(link: Link, shape: Shape) -> int:
+    return math.prod(shape if link.form == VECTOR else shape[link.inputs :])
 
 
 def imported(
     links: Iterable[Link],
     config: Config,
-    shapes: Mapping[str, tuple[int, ...]],
-    read: Read,
+    shapes: Mapping[str, Shape],
+    read: Callable[[str], np.ndarray],
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, float32 array) of each of our arrays, read one at a time.
 
@@ -209,20 +210,19 @@ def imported(
       shapes: of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
       read: name of a tensor of a checkpoint -> the tensor.
 
-    Raises ValueError for shapes that do not fit and for weights that are no finite floats, and
-    KeyError, with its name, for a missing tensor.
+    Raises ValueError for weights that are no finite floats. Names and shapes are checked before.
     """
-    sources: dict[str, list[tuple[Numbers, Link, int, str, list]]] = {}
-    for name, link, numbers in named_tensors(links, config):
-        locations = [location(part, numbers, config) for part in link.parts]
-        part_shapes = [shapes[at.path][len(at.numbers) :] for at in locations]
+    sources: dict[str, list[tuple[tuple[int, ...], str, Callable[[np.ndarray], np.ndarray]]]] = {}
+    for name, link, locations in named_tensors(links, config):
+        part_shapes = [at.shape(shapes) for at in locations]
         for part, at in enumerate(locations):
-            sources.setdefault(at.path, []).append((at.numbers, link, part, name, part_shapes))
+            convert = partial(to_array, link, part, shapes=part_shapes)
+            sources.setdefault(at.path, []).append((at.numbers, name, convert))
     for path, parts in sources.items():
         # Filled layer by layer: stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
-        for index, link, part, name, part_shapes in parts:
-            array[index] = to_array(link, part, _weights(name, read(name)), part_shapes)
+        for index, name, convert in parts:
+            array[index] = convert(_weights(name, read(name)))
         yield path, array
 
 
@@ -256,8 +256,7 @@ def exported(
 ) -> Iterator[Tensor]:
     """Yields each tensor of a checkpoint; `arrays`: ours by path, stacked where layers are
     scanned."""
-    for name, link, numbers in named_tensors(links, config):
-        locations = [location(part, numbers, config) for part in link.parts]
+    for name, link, locations in named_tensors(links, config):
         parts = [arrays[at.path][at.numbers] for at in locations]
-        shape = tensor_shape(link, [x.shape for x in parts])
+        shape = _tensor_shape(link, [x.shape for x in parts])
         yield Tensor(name, shape, partial(to_tensor, link, parts))

@@ -81,14 +81,14 @@ def settings(kind: str, hf: dict, has) -> dict:
     kinds = ("token_classes",) if has("score.bias") else ("classes",)
     vocabulary = ("vocabulary",) if tied or has("lm_head.weight") else ()
     own = OWN_SETTINGS[kind](hf)
-    common = settings_of(hf, _names(kind), gated=True)
+    width = {"head_dim": "head_dim"} if hf.get("head_dim") else {}
+    common = settings_of(hf, _names(kind) | width, gated=True)
     return (
         own
         | common
         | dict(
             **with_heads(hf, kinds if has("score.weight") else vocabulary),
             num_kv_heads=hf.get("num_key_value_heads") or common["num_heads"],
-            head_dim=hf.get("head_dim") or common["head_dim"],
             mlp_dim=_mlp_dim(hf),
             positions="rotary",
             rope_theta=theta,
