@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 SAVED = "attention"  # what is saved here, by the name that rematerialisation policies know
-_NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
+NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None):
@@ -52,9 +52,7 @@ def attend_cached(
     (rows, queries, heads, width), groups = q_BxTxHxd.shape, k_BxGxSxd.shape[1]
     q_BxGxUxd = jnp.swapaxes(q_BxTxHxd, 1, 2).reshape(rows, groups, -1, width)
     products_BxGxUxS = _dot("bgud,bgsd->bgus", q_BxGxUxd, k_BxGxSxd)
-    products_BxHxTxS = products_BxGxUxS.reshape(rows, heads, queries, -1)
-    if softcap is not None:
-        products_BxHxTxS = softcap * jnp.tanh(products_BxHxTxS / softcap)
+    products_BxHxTxS = capped(products_BxGxUxS.reshape(rows, heads, queries, -1), softcap)
     scores = jax.vmap(_scores, in_axes=(0, 0, None if bias_BxHxTxS is None else 0))
     scores_BxHxTxS = scores(products_BxHxTxS, intervals_Bx2xT, bias_BxHxTxS)
     p_BxGxUxS = jax.nn.softmax(scores_BxHxTxS, -1).reshape(products_BxGxUxS.shape)
@@ -69,49 +67,43 @@ def _attend(softcap, q, k, v, intervals, bias):
 
 
 def forward(softcap, q, k, v, intervals, bias):
-    def one_after_another(rows, bias):
-        return jax.lax.map(lambda row: _row_forward(row, bias, softcap), rows)
+    def of_row(row):
+        return _row_forward(row, bias, softcap)
 
-    def all_at_once(rows, bias):
-        return jax.vmap(lambda row: _row_forward(row, bias, softcap))(rows)
-
-    out, log_sum = _by_platform(one_after_another, all_at_once, (q, k, v, intervals), bias)
+    rows = (q, k, v, intervals)
+    out, log_sum = jax.lax.map(of_row, rows) if _one_by_one() else jax.vmap(of_row)(rows)
     out, log_sum = checkpoint_name(out, SAVED), checkpoint_name(log_sum, SAVED)
     return out, (q, k, v, intervals, bias, out, log_sum)
 
 
 def backward(softcap, saved, d_out):
     q, k, v, intervals, bias, out, log_sum = saved
-
-    def one_after_another(rows, bias):
-        def step(d_bias, row):
-            *d_qkv, d_scores = _row_backward(row, bias, softcap)
-            return (None if bias is None else d_bias + d_scores), tuple(d_qkv)
-
-        zeros = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
-        d_bias, d_qkv = jax.lax.scan(step, zeros, rows)
-        return d_qkv, d_bias
-
-    def all_at_once(rows, bias):
-        *d_qkv, d_scores = jax.vmap(lambda row: _row_backward(row, bias, softcap))(rows)
-        return tuple(d_qkv), (None if bias is None else d_scores.sum(0))
-
     rows = (q, k, v, intervals, out, log_sum, d_out)
-    (d_q, d_k, d_v), d_bias = _by_platform(one_after_another, all_at_once, rows, bias)
+
+    def step(d_bias, row):
+        *d_qkv, d_scores = _row_backward(row, bias, softcap)
+        return (None if bias is None else d_bias + d_scores), d_qkv
+
+    if _one_by_one():
+        zeros = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
+        d_bias, (d_q, d_k, d_v) = jax.lax.scan(step, zeros, rows)
+    else:
+        d_q, d_k, d_v, d_scores = jax.vmap(lambda row: _row_backward(row, bias, softcap))(rows)
+        d_bias = None if bias is None else d_scores.sum(0)
     return d_q, d_k, d_v, None, d_bias
 
 
 _attend.defvjp(forward, backward)
 
 
-def _by_platform(one_after_another, all_at_once, rows, bias):
+def _one_by_one() -> bool:
+    """Returns whether rows are computed one after another."""
+    # Not by jax.lax.platform_dependent: tracing both takes a third of the time to trace a step.
     mesh = jax.sharding.get_abstract_mesh()
     device = mesh.abstract_device  # None without a mesh, and of one without devices
     platform = device.platform if device else jax.default_backend()
     # A loop over rows that are sharded over devices would gather each row from its device.
-    of_choice = one_after_another if platform == "cpu" and mesh.size <= 1 else all_at_once
-    # Not by jax.lax.platform_dependent: tracing both takes a third of the time to trace a step.
-    return of_choice(rows, bias)
+    return platform == "cpu" and mesh.size <= 1
 
 
 def _row_forward(row, bias_HxTxS, softcap):
@@ -133,9 +125,8 @@ def _row_backward(row, bias_HxTxS, softcap):
     """Returns one row's gradients of q, k, v, and of its scores [H, T, S], which is the bias's."""
     q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, d_out_TxHxd = row
     heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], q_TxHxd.dtype
-    q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (
-        _heads_first(x, groups) for x in (q_TxHxd, k_SxGxd, v_SxGxd, d_out_TxHxd)
-    )
+    arrays = (q_TxHxd, k_SxGxd, v_SxGxd, d_out_TxHxd)
+    q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (_heads_first(x, groups) for x in arrays)
     products_HxTxS = _products(q_GxUxd, k_GxSxd, q_TxHxd.shape[0], softcap)
     scores_HxTxS = _scores(products_HxTxS, intervals_2xT, bias_HxTxS)
     p_HxTxS = jnp.exp(scores_HxTxS - log_sum_HxT[..., None])
@@ -143,10 +134,7 @@ def _row_backward(row, bias_HxTxS, softcap):
     # The softmax's gradient needs the sum of p · d_p over keys, which is the sum of out · d_out.
     inner_TxH = (out_TxHxd.astype(jnp.float32) * d_out_TxHxd.astype(jnp.float32)).sum(-1)
     d_scores_HxTxS = p_HxTxS * (d_p_HxTxS - inner_TxH.T[..., None])
-
-    d_products_HxTxS = d_scores_HxTxS
-    if softcap is not None:
-        d_products_HxTxS *= 1 - (products_HxTxS / softcap) ** 2  # the derivative of tanh
+    d_products_HxTxS = d_before_cap(d_scores_HxTxS, products_HxTxS, softcap)
     d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
     p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
     d_q = _heads_back(_dot("gus,gsd->gud", d_products_GxUxS, k_GxSxd), heads)
@@ -158,7 +146,16 @@ def _row_backward(row, bias_HxTxS, softcap):
 
 def _products(q_GxUxd, k_GxSxd, queries, softcap):
     products_HxTxS = _dot("gud,gsd->gus", q_GxUxd, k_GxSxd).reshape(-1, queries, k_GxSxd.shape[1])
-    return products_HxTxS if softcap is None else softcap * jnp.tanh(products_HxTxS / softcap)
+    return capped(products_HxTxS, softcap)
+
+
+def capped(x, softcap):
+    return x if softcap is None else softcap * jnp.tanh(x / softcap)
+
+
+def d_before_cap(d_x, x, softcap):
+    """Returns the gradient of what was capped to x, from that of x."""
+    return d_x if softcap is None else d_x * (1 - (x / softcap) ** 2)  # the derivative of tanh
 
 
 def _scores(products_HxTxS, intervals_2xT, bias_HxTxS):
@@ -167,7 +164,7 @@ def _scores(products_HxTxS, intervals_2xT, bias_HxTxS):
     start_Tx1, end_Tx1 = intervals_2xT[..., None]
     key_1xS = jnp.arange(keys)[None]
     mask_TxS = (start_Tx1 <= key_1xS) & (key_1xS < end_Tx1)
-    return jnp.where(mask_TxS[None], scores_HxTxS, _NEVER)
+    return jnp.where(mask_TxS[None], scores_HxTxS, NEVER)
 
 
 # Heads come first and the queries of a group are joined, U = H / G · T, so that every product is

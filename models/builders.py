@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,45 +12,6 @@ from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
 from .heads import CLASSIFIERS, HEADS
 from .transformer import Transformer
-
-
-class Init(Protocol):
-    """Makes parameters."""
-
-    def __call__(self, key: jax.Array, batch: dict, /) -> dict:
-        """Returns fresh parameters, float32, of which only the batch's shapes are looked at.
-
-        They are a nested dict of arrays; an array may be boxed with the names of its axes
-        (`flax.linen.with_logical_partitioning`), by which it is sharded. Others are replicated.
-        """
-
-
-class Apply(Protocol):
-    """The forward pass."""
-
-    def __call__(self, params: dict, batch: dict, rngs: dict | None = None) -> "Outputs":
-        """Returns the outputs for a batch; `rngs={'dropout': key}` turns dropout on."""
-
-
-class Flops(Protocol):
-    """The work of the forward pass."""
-
-    def __call__(self, lengths: dict[str, int], /) -> int:
-        """Returns the floating-point operations of one row; see `forward_flops`."""
-
-
-class Prefill(Protocol):
-    """Reads prompts into a KV cache."""
-
-    def __call__(self, params: dict, batch: dict, capacity: int, /) -> tuple["Outputs", Any]:
-        """Returns the outputs for a batch of at most `capacity` slots, and the cache."""
-
-
-class Extend(Protocol):
-    """Goes on from a KV cache."""
-
-    def __call__(self, params: dict, cache: Any, batch: dict, /) -> tuple["Outputs", Any]:
-        """Returns the outputs for the next tokens alone, and the cache with them in it."""
 
 
 class Part(NamedTuple):
@@ -98,16 +59,21 @@ class Model(NamedTuple):
     are over cache slots, or the encoder's slots. Writing to a used slot overwrites it.
     """
 
-    init: Init
-    apply: Apply
+    # (key, batch) -> fresh parameters, float32, of a batch of these shapes: a nested dict of arrays.
+    # One that is boxed with the names of its axes (`flax.linen.with_logical_partitioning`) is
+    # sharded by them, others are replicated.
+    init: Callable[[jax.Array, dict], dict]
+    # (params, batch, rngs=None) -> `Outputs`; rngs={'dropout': key} turns dropout on.
+    apply: Callable[..., "Outputs"]
     layout: str  # 'encoder_decoder', 'decoder' or 'encoder': the features it takes
     heads: tuple[str, ...]  # the names that Outputs.head knows, and 'ahead_2', 'ahead_3', …
-    flops: Flops
+    flops: Callable[[dict[str, int]], int]  # of a row's forward pass; see `forward_flops`
     vocab_size: int  # rows of the embedding and of the logits
     max_positions: int = 0  # slots of the longest row that it can read; 0: any number
     config: Config | None = None  # its settings; None of a model that is no `Transformer`
-    prefill: Prefill | None = None
-    extend: Extend | None = None
+    # (params, batch, capacity) and (params, cache, batch) -> `Outputs` and the KV cache.
+    prefill: Callable[..., tuple["Outputs", Any]] | None = None
+    extend: Callable[[dict, Any, dict], tuple["Outputs", Any]] | None = None
     part: Callable[[dict], Part] | None = None  # params -> what is kept of it after pre-training
     attention: str | None = None  # as of `Config`; None: it is a network of one's own
 
@@ -174,17 +140,8 @@ def encoder_decoder(
     Raises:
       ValueError: an unknown setting, one out of range, or settings that exclude each other.
     """
-    config = make_config(
-        vocab_size,
-        T5_1_1,
-        _with_classes(heads, settings),
-        heads=_available(heads, ("vocabulary", "classes")),
-        num_encoder_layers=num_encoder_layers,
-        num_decoder_layers=num_decoder_layers,
-        num_ahead=0,
-        ahead="parallel",
-    )
-    return model_of(config)
+    layers = dict(num_encoder_layers=num_encoder_layers, num_decoder_layers=num_decoder_layers)
+    return model_of(_config(vocab_size, T5_1_1, heads, ("classes",), settings, **layers))
 
 
 @checked
@@ -215,17 +172,8 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
     num_ahead = 0
     while f"ahead_{num_ahead + 2}" in heads:
         num_ahead += 1
-    config = make_config(
-        vocab_size,
-        LLAMA,
-        _with_classes(heads, settings),
-        heads=_available(heads, ("vocabulary", *CLASSIFIERS)),
-        num_encoder_layers=0,
-        num_decoder_layers=num_layers,
-        num_ahead=num_ahead,
-        ahead=ahead,
-    )
-    return model_of(config)
+    fixed = dict(num_decoder_layers=num_layers, num_ahead=num_ahead, ahead=ahead)
+    return model_of(_config(vocab_size, LLAMA, heads, CLASSIFIERS, settings, **fixed))
 
 
 def encoder(vocab_size, heads=("vocabulary",), **settings):
@@ -255,16 +203,15 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
 @checked
 def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **settings) -> Config:
     """Returns the `Config` of `encoder` with these arguments."""
-    return make_config(
-        vocab_size,
-        MODERN_BERT,
-        _with_classes(heads, settings),
-        heads=_available(heads, ("vocabulary", *HEADS)),
-        num_encoder_layers=num_layers,
-        num_decoder_layers=0,
-        num_ahead=0,
-        ahead="parallel",
-    )
+    return _config(vocab_size, MODERN_BERT, heads, HEADS, settings, num_encoder_layers=num_layers)
+
+
+def _config(vocab_size, defaults, heads, other_heads, settings, **fixed) -> Config:
+    """Returns the `Config`, with the available heads; a run is checked for the others."""
+    absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
+    available = tuple(name for name in ("vocabulary", *other_heads) if name in heads)
+    settings = _with_classes(heads, settings)
+    return make_config(vocab_size, defaults, settings, heads=available, **(absent | fixed))
 
 
 def _with_classes(heads, settings: dict) -> dict:
@@ -281,11 +228,6 @@ def _with_classes(heads, settings: dict) -> dict:
             "expected one number: leave out the model's num_classes, which the objective sets."
         )
     return settings | {"num_classes": wanted.pop()} if found else settings
-
-
-def _available(heads, known):
-    """Returns the known ones of these heads; a run is checked for the others when configured."""
-    return tuple(name for name in known if name in heads)
 
 
 def forward_flops(config, lengths):
@@ -328,8 +270,7 @@ def forward_flops(config, lengths):
 
 @functools.lru_cache(maxsize=64)
 def model_of(config: Config) -> Model:
-    """Returns the `Model` of a `Config`, always the same one, so that compiled programs are
-    reused."""
+    """Returns the `Model` of a `Config`; always the same, so that compiled programs are reused."""
     ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
     return from_network(
         Transformer(config),
@@ -338,15 +279,18 @@ def model_of(config: Config) -> Model:
         hidden=ahead,
         flops=lambda lengths: forward_flops(config, lengths),
         vocab_size=config.vocab_size,
-    )._replace(config=config, max_positions=config.max_positions, attention=config.attention)
+        config=config,
+        max_positions=config.max_positions,
+        attention=config.attention,
+    )
 
 
-def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
+def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
     """Returns the `Model` of a Flax module with `__call__(batch)`, `initialise(batch)` and
     `head(name, hidden)`; one with `projection(name, hidden)` has that in its outputs.
 
     `heads`: the names that `head` takes. `hidden`: names of further hidden states that `__call__`
-    returns, which an objective requires as it requires heads.
+    returns, which an objective requires as it requires heads. `fields`: the others of `Model`.
     """
 
     def init(key, batch):
@@ -387,10 +331,9 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
         apply=apply,
         layout=layout,
         heads=(*heads, *hidden),
-        flops=flops,
-        vocab_size=vocab_size,
         prefill=prefill if decodes else None,
         extend=extend if decodes else None,
+        **fields,
     )
 
 
@@ -424,8 +367,7 @@ def abstract_params(model: Model):
 
 
 def with_capacity(cache, capacity):
-    """Returns the cache with self-attention padded to `capacity` slots; cross-attention as it
-    is."""
+    """Returns the cache with `capacity` slots in self-attention, and in cross-attention as it is."""
 
     def padded(path, cached):
         if "self_attention" not in jax.tree_util.keystr(path):

@@ -90,8 +90,8 @@ class Config:
     qk_norm_joint: bool = False  # one over all heads of a token instead, as in OLMo 2
 
     # --- attention and positions
-    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and GPUs,
-    # in memory that grows with the length, not with its square (`models.kernels.fused_attention`).
+    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and
+    # GPUs, in memory that grows with the length, not with its square: `kernels.fused_attention`.
     attention: Literal["plain", "fused"] = "plain"
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
     positions: Literal["relative", "rotary", "learned", "none"] = "rotary"
@@ -117,9 +117,7 @@ class Config:
     scale_embedding: bool = False  # of tokens, times emb_dim**0.5, as in Gemma
     num_types: SizeOrZero = 0  # token types with an embedding each (BERT: 2)
     logits_via_embedding: bool = False  # tied: the logits use the embedding
-    scale_logits: bool = (
-        False  # times emb_dim**-0.5, as tied embeddings of variance 1 need (T5 1.0)
-    )
+    scale_logits: bool = False  # times emb_dim**-0.5, as tied embeddings of variance 1 need: T5 1.0
     vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
     vocabulary_bias: bool = False
     logit_softcap: Positive | None = None
@@ -144,9 +142,8 @@ class Config:
     init_matching: bool = False
 
     # --- training
-    dropout_rate: Annotated[float, Interval(ge=0, lt=1)] = (
-        0.0  # after embeddings, within and after sublayers, after the last norm
-    )
+    # After embeddings, within and after sublayers, after the last norm.
+    dropout_rate: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     dropout_shared: bool = True  # one draw for all slots of a row, as in T5, to save random bits
     # Of activations; parameters are float32. float16 would overflow in T5's MLP.
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -155,9 +152,8 @@ class Config:
 
     # --- multi-token prediction, of a decoder
     num_ahead: SizeOrZero = 0  # tokens predicted beyond the next one
-    ahead: Literal["parallel", "sequential"] = (
-        "parallel"  # see `ParallelHeads` and "sequential": `SequentialModules`
-    )
+    # `transformer.ParallelHeads` or `SequentialModules`.
+    ahead: Literal["parallel", "sequential"] = "parallel"
 
     def __post_init__(self):
         for name in ("heads", "mlp_activations", "rope_scaling"):

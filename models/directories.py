@@ -5,8 +5,7 @@ from pathlib import Path
 
 
 def check_links(directory: str | os.PathLike) -> None:
-    """Raises ValueError where a file or folder within a directory is not its own; see
-    `own_file`."""
+    """Raises ValueError where anything within a directory is not its own; see `own_file`."""
     for folder, folders, files in os.walk(os.fspath(directory)):
         for name in (*folders, *files):
             own_file(directory, os.path.relpath(os.path.join(folder, name), directory))

@@ -72,12 +72,8 @@ class Experts(nn.Module):
         router_ExN = self.param("router", init, (c.emb_dim, c.num_experts))
         # In float32, which a TPU and a GPU would round for their products: rounded logits choose
         # other experts (arXiv:2101.03961, section 2.4).
-        logits_BxTxN = jnp.einsum(
-            "bte,en->btn",
-            x_BxTxE.astype(jnp.float32),
-            router_ExN,
-            precision=lax.Precision.HIGHEST,
-        )
+        x_BxTxE = x_BxTxE.astype(jnp.float32)
+        logits_BxTxN = jnp.einsum("bte,en->btn", x_BxTxE, router_ExN, precision="highest")
         probabilities_BxTxN = jax.nn.softmax(logits_BxTxN)
         weight_BxTxK, expert_BxTxK = lax.top_k(probabilities_BxTxN, c.experts_per_token)
         if c.normalize_expert_weights:
@@ -96,8 +92,7 @@ class Experts(nn.Module):
         return self.param(name, partitioned(init, *axes), shape).astype(c.dtype)
 
     def _kept(self, shape):
-        """Returns the factors of dropout within experts, alike for those of a token; None: all are
-        1.
+        """Returns the factors of dropout within experts, those of a token alike; None: all are 1.
 
         Drawn here, and not where experts are computed, so that they are the same on every mesh.
         """
@@ -140,9 +135,8 @@ def _contributions(
     sizes_N = jnp.diff(starts)
 
     sorted_AxE = _sorted(K, x_BxTxE.reshape(-1, E), order_A, back_A)
-    inner_AxM = activated(
-        activations, [saved(grouped_product(sorted_AxE, kernel, sizes_N)) for kernel in kernels_in]
-    )
+    projections = [saved(grouped_product(sorted_AxE, kernel, sizes_N)) for kernel in kernels_in]
+    inner_AxM = activated(activations, projections)
     if kept_BxSxM is not None:
         kept = kept_BxSxM.reshape(-1, kept_BxSxM.shape[-1])  # of each token, or of each row
         inner_AxM *= kept[order_A // (order_A.size // len(kept))]
@@ -242,11 +236,9 @@ def active_parameters(params, config: Config | None) -> int:
 
 def collected(variables) -> Routing | None:
     """Returns the statistics of all routers in the collection `ROUTING`, along a first axis."""
-    found = jax.tree.leaves(variables, is_leaf=lambda x: isinstance(x, Routing))
-    if not found:
-        return None
-    stacked = [r if r.tokens_B.ndim == 2 else jax.tree.map(lambda x: x[None], r) for r in found]
-    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *stacked)
+    routings = jax.tree.leaves(variables, is_leaf=lambda x: isinstance(x, Routing))
+    stacked = [r if r.tokens_B.ndim == 2 else jax.tree.map(lambda x: x[None], r) for r in routings]
+    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *stacked) if stacked else None
 
 
 def load_balance_loss(routing: Routing) -> jax.Array:

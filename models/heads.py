@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .config import ACTIVATIONS, Config
-from .sharding import constrain, num_shards
+from .sharding import constrain, num_shards, partitioned
 
 
 class Projection(NamedTuple):
@@ -39,8 +39,7 @@ def projection(states, embedding_VxE, finish: Callable) -> Projection:
 
 @jax.custom_vjp
 def _gathered(kernel_ExV):
-    # Once, before the loss takes it piece by piece: in that loop XLA would gather it for every
-    # piece.
+    # Before the loss takes it piece by piece: in that loop XLA would gather it for every piece.
     return constrain(kernel_ExV, None, "vocab")
 
 
@@ -101,7 +100,7 @@ class LogitScale(nn.Module):
 
     @nn.compact
     def __call__(self, hidden):
-        init = nn.with_logical_partitioning(nn.initializers.constant(math.log(1 / 0.07)), ())
+        init = partitioned(nn.initializers.constant(math.log(1 / 0.07)))
         log_scale = jnp.asarray(self.param("log_scale", init, ()))
         excess = jnp.maximum(log_scale - math.log(100.0), 0.0)
         return jnp.exp(log_scale - jax.lax.stop_gradient(excess))
@@ -114,11 +113,8 @@ class ReplacedHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden):
-        c = self.config
-        layer, activation = (
-            dense(c.emb_dim, c.dtype, name="layer"),
-            ACTIVATIONS[c.mlp_activations[0]],
-        )
+        c, activation = self.config, ACTIVATIONS[self.config.mlp_activations[0]]
+        layer = dense(c.emb_dim, c.dtype, name="layer")
         return _classifier(1, c.dtype)(activation(layer(hidden)))
 
 
@@ -149,16 +145,15 @@ HEADS: dict[str, Callable[[Config], nn.Module]] = {
 
 def dense(features, dtype, axes=("embed", "mlp"), **settings):
     """Returns a linear layer whose kernel's axes are named."""
-    kernel = nn.with_logical_partitioning(nn.initializers.lecun_normal(), axes)
-    bias = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
+    kernel = partitioned(nn.initializers.lecun_normal(), *axes)
+    bias = partitioned(nn.initializers.zeros, *axes[1:])
     return nn.Dense(features, dtype=dtype, kernel_init=kernel, bias_init=bias, **settings)
 
 
 def _normed_layer(c: Config, hidden):
-    """Returns ModernBERT's prediction head: a linear layer, the MLP's activation and a layer
-    norm."""
+    """Returns ModernBERT's prediction head: a linear layer, the MLP's activation, a layer norm."""
     x = dense(c.emb_dim, c.dtype, name="pooler", use_bias=c.biases)(hidden)
-    scale = nn.with_logical_partitioning(nn.initializers.ones, ("embed",))
+    scale = partitioned(nn.initializers.ones, "embed")
     norm = nn.LayerNorm(c.norm_epsilon, c.dtype, use_bias=c.biases, scale_init=scale, name="norm")
     return norm(ACTIVATIONS[c.mlp_activations[0]](x))
 

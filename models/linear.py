@@ -35,24 +35,19 @@ def project(x, kernel, dtype=None, axes=1):
     """
     rows, columns = x.shape[:-axes], kernel.shape[axes:]
     inputs = math.prod(kernel.shape[:axes])
-    product = jnp.matmul(
-        x.reshape(-1, inputs),
-        kernel.reshape(inputs, -1),
-        preferred_element_type=dtype or x.dtype,
-    )
+    x, kernel = x.reshape(-1, inputs), kernel.reshape(inputs, -1)
+    product = jnp.matmul(x, kernel, preferred_element_type=dtype or x.dtype)
     return product.reshape(*rows, *columns)
 
 
 def activated(activations, projections):
-    """Returns the product of an MLP's projections, each after its activation:
-    `act(x W0) * x W1`."""
+    """Returns the product of an MLP's projections after their activations: `act(x W0) * x W1`."""
     pairs = zip(activations, projections, strict=True)
     return functools.reduce(operator.mul, (ACTIVATIONS[name](y) for name, y in pairs))
 
 
 def broadcast(x, like):
-    """Returns x with leading axes of 1 up to the rank of `like` (rank promotion may be an
-    error)."""
+    """Returns x with leading axes of 1 up to the rank of `like`: promotion may be an error."""
     return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
 
 
@@ -89,8 +84,7 @@ def weights(
     `batch_axis`: axes along which one array holds several weights.
     """
     if c.init_stddev is None:
-        return nn.initializers.variance_scaling(
-            1.0, "fan_in", distribution, in_axis, out_axis, batch_axis
-        )
+        axes = in_axis, out_axis, batch_axis
+        return nn.initializers.variance_scaling(1.0, "fan_in", distribution, *axes)
     writers = 2 * c.num_layers if to_stream and c.init_scaled_by_depth else 1
     return nn.initializers.normal(c.init_stddev / math.sqrt(writers))

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from ..constraints import Count, PositiveShare, checked
-from .builders import Part, encoder_config, forward_flops, from_network
+from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
 from .heads import LogitScale, Projection, ReplacedHead, dense, projection
+from .sharding import partitioned
 from .transformer import Stack, Transformer, embed_tokens
 
 
@@ -66,17 +67,8 @@ def electra(
         slots, predictions = lengths["encoder"], lengths["predict"]
         return stacks + 2 * (slots * each_slot + predictions * each_prediction)
 
-    return from_network(
-        Electra(config, small),
-        layout="encoder",
-        heads=tuple(name for name in ("generator", "replaced") if name in heads),
-        flops=flops,
-        vocab_size=vocab_size,
-    )._replace(
-        part=functools.partial(discriminator, config),
-        max_positions=config.max_positions,
-        attention=config.attention,
-    )
+    known, part = ("generator", "replaced"), functools.partial(discriminator, config)
+    return _of_stacks(Electra(config, small), config, known, heads, flops, part=part)
 
 
 def discriminator(config: Config, params: dict) -> Part:
@@ -104,7 +96,7 @@ class Electra(nn.Module):
 
     def setup(self):
         c = self.config
-        embedding = nn.with_logical_partitioning(nn.initializers.normal(1.0), ("vocab", "embed"))
+        embedding = partitioned(nn.initializers.normal(1.0), "vocab", "embed")
         self.token_embedding = self.param("token_embedding", embedding, (c.vocab_size, c.emb_dim))
         e = self.small.emb_dim
         self.generator_in = dense(e, c.dtype, ("embed", None), use_bias=False)
@@ -116,28 +108,27 @@ class Electra(nn.Module):
     def __call__(self, batch):
         tokens_BxT = batch["encoder_input_tokens"]
         given_BxTxE = embed_tokens(self, self.token_embedding, tokens_BxT)
-        state_BxTxe = self._run(self.generator, self.generator_in(given_BxTxE), batch)
+        state_BxTxe = self.generator(self.generator_in(given_BxTxE), batch, "encoder")["top"]
         slots_BxK, labels_BxK = batch["encoder_target_slots"], batch["encoder_target_tokens"]
         live_BxK = batch["encoder_loss_weights"] > 0
-        logits_BxKxV = self._generator(
-            jnp.take_along_axis(state_BxTxe, slots_BxK[..., None], axis=1)
-        ).logits()
+        masked_BxKxe = jnp.take_along_axis(state_BxTxe, slots_BxK[..., None], axis=1)
+        logits_BxKxV = self._generator(masked_BxKxe).logits()
         # Evaluation draws the same sample every time.
         key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
         sampled_BxK = jax.random.categorical(key, jax.lax.stop_gradient(logits_BxKxV))
         # Slots that are not live are out of range, and dropped.
         at_BxK = jnp.where(live_BxK, slots_BxK, tokens_BxT.shape[1])
         row_Bx1 = jnp.arange(tokens_BxT.shape[0])[:, None]
-        judged_BxT = tokens_BxT.at[row_Bx1, at_BxK].set(
-            sampled_BxK.astype(tokens_BxT.dtype), mode="drop"
-        )
-        replaced_BxT = (
-            jnp.zeros_like(tokens_BxT)
-            .at[row_Bx1, at_BxK]
-            .set((sampled_BxK != labels_BxK).astype(tokens_BxT.dtype), mode="drop")
-        )
+
+        def written(array_BxT, values_BxK):
+            return array_BxT.at[row_Bx1, at_BxK].set(
+                values_BxK.astype(array_BxT.dtype), mode="drop"
+            )
+
+        judged_BxT = written(tokens_BxT, sampled_BxK)
+        replaced_BxT = written(jnp.zeros_like(tokens_BxT), sampled_BxK != labels_BxK)
         judged_BxTxE = embed_tokens(self, self.token_embedding, judged_BxT)
-        top_BxTxE = self._run(self.discriminator, judged_BxTxE, batch)
+        top_BxTxE = self.discriminator(judged_BxTxE, batch, "encoder")["top"]
         return {"top": top_BxTxE, "generator": state_BxTxe, "replaced": replaced_BxT}
 
     def initialise(self, batch):
@@ -156,11 +147,6 @@ class Electra(nn.Module):
         table_VxE = jnp.asarray(self.token_embedding).astype(c.dtype)
         # Embeddings have variance 1.
         return projection(states, table_VxE, lambda logits: logits * c.emb_dim**-0.5)
-
-    def _run(self, stack, x, batch):
-        positions, intervals = batch["encoder_positions"], batch["encoder_key_intervals"]
-        segments = batch["encoder_segment_ids"]
-        return stack(x, positions, intervals, segment_ids_BxT=segments)["top"]
 
 
 @checked
@@ -193,13 +179,22 @@ def two_towers(
         projection = 2 * lengths["encoder"] * config.emb_dim**2
         return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
 
+    known = ("embedding", "logit_scale")
+    return _of_stacks(TwoTowers(config, texts), config, known, heads, flops)
+
+
+def _of_stacks(network, config: Config, known, heads, flops, **fields) -> Model:
+    """Returns the model of a network whose encoders have this `Config`."""
     return from_network(
-        TwoTowers(config, texts),
+        network,
         layout="encoder",
-        heads=tuple(name for name in ("embedding", "logit_scale") if name in heads),
+        heads=tuple(name for name in known if name in heads),
         flops=flops,
-        vocab_size=vocab_size,
-    )._replace(max_positions=config.max_positions, attention=config.attention)
+        vocab_size=config.vocab_size,
+        max_positions=config.max_positions,
+        attention=config.attention,
+        **fields,
+    )
 
 
 class TwoTowers(nn.Module):

@@ -9,12 +9,12 @@ Learned positions are a table beside the token embedding: `models.transformer`. 
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from .config import Config
+from .sharding import partitioned
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
 
@@ -41,25 +41,17 @@ class RelativeBias(nn.Module):
         if strength := self.config.init_locality:
             random, near_HxN = init, local_biases(heads, strength, self.bidirectional)
             init = lambda *args: random(*args) + near_HxN  # noqa: E731
-        table_HxN = self.param(
-            "table",
-            nn.with_logical_partitioning(init, ("heads", "relpos_buckets")),
-            (heads, NUM_BUCKETS),
-        )
+        init = partitioned(init, "heads", "relpos_buckets")
+        table_HxN = self.param("table", init, (heads, NUM_BUCKETS))
         # One value per distance, 0 1 … T-1 -T … -1; row i of the bias is that list rotated right
         # by i. Gathering T × T entries of the table would cost as large a scatter in the gradient.
         distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
         if length is not None:
             distances = np.r_[0:length, -length:0]
-        one_hot = np.eye(NUM_BUCKETS, dtype=np.float32)[
-            relative_position_buckets(distances, self.bidirectional)
-        ]
-        values_Hx2T = jnp.einsum(
-            "hn,tn->ht", table_HxN, one_hot, precision=jax.lax.Precision.HIGHEST
-        )
-        if length is None:
-            return values_Hx2T
-        return rotated_right(values_Hx2T, length)[:, :, :length]
+        buckets = relative_position_buckets(distances, self.bidirectional)
+        one_hot = np.eye(NUM_BUCKETS, dtype=np.float32)[buckets]
+        values_Hx2T = jnp.einsum("hn,tn->ht", table_HxN, one_hot, precision="highest")
+        return values_Hx2T if length is None else rotated_right(values_Hx2T, length)[:, :, :length]
 
 
 def local_biases(heads, strength, bidirectional):
@@ -78,17 +70,15 @@ def local_biases(heads, strength, bidirectional):
     pair, second = np.divmod(np.arange(heads), 2)
     preferred_H = np.where(second, 1, -1) * (pair + 1) if bidirectional else -1 - np.arange(heads)
     distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1 if bidirectional else 1)
-    of_bucket_NxD = (
-        relative_position_buckets(distances, bidirectional) == np.arange(NUM_BUCKETS)[:, None]
-    )
+    buckets = relative_position_buckets(distances, bidirectional)
+    of_bucket_NxD = buckets == np.arange(NUM_BUCKETS)[:, None]
     mean_N = of_bucket_NxD @ distances / np.maximum(of_bucket_NxD.sum(1), 1)  # one bucket has none
     penalty_HxN = strength / 4.0 ** pair[:, None] * np.abs(mean_N - preferred_H[:, None])
     return -np.minimum(penalty_HxN, 8).astype(np.float32)
 
 
 def rotated_right(values_HxN, rows):
-    """Returns a matrix [H, rows, N - 1] whose row i is the list rotated right by i, the last left
-    out.
+    """Returns [H, rows, N - 1], whose row i is the list rotated right by i without its last.
 
     rotated_right(jnp.array([[0, 1, 2, 3]]), 3)     # [[[0, 1, 2], [3, 0, 1], [2, 3, 0]]]
     """

@@ -71,21 +71,14 @@ class Checkpoint(NamedTuple):
 
 
 def open_t5x(directory: str) -> Checkpoint:
-    """Opens a T5X checkpoint without reading the tensors in zarr folders.
+    """Opens a T5X checkpoint on a local disk without reading the tensors in zarr folders.
 
         open_t5x("t5_1_1_small/checkpoint_1000000").shapes["encoder.relpos_bias.rel_embedding"]
         # (6, 32)
 
-    Args:
-      directory: on a local disk, with a file `checkpoint`.
-
-    Returns:
-      A `Checkpoint`. Its `read` raises ValueError, naming the folder, where zarr files are damaged,
-      incomplete, or not of the shape in the checkpoint.
-
-    Raises:
-      ValueError: there is no such directory, or no file `checkpoint` in it; that file is damaged,
-        or written by TensorFlow, Orbax or another program; or a zarr folder is missing.
+    Raises ValueError where there is no such directory, or no file `checkpoint` in it, that file is
+    damaged, or written by TensorFlow, Orbax or another program, or a zarr folder is missing; and
+    when a tensor is read whose zarr files are damaged, or not of the shape in the checkpoint.
     """
     path = Path(directory)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -98,9 +91,8 @@ def open_t5x(directory: str) -> Checkpoint:
             folder, shapes[name] = _folder_and_shape(path, name, leaf)
             reads[name] = functools.partial(_read_zarr, folder, shapes[name])
         else:
-            hint = ""
-            if isinstance(leaf, str) and leaf.startswith("PLACEHOLDER://"):
-                hint = ": Orbax wrote it, whose checkpoints are not read here"
+            by_orbax = str(leaf).startswith("PLACEHOLDER://")
+            hint = ": Orbax wrote it, whose checkpoints are not read here" if by_orbax else ""
             raise ValueError(
                 f"Got {leaf!r} for {name} in {path / CHECKPOINT}, expected an array or a "
                 f"TensorStore spec{hint}."
@@ -151,10 +143,6 @@ def read_params(
     source: Checkpoint, model: Model, *, unscaled: Collection[str] = ()
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, float32 array) of each of our parameters, after checking all names and shapes.
-
-        model = models.encoder_decoder(32128)          # T5 1.1 small
-        params = nested(read_params(open_t5x("t5_1_1_small/checkpoint_1000000"), model))
-        params["decoder"]["layers"]["cross_attention"]["query"].shape       # (8, 512, 6, 64)
 
     bfloat16 is exact in float32. Scanned layers of one array are in memory together.
 

@@ -53,20 +53,18 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        init, shape = (
-            partitioned(embedding_weights(c), "vocab", "embed"),
-            (c.vocab_size, c.embedding_width),
+        init = partitioned(embedding_weights(c), "vocab", "embed")
+        self.token_embedding = self.param(
+            "token_embedding", init, (c.vocab_size, c.embedding_width)
         )
-        self.token_embedding = self.param("token_embedding", init, shape)
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS}
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
         if c.num_decoder_layers:
-            self.decoder = Stack(
-                c, c.num_decoder_layers, cross=c.num_encoder_layers > 0, bidirectional=False
-            )
+            cross = c.num_encoder_layers > 0
+            self.decoder = Stack(c, c.num_decoder_layers, cross=cross, bidirectional=False)
 
     def __call__(self, batch):
         """Returns hidden states by name, "top" [B, T, E], for a batch as in `models.Model`.
@@ -89,8 +87,7 @@ class Transformer(nn.Module):
             encoded_BxSxE = self._run(self.encoder, "encoder", batch)["top"]
             if not c.num_decoder_layers or "decoder_input_tokens" not in batch:
                 return {"top": encoded_BxSxE}
-        cross_intervals = batch.get("cross_key_intervals")
-        return self._run(self.decoder, "decoder", batch, encoded_BxSxE, cross_intervals)
+        return self._run(self.decoder, "decoder", batch, encoded_BxSxE)
 
     def initialise(self, batch):
         """Creates every parameter, those of the heads included."""
@@ -108,18 +105,9 @@ class Transformer(nn.Module):
         """Returns the `Projection` of "vocabulary", and None for the others."""
         return self.vocabulary(hidden, self.token_embedding) if name == "vocabulary" else None
 
-    def _run(self, stack, name, batch, encoded=None, cross_intervals=None):
-        return stack(
-            embed_tokens(self, self.token_embedding, batch[f"{name}_input_tokens"]),
-            batch[f"{name}_positions"],
-            batch[f"{name}_key_intervals"],
-            encoded,
-            cross_intervals,
-            batch.get(f"{name}_types"),
-            batch.get(f"{name}_block_positions"),
-            batch.get(f"{name}_cache_slots"),
-            batch.get(f"{name}_segment_ids"),
-        )
+    def _run(self, stack, side, batch, encoded=None):
+        x_BxTxE = embed_tokens(self, self.token_embedding, batch[f"{side}_input_tokens"])
+        return stack(x_BxTxE, batch, side, encoded)
 
 
 class VocabularyHead(nn.Module):
@@ -140,18 +128,15 @@ class VocabularyHead(nn.Module):
             init = partitioned(weights(c, 1, 0), "vocab", "embed")
             embedding_VxE = self.param("embedding", init, (c.vocab_size, c.embedding_width))
         if c.vocabulary_bias:
-            bias_V = self.param(
-                "bias", partitioned(nn.initializers.zeros, "vocab"), (c.vocab_size,)
-            )
+            zeros = partitioned(nn.initializers.zeros, "vocab")
+            bias_V = self.param("bias", zeros, (c.vocab_size,))
 
         def finish(logits):
             if c.scale_logits:
                 logits *= c.emb_dim**-0.5
             if bias_V is not None:
                 logits += broadcast(bias_V, logits)
-            if c.logit_softcap is not None:
-                logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
-            return logits
+            return attention.capped(logits, c.logit_softcap)
 
         return projection(x, embedding_VxE.astype(c.dtype), finish)
 
@@ -197,11 +182,11 @@ class Context(NamedTuple):
 
     pattern: Pattern  # of global layers, or of all
     local: Pattern | None  # of local layers, where there are both
-    bias: jax.Array | None  # f32[H, T, T]; or by distance, see `_length_of_bias`
-    encoded: jax.Array | None  # [B, S, E], the encoder's outputs
-    cross_intervals: jax.Array | None  # i32[B, 2, T]
     cache_slots: jax.Array | None  # i32[B, T]: the slot of each token in the KV cache
     segment_ids: jax.Array | None  # i32[B, T]: 0 is padding, which no expert processes
+    bias: jax.Array | None = None  # f32[H, T, T]; or by distance, see `_length_of_bias`
+    encoded: jax.Array | None = None  # [B, S, E], the encoder's outputs
+    cross_intervals: jax.Array | None = None  # i32[B, 2, T]
 
 
 class Stack(nn.Module):
@@ -213,32 +198,32 @@ class Stack(nn.Module):
     bidirectional: bool  # buckets of the relative bias; the attention pattern is in the intervals
 
     @nn.compact
-    def __call__(
-        self,
-        x_BxTxE,
-        positions_BxT,
-        intervals,
-        encoded=None,
-        cross_intervals=None,
-        types_BxT=None,
-        block_positions_BxT=None,
-        cache_slots_BxT=None,
-        segment_ids_BxT=None,
-    ):
+    def __call__(self, x_BxTxE, batch, side, encoded=None):
         """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any.
 
-        `cache_slots_BxT`: the slots of these tokens in the KV cache, where they continue cached
-        ones; key intervals then count cache slots too.
+        `side`: "encoder" or "decoder", as the names of its arrays in the batch begin. It may have
+        the slots of these tokens in the KV cache, where they continue cached ones; key intervals
+        then count cache slots too.
         """
-        c = self.config
-        embedded_BxTxE = self._embedded(x_BxTxE, positions_BxT, types_BxT, block_positions_BxT)
+        c, cache_slots_BxT = self.config, batch.get(f"{side}_cache_slots")
+        positions_BxT = batch[f"{side}_positions"]
+        embedded_BxTxE = self._embedded(
+            x_BxTxE, positions_BxT, batch.get(f"{side}_types"), batch.get(f"{side}_block_positions")
+        )
+        intervals = batch[f"{side}_key_intervals"]
         pattern, local = self.patterns(positions_BxT, intervals, cache_slots_BxT)
         bias = None
         if c.positions == "relative" and not c.relative_in_every_layer:
             length = _length_of_bias(c, x_BxTxE, cache_slots_BxT)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
         context = Context(
-            pattern, local, bias, encoded, cross_intervals, cache_slots_BxT, segment_ids_BxT
+            pattern,
+            local,
+            cache_slots_BxT,
+            batch.get(f"{side}_segment_ids"),
+            bias,
+            encoded,
+            batch.get("cross_key_intervals") if self.cross else None,
         )
 
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
@@ -248,10 +233,10 @@ class Stack(nn.Module):
         if c.norm_place != "after":
             x_BxTxE = dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         top = {"top": x_BxTxE}
-        if not c.num_ahead:
-            return top
-        modules = SequentialModules(c, self._layer(), name="ahead")
-        return top | modules(top["top"], embedded_BxTxE, context)
+        if c.num_ahead:
+            modules = SequentialModules(c, self._layer(), name="ahead")
+            top |= modules(x_BxTxE, embedded_BxTxE, context)
+        return top
 
     def _embedded(self, x_BxTxE, positions_BxT, types_BxT, block_positions_BxT):
         """Returns the input of the first layer: token, type and position embeddings summed."""
@@ -319,14 +304,8 @@ class Stack(nn.Module):
             if c.repeated_layers > 1:
                 scanned, more = RepeatedLayers, {"layer": layer}
                 over = None if over is None else over.reshape(-1, c.repeated_layers)
-            layers = nn.scan(
-                scanned,
-                length=(num_layers - first) // c.repeated_layers,
-                in_axes=(nn.broadcast, 0),
-                variable_axes={"params": 0, ROUTING: 0},
-                split_rngs={"params": True, "dropout": True},
-                metadata_params={nn.PARTITION_NAME: "layers"},
-            )
+            length = (num_layers - first) // c.repeated_layers
+            layers = _scanned(scanned, length, (nn.broadcast, 0))
             x_BxTxE, _ = layers(*settings, **more, name="layers")(x_BxTxE, context, over)
         else:
             for i in range(first, num_layers):
@@ -343,7 +322,7 @@ class Stack(nn.Module):
 
 
 class RepeatedLayers(nn.Module):
-    """Layers of different shapes, dense ones and a sparse one, which a stack repeats."""
+    """Dense layers and a sparse one, which a stack repeats."""
 
     config: Config
     cross: bool
@@ -442,15 +421,7 @@ def _shifted_left(embedded_BxTxE):
 def _ahead(module, length, config, layer, name):
     """Returns (carry, *args) -> (carry, outputs [length, …]): `length` modules in sequence."""
     if config.scan_layers:
-        return nn.scan(
-            module,
-            length=length,
-            in_axes=nn.broadcast,
-            variable_axes={"params": 0, ROUTING: 0},
-            split_rngs={"params": True, "dropout": True},
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )(config, layer, name=name)
-
+        return _scanned(module, length, nn.broadcast)(config, layer, name=name)
     modules = [module(config, layer, name=f"{name}_{k}") for k in range(length)]
 
     def one_after_another(carry, *args):
@@ -461,6 +432,18 @@ def _ahead(module, length, config, layer, name):
         return carry, jnp.stack(outputs)
 
     return one_after_another
+
+
+def _scanned(module, length, in_axes):
+    """Returns the module repeated `length` times, with parameters of its own each."""
+    return nn.scan(
+        module,
+        length=length,
+        in_axes=in_axes,
+        variable_axes={"params": 0, ROUTING: 0},
+        split_rngs={"params": True, "dropout": True},
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
 
 
 class Block(nn.Module):
@@ -566,10 +549,8 @@ class Attention(nn.Module):
             k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
         q = constrain(q, "batch", "length", "heads", "kv")
         if self.is_mutable_collection("cache") and not self.is_initializing():
-            k_BxGxSxd, v_BxGxSxd = (
-                self._cached("key", k, cache_slots_BxT),
-                self._cached("value", v, cache_slots_BxT),
-            )
+            k_BxGxSxd = self._cached("key", k, cache_slots_BxT)
+            v_BxGxSxd = self._cached("value", v, cache_slots_BxT)
         if k is None or cache_slots_BxT is not None:
             if bias is not None:
                 bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
@@ -600,10 +581,8 @@ class Attention(nn.Module):
         cached_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
         if cache_slots_BxT is not None:
             row = jnp.arange(cache_slots_BxT.shape[0])[:, None]
-            cached_BxGxSxd = self.get_variable("cache", name)
-            cached_BxGxSxd = cached_BxGxSxd.at[row, :, cache_slots_BxT].set(
-                new_BxTxGxd, mode="drop"
-            )
+            cached = self.get_variable("cache", name)
+            cached_BxGxSxd = cached.at[row, :, cache_slots_BxT].set(new_BxTxGxd, mode="drop")
         self.put_variable("cache", name, cached_BxGxSxd)
         return cached_BxGxSxd
 
@@ -618,9 +597,8 @@ class MLP(nn.Module):
         c = self.config
         shape, axes = (c.emb_dim, c.mlp_dim), ("embed", "mlp")
         names = [f"wi_{i}" for i in range(len(c.mlp_activations))]
-        inner_BxTxM = activated(
-            c.mlp_activations, [linear(self, name, x_BxTxE, shape, axes) for name in names]
-        )
+        projections = [linear(self, name, x_BxTxE, shape, axes) for name in names]
+        inner_BxTxM = activated(c.mlp_activations, projections)
         inner_BxTxM = constrain(dropout(self, inner_BxTxM), "batch", "length", "mlp")
         # The largest activations of a T5 leave this product (in float16 they overflow, which is
         # why that dtype is not offered): it stays float32 until the residual addition.
@@ -629,8 +607,7 @@ class MLP(nn.Module):
 
 
 class Norm(nn.Module):
-    """RMS norm (arXiv:1910.07467), or layer norm (arXiv:1607.06450), which first subtracts the
-    mean.
+    """RMS norm (arXiv:1910.07467), or layer norm (1607.06450), which subtracts the mean first.
 
     Over the last axis, in float32, times a learned scale; layer norms have a bias with `biases`.
     """
@@ -649,15 +626,13 @@ class Norm(nn.Module):
         scale = self.param("scale", partitioned(init, self.axis), shape)
         x32 *= broadcast(scale, x) + c.zero_centered_norms
         if c.norm == "layer" and c.biases:
-            x32 += broadcast(
-                self.param("bias", partitioned(nn.initializers.zeros, self.axis), shape), x
-            )
+            zeros = partitioned(nn.initializers.zeros, self.axis)
+            x32 += broadcast(self.param("bias", zeros, shape), x)
         return x32.astype(c.dtype)
 
 
 def _length_of_bias(c: Config, x_BxTxE, cache_slots):
-    """Returns the length of the relative bias, or None: with a cache, or fused, it is by
-    distance."""
+    """Returns the length of the relative bias; None with a cache, or fused: it is by distance."""
     return x_BxTxE.shape[1] if cache_slots is None and c.attention == "plain" else None
 
 

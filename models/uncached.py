@@ -14,9 +14,9 @@ from .builders import Model, Outputs
 
 @functools.lru_cache(maxsize=64)
 def without_cache(model: Model) -> Model:
-    """The model with a `prefill` and an `extend` that keep the row in place of keys and values.
+    """Returns the model with a `prefill` and an `extend` that keep the row in place of a KV cache.
 
-    The same model each time, so that what was compiled for it is found.
+    It is the same model each time, so that what was compiled for it is used again.
     """
 
     def prefill(params, batch, capacity):
@@ -24,9 +24,8 @@ def without_cache(model: Model) -> Model:
         return model.apply(params, row), row
 
     def extend(params, row, batch):
-        rows_Bx1 = jnp.arange(batch["decoder_cache_slots"].shape[0])[:, None]
-        slots_BxT = batch["decoder_cache_slots"]
-        row = dict(row)
+        slots_BxT, row = batch["decoder_cache_slots"], dict(row)
+        rows_Bx1 = jnp.arange(slots_BxT.shape[0])[:, None]
         for name, new in batch.items():
             if name in row and new.ndim == 2:
                 row[name] = row[name].at[rows_Bx1, slots_BxT].set(new)
@@ -41,18 +40,13 @@ def without_cache(model: Model) -> Model:
 
 
 def _with_capacity(name: str, x, capacity: int):
-    """A feature of the decoder with `capacity` slots; new ones are padding, which sees itself
-    alone."""
-    missing = capacity - x.shape[-1]
+    """Returns an array of the decoder with `capacity` slots; new ones are padding."""
     if not name.startswith(("decoder_", "cross_")):
         return x
-    padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
-    if name == "decoder_key_intervals":
-        slot = jnp.arange(capacity)
-        itself = jnp.stack([slot, slot + 1]).astype(x.dtype)[None]
-        return jnp.where(slot < x.shape[-1], padded, itself)
+    slot, values = jnp.arange(capacity), jnp.zeros((), x.dtype)
+    if name == "decoder_key_intervals":  # itself alone
+        values = jnp.stack([slot, slot + 1]).astype(x.dtype)
     if name == "cross_key_intervals":  # the first key: never empty
-        return jnp.where(
-            jnp.arange(capacity) < x.shape[-1], padded, jnp.array([[[0], [1]]], x.dtype)
-        )
-    return padded
+        values = jnp.array([[0], [1]], x.dtype)
+    padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, capacity - x.shape[-1])])
+    return jnp.where(slot < x.shape[-1], padded, values)

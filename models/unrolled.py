@@ -112,7 +112,7 @@ def sequential_module(config: Config):
         intervals = batch["decoder_key_intervals"]
         pattern, local = stack.patterns(batch["decoder_positions"], intervals, cache_slots)
         segments = batch.get("decoder_segment_ids")
-        context = Context(pattern, local, None, None, None, cache_slots, segments)
+        context = Context(pattern, local, cache_slots, segments)
         collections = {"cache": cache} if cache is not None else {}
         ((states, _), hidden), updated = module.apply(
             {"params": params, **collections}, (states, embedded), context, mutable=["cache"]

@@ -30,7 +30,6 @@ __all__ = [
     "FAMILIES",
     "Recognised",
     "TensorFiles",
-    "check_names",
     "class_labels",
     "class_names",
     "family_of",
@@ -60,13 +59,8 @@ TRAINING_FIELDS = (
     *("attention", "dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )
 # Values for a family's config.json in place of settings that a model does not have.
-PLACEHOLDERS = dict(
-    max_positions=512,
-    num_types=2,
-    window=64,
-    global_every=3,
-    local_rope_theta=10_000.0,
-    num_experts=8,
+PLACEHOLDERS = dict(max_positions=512, num_types=2, num_experts=8) | dict(
+    window=64, global_every=3, local_rope_theta=10_000.0
 )
 OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
@@ -79,7 +73,7 @@ class Recognised(NamedTuple):
     settings: dict  # keywords of the builder `models.LAYOUT`
     heads: tuple[str, ...]
     model: Model
-    prefixed: bool  # tensor names have the family's prefix, as in models with heads
+    lacking: str  # the prefix that names of tensors have in models with heads, and here have not
 
     @property
     def config(self) -> Config:
@@ -88,7 +82,7 @@ class Recognised(NamedTuple):
 
     def tensor_name(self, name: str) -> str:
         """Returns the name in this directory of a tensor named as in models with heads."""
-        return name if self.prefixed else name.removeprefix(self.family.base)
+        return name.removeprefix(self.lacking)
 
 
 def recognise(source: TensorFiles) -> Recognised:
@@ -108,13 +102,10 @@ def recognise(source: TensorFiles) -> Recognised:
         )
     family = FAMILIES[kind]
     prefixed = any(name.startswith(family.base) for name in source.names)
-
-    def has(name: str) -> bool:
-        return (name if prefixed else name.removeprefix(family.base)) in source.names
-
+    lacking = "" if prefixed else family.base
     try:
         _check_architecture(hf, family.layout)
-        settings = family.settings(hf, has)
+        settings = family.settings(hf, lambda name: name.removeprefix(lacking) in source.names)
         rows = hf["vocab_size"]
         check_fields(hf, family.harmless)
     except KeyError as error:
@@ -123,13 +114,13 @@ def recognise(source: TensorFiles) -> Recognised:
         ) from error
     heads = settings.pop("heads", ("vocabulary",))
     model = getattr(builders, family.layout)(rows, heads, **settings)
-    recognised = Recognised(family, settings, heads, model, prefixed)
-    check_names(source, recognised)
+    recognised = Recognised(family, settings, heads, model, lacking)
+    _check_names(source, recognised)
     return recognised
 
 
 def _check_architecture(hf: Fields, layout: str) -> None:
-    """Raises ValueError where fields of every config.json ask for another network."""
+    """Raises ValueError where fields that every config.json may have are of another network."""
     refuse(hf, is_decoder=False, add_cross_attention=False, tie_encoder_decoder=False)
     alone = ("EncoderModel", "ForTokenClassification")  # in T5
     for name in hf.get("architectures") or []:
@@ -147,14 +138,13 @@ def _check_architecture(hf: Fields, layout: str) -> None:
     refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
 
-def check_names(source: TensorFiles, recognised: Recognised) -> None:
+def _check_names(source: TensorFiles, recognised: Recognised) -> None:
     """Raises ValueError unless the directory's tensors are exactly those of the model."""
     family, config = recognised.family, recognised.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
-    base = "" if recognised.prefixed else family.base
-    names = {base + name for name in source.names}
-    ignored = {name for name in names if name.endswith(family.ignored)} if family.ignored else set()
+    names = {recognised.lacking + name for name in source.names}
+    ignored = {name for name in names if name.endswith(family.ignored)}
     missing, left = expected - names, names - expected - copies.keys() - ignored
     if missing or left:
         raise ValueError(
@@ -229,9 +219,9 @@ def write_model(
         "dtype": dtype,
     }
     classifies = set(CLASSIFIERS) & set(config.heads)
-    for head in classifies - family.heads:
+    if lacking := classifies - family.heads:
         raise ValueError(
-            f"Got a {family.model_type!r} with the head {head!r}, expected none of classes: "
+            f"Got a {family.model_type!r} with the head {lacking.pop()!r}, expected none of classes: "
             "transformers has no class of such a model. Train one of another family."
         )
     if classifies and len(values.get("id2label") or {}) != config.num_classes:

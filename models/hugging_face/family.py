@@ -115,8 +115,7 @@ def classes_of(name: str, *heads: str) -> tuple[tuple[tuple[str, ...], str], ...
 
 
 def class_names(hf: dict) -> list[str]:
-    """Returns the names of classes in a config.json, in order; none where they are only
-    numbered."""
+    """Returns the names of classes in a config.json, in order; none where they are numbered."""
     named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
     names = [named[number] for number in sorted(named)]
     plain = [f"LABEL_{number}" for number in range(len(names))]
@@ -261,8 +260,7 @@ def layer_types(layers: int, every: int, first: int) -> list[str]:
 
 
 def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
-    """Returns `global_every` and `first_global` of Config from the kinds of layers, one of them
-    local.
+    """Returns `global_every` and `first_global` of Config for layers of which one is local.
 
     >>> pattern_of(["sliding_attention", "full_attention", "sliding_attention"])
     {'global_every': 3, 'first_global': 1}
@@ -270,10 +268,8 @@ def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
     Without a global layer there is nothing to set. Raises ValueError where they have no period.
     """
     layers, where = len(kinds), [i for i, kind in enumerate(kinds) if kind == GLOBAL]
-    if not where:
-        every, first = layers, layers
-    else:
-        every, first = (where[1] - where[0] if len(where) > 1 else layers), where[0]
+    first = where[0] if where else layers
+    every = where[1] - first if len(where) > 1 else layers
     if list(kinds) != layer_types(layers, every, first):
         raise ValueError(
             f"Got layer_types={list(kinds)} in config.json, expected {GLOBAL!r} every few layers "

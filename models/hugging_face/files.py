@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -47,11 +48,10 @@ def open_source(directory: str) -> TensorFiles:
             "downloaded one: it does not exist."
         )
     config = read_json(path / CONFIG)
-    files = _weight_files(path)
     where: dict[str, Path] = {}
     written: dict[str, str] = {}  # the name in the file
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in files:
+    for file in _weight_files(path):
         with _opened(file) as opened:
             for old in opened.keys():
                 name = _current_name(old)
@@ -71,10 +71,8 @@ def _current_name(name: str) -> str:
     >>> _current_name("bert.embeddings.LayerNorm.gamma")
     'bert.embeddings.LayerNorm.weight'
     """
-    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -155,9 +153,8 @@ def write_directory(
     Raises ValueError where `directory` holds a model already, some of whose files would remain.
     """
     path = Path(directory)
-    if existing := sorted(
-        file.name for file in [path / CONFIG, *path.glob("*.safetensors*")] if file.exists()
-    ):
+    models = [path / CONFIG, *path.glob("*.safetensors*")]
+    if existing := sorted(file.name for file in models if file.exists()):
         raise ValueError(
             f"{path} holds a model already ({existing[0]}): export to a new directory, or delete "
             "it."
@@ -168,19 +165,15 @@ def write_directory(
         if shards[-1] and _bytes([*shards[-1], tensor], dtype) > shard_bytes:
             shards.append([])
         shards[-1].append(tensor)
-    files = [path / WEIGHTS]
-    if len(shards) > 1:
-        files = [
-            path / f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            for number in range(1, len(shards) + 1)
-        ]
+    names = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
+    files = [path / name for name in (names if len(shards) > 1 else [WEIGHTS])]
     for file, shard in zip(files, shards, strict=True):
         _write_tensors(file, shard, dtype)
     (path / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
     if len(files) > 1:
         total = sum(_bytes(shard, dtype) for shard in shards)
-        names = {t.name: file.name for file, shard in zip(files, shards) for t in shard}
-        index = {"metadata": {"total_size": total}, "weight_map": names}
+        file_of = {t.name: file.name for file, shard in zip(files, shards) for t in shard}
+        index = {"metadata": {"total_size": total}, "weight_map": file_of}
         (path / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
     return files
 
@@ -198,11 +191,8 @@ def _write_tensors(file: Path, tensors: Iterable[Tensor], dtype: str) -> None:
     end = 0
     for tensor in tensors:
         start, end = end, end + _bytes([tensor], dtype)
-        header[tensor.name] = {
-            "dtype": DTYPES[dtype],
-            "shape": tensor.shape,
-            "data_offsets": [start, end],
-        }
+        own = {"dtype": DTYPES[dtype], "shape": tensor.shape, "data_offsets": [start, end]}
+        header[tensor.name] = own
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(file, "wb") as opened:

@@ -27,13 +27,11 @@ TABLE = "table"  # the same axes as ours: embeddings
 VECTOR = "vector"  # one axis: norms and biases
 ROW = "row"  # a vector with an axis of 1 before it
 
-
 Shape = tuple[int, ...]
 
 
 class Link(NamedTuple):
-    """One tensor of a checkpoint, and the array or arrays of ours that it concatenates along
-    outputs."""
+    """One tensor of a checkpoint, and the arrays of ours that it concatenates along outputs."""
 
     path: str | tuple[str, ...]  # of our array, or of each of them
     tensor_name: str
@@ -254,8 +252,7 @@ def _empty(shape: tuple[int, ...]) -> np.ndarray:
 def exported(
     links: Iterable[Link], config: Config, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
-    """Yields each tensor of a checkpoint; `arrays`: ours by path, stacked where layers are
-    scanned."""
+    """Yields each tensor of a checkpoint; `arrays`: ours by path, stacked where scanned."""
     for name, link, locations in named_tensors(links, config):
         parts = [arrays[at.path][at.numbers] for at in locations]
         shape = _tensor_shape(link, [x.shape for x in parts])

@@ -5,6 +5,7 @@ write_modules("exported", 384, "mean")              # modules.json, 1_Pooling, 2
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,13 +65,11 @@ def open_modules(directory: Path | str) -> Modules | None:
 
 def _pooling(path: Path) -> str:
     pooling = read_json(path / POOLING / "config.json")
-    older = [
-        name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens")
-        for name, on in pooling.items()
-        if name.startswith("pooling_mode_") and on
-    ]
-    given = pooling.get("pooling_mode", older)
-    names = [given] if isinstance(given, str) else given
+    flags = (
+        re.fullmatch("pooling_mode_(.*?)(_tokens?)?", name) for name, on in pooling.items() if on
+    )
+    names = pooling.get("pooling_mode", [flag[1] for flag in flags if flag])
+    names = [names] if isinstance(names, str) else names
     if len(names) != 1 or names[0] not in POOLINGS:
         raise ValueError(
             f"Got the pooling {' and '.join(map(str, names)) or 'none'} in {path / POOLING}, "
@@ -87,9 +86,9 @@ def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
     got["activation"] = str(config.get("activation_function", TANH)).rpartition(".")[2]
     width = got["in_features"]
     if got != {"in_features": width, "out_features": width, "bias": True, "activation": "Tanh"}:
-        said = ", ".join(f"{name}={value!r}" for name, value in got.items())
+        layer = ", ".join(f"{name}={value!r}" for name, value in got.items())
         raise ValueError(
-            f"Got {said} in {path / folder / 'config.json'}, expected as many features out as in, "
+            f"Got {layer} in {path / folder / 'config.json'}, expected as many features out as in, "
             "a bias and Tanh: another layer is not supported."
         )
     file = own_file(path, f"{folder}/{WEIGHTS}")
@@ -108,10 +107,7 @@ def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
 
 
 def write_modules(
-    directory: Path | str,
-    emb_dim: int,
-    pooling: str,
-    head: Mapping[str, Any] | None = None,
+    directory: Path | str, emb_dim: int, pooling: str, head: Mapping[str, Any] | None = None
 ) -> None:
     """Writes the modules that pool as the model was trained to, beside its weights.
 

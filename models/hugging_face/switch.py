@@ -1,5 +1,4 @@
-"""Switch Transformers (model_type "switch_transformers"): T5 1.0 with experts in every second
-layer.
+"""Switch Transformers ("switch_transformers"): T5 1.0 with experts in every second layer.
 
 `transformers` drops a token whose expert has had `expert_capacity` of its row's tokens; here none
 is dropped, and an export has a capacity that no row reaches.

@@ -9,12 +9,14 @@ and queries: from some distance on, before or behind, a tile is of one value.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from ..positions import MAX_DISTANCE, rotated_right
 
-NEVER = -1e30  # the score of a key outside of the interval
-LOWEST = -1e20  # where maxima start: with less, such keys would weigh exp(0) until one is inside
+# Where maxima start: with less, keys outside of the interval, of score `attention.NEVER`, would
+# weigh exp(0) until one is inside.
+LOWEST = -1e20
 
 
 class Settings(NamedTuple):
@@ -114,6 +116,12 @@ def seeing_blocks(s, first, last):
     )
 
 
+def dot(a, b, contracted):
+    """Returns the product of two matrices in float32, which contracts an axis of each."""
+    axes = (contracted[:1], contracted[1:]), ((), ())
+    return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
+
+
 # --- the bias -------------------------------------------------------------------------------------
 
 
@@ -139,3 +147,9 @@ def tiles(bias_HxD, tile):
     descending = jnp.pad(bias_HxD[:, ::-1], ((0, 0), (more, more)), "edge")
     rotated = rotated_right(jnp.roll(descending, 1 - tile, 1), tile)[:, :, :columns]
     return jnp.swapaxes(rotated.reshape(heads, tile, -1, tile), 1, 2)
+
+
+def bias_gradient(bias_HxD, tile, d_tiles):
+    """Returns the gradient of the bias, from that of its tiles."""
+    (d_bias_HxD,) = jax.vjp(lambda bias: tiles(bias, tile), bias_HxD)[1](d_tiles)
+    return d_bias_HxD

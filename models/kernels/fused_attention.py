@@ -1,5 +1,4 @@
-"""`attention.attend` as kernels for TPUs and GPUs: no array [T, S] is ever in memory, T5's bias
-included.
+"""`attention.attend` as kernels for TPUs and GPUs: no array [T, S] is in memory, not even a bias.
 
     out = attend(q, k, v, intervals, bias_HxD)      # the values and gradients of `attention.attend`
 
@@ -29,14 +28,12 @@ _KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA n
 
 
 def kernels_of(platform):
-    """Returns the module of a platform's kernels, as JAX's devices name it; None where it has
-    none."""
+    """Returns the module of a platform's kernels, as JAX names it; None where it has none."""
     return _KERNELS.get("cuda" if platform == "gpu" else platform)
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
-    """`attention.attend`, with a bias by difference of slots, as `RelativeBias` without a length
-    has it.
+    """`attention.attend`, with a bias by difference of slots: of `RelativeBias` without a length.
 
     Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each
     device computes the rows and heads that are its own; where it has fewer key heads than devices,
@@ -123,8 +120,7 @@ _INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, _HEADS, _LO
 
 
 def _repeats(heads, key_heads):
-    """Returns how often a mesh's devices need each key head, so that each has as many as the
-    others."""
+    """Returns how often a mesh's devices need each key head, to have equally many of them."""
     mesh = jax.sharding.get_abstract_mesh()
     entries = nn.logical_to_mesh_axes(("heads",)) or (None,)
     devices = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in mesh_axes(entries[0]))

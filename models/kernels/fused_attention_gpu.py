@@ -1,5 +1,4 @@
-"""Fused attention as kernels for NVIDIA's GPUs (`models.kernels.fused_attention`), compiled by
-Triton.
+"""Fused attention as kernels for NVIDIA's GPUs (`models.kernels.fused_attention`), by Triton.
 
 A program has one block of queries, or for the gradients of keys and values one of keys, and goes
 through the blocks that it sees, or that see it. No two programs add to the same sum, so that
@@ -18,8 +17,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
+from ..attention import NEVER, capped, d_before_cap
 from . import attention_blocks
-from .attention_blocks import LOWEST, NEVER, padded, tiles
+from .attention_blocks import LOWEST, dot, padded
 
 BLOCK = 64  # queries, and keys, of a block
 FAR = attention_blocks.far(BLOCK)
@@ -34,8 +34,7 @@ def forward(softcap, q, k, v, intervals, bias):
 
 
 def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
-    """Returns the gradients of queries, keys, values and bias; `out` and `log_sum` are
-    `forward`'s."""
+    """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out)
     d_out = _whole(settings, d_out, settings.queries)
@@ -46,7 +45,7 @@ def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
     d_bias = None
     if bias is not None:
         d_tiles = _with_far(_tile_gradients(settings, arrays), d_far)
-        (d_bias,) = jax.vjp(lambda bias: tiles(bias, BLOCK), bias)[1](d_tiles)
+        d_bias = attention_blocks.bias_gradient(bias, BLOCK, d_tiles)
     return _cut(d_q, q), _cut(d_k, k), _cut(d_v, v), d_bias
 
 
@@ -79,18 +78,16 @@ def _block(length):
 
 def _in_blocks(s, q, k, v, intervals, bias):
     intervals = attention_blocks.in_blocks(s, intervals, k.shape[1])
-    found = attention_blocks.visible_blocks(s, intervals)
-    end = found.last + 1
-    whole = jnp.clip(found.first_whole, found.first, end)
-    after_whole = jnp.clip(found.last_whole + 1, whole, end)
-    visible = jnp.stack([found.first, whole, after_whole, end], -1)
+    first, last, first_whole, last_whole = attention_blocks.visible_blocks(s, intervals)
+    whole = jnp.clip(first_whole, first, last + 1)
+    after_whole = jnp.clip(last_whole + 1, whole, last + 1)
+    visible = jnp.stack([first, whole, after_whole, last + 1], -1)
     q, k, v = (_whole(s, x, n) for x, n in ((q, s.queries), (k, s.keys), (v, s.keys)))
     return _Arrays(intervals, visible, q, k, v, bias)
 
 
 def _whole(s, x_BxTxHxd, length):
-    """Returns the array padded to a length, and its heads to a width that Triton has, a power of
-    two."""
+    """Returns the array padded to a length, and its heads to a width of Triton, a power of two."""
     return padded(padded(x_BxTxHxd, length, 1), max(16, pl.next_power_of_2(s.width)))
 
 
@@ -121,7 +118,7 @@ def _output_kernel(s, a, out, log_sum):
         weights_QxK = jnp.exp(scores_QxK - higher_Qx1)
         decay_Qx1 = jnp.exp(top_Qx1 - higher_Qx1)
         total_Qx1 = decay_Qx1 * total_Qx1 + weights_QxK.sum(1)[:, None]
-        products_Qxd = _dot(weights_QxK.astype(v_Kxd.dtype), v_Kxd, (1, 0))
+        products_Qxd = dot(weights_QxK.astype(v_Kxd.dtype), v_Kxd, (1, 0))
         return higher_Qx1, total_Qx1, decay_Qx1 * sums_Qxd + products_Qxd
 
     top_Qx1 = jnp.full((BLOCK, 1), LOWEST, jnp.float32)
@@ -149,10 +146,9 @@ def _query_gradient_kernel(s, a, d_q, d_far):
     def step(at, masked, sums):
         sums_Qxd, later_Q, earlier_Q = sums
         k_Kxd, v_Kxd = _of_keys(s, a.k, at), _of_keys(s, a.v, at)
-        _, d_scores_QxK, d_products_QxK = _gradients(
-            s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked
-        )
-        sums_Qxd += _dot(d_products_QxK, k_Kxd, (1, 0))
+        gradients = _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked)
+        _, d_scores_QxK, d_products_QxK = gradients
+        sums_Qxd += dot(d_products_QxK, k_Kxd, (1, 0))
         if d_far is not None:
             ahead, d_scores_Q = at.key_block - query_block, d_scores_QxK.sum(1)
             later_Q += jnp.where(ahead >= FAR, d_scores_Q, 0.0)
@@ -188,8 +184,8 @@ def _key_gradient_kernel(s, inputs, d_k, d_v):
         at = _At(row, head, query_block, key_block)
         q_Qxd, d_out_Qxd = _of_queries(a.q, at), _of_queries(a.d_out, at)
         p_QxK, _, d_products_QxK = _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, True)
-        k_sums_Kxd += _dot(d_products_QxK, q_Qxd, (0, 0))
-        return k_sums_Kxd, v_sums_Kxd + _dot(p_QxK, d_out_Qxd, (0, 0))
+        k_sums_Kxd += dot(d_products_QxK, q_Qxd, (0, 0))
+        return k_sums_Kxd, v_sums_Kxd + dot(p_QxK, d_out_Qxd, (0, 0))
 
     def of_head(nth, sums):
         head = key_head * s.share + nth
@@ -217,9 +213,8 @@ def _tile_gradient_kernel(s, a, d_tiles):
         at = _At(row, head, query_block, query_block + ahead)
 
         def added():
-            of_queries = (_of_queries(x, at) for x in (a.q, a.d_out))
-            of_keys = (_of_keys(s, x, at) for x in (a.k, a.v))
-            (q_Qxd, d_out_Qxd), (k_Kxd, v_Kxd) = of_queries, of_keys
+            q_Qxd, d_out_Qxd = (_of_queries(x, at) for x in (a.q, a.d_out))
+            k_Kxd, v_Kxd = (_of_keys(s, x, at) for x in (a.k, a.v))
             return sum_QxK + _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, True)[1]
 
         first, end = a.visible[row, query_block, 0], a.visible[row, query_block, 3]
@@ -286,9 +281,7 @@ def _of_keys(s, x_BxSxGxd, at):
 
 def _scores(s, a, at, q_Qxd, k_Kxd, masked):
     """Returns the products of queries and keys, capped, and the scores: float32 [Q, K]."""
-    products_QxK = _dot(q_Qxd, k_Kxd, (1, 1))
-    if s.softcap is not None:
-        products_QxK = s.softcap * jnp.tanh(products_QxK / s.softcap)
+    products_QxK = capped(dot(q_Qxd, k_Kxd, (1, 1)), s.softcap)
     scores_QxK = products_QxK
     if a.bias is not None:
         scores_QxK += _bias(a.bias, at)
@@ -305,17 +298,10 @@ def _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked):
     products_QxK, scores_QxK = _scores(s, a, at, q_Qxd, k_Kxd, masked)
     queries = _slots(at.query_block)
     p_QxK = jnp.exp(scores_QxK - a.log_sum[at.row, at.head, queries][:, None])
-    d_p_QxK = _dot(d_out_Qxd, v_Kxd, (1, 1))
+    d_p_QxK = dot(d_out_Qxd, v_Kxd, (1, 1))
     d_scores_QxK = p_QxK * (d_p_QxK - a.inner[at.row, at.head, queries][:, None])
-    d_products_QxK = d_scores_QxK
-    if s.softcap is not None:
-        d_products_QxK *= 1 - (products_QxK / s.softcap) ** 2  # the derivative of tanh
+    d_products_QxK = d_before_cap(d_scores_QxK, products_QxK, s.softcap)
     return p_QxK.astype(q_Qxd.dtype), d_scores_QxK, d_products_QxK.astype(q_Qxd.dtype)
-
-
-def _dot(a, b, contracted):
-    axes = (contracted[:1], contracted[1:]), ((), ())
-    return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
 def _bias(bias_HxD, at):

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ..attention import NEVER, capped, d_before_cap
 from . import attention_blocks
-from .attention_blocks import LOWEST, NEVER, padded, seeing_blocks, tiles, visible_blocks
+from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible_blocks
 
 BLOCK = 512  # most queries, and most keys, of a block
 TILE = 128  # lanes of a TPU's registers: blocks are a multiple of it
@@ -34,8 +35,7 @@ def forward(softcap, q, k, v, intervals, bias):
 
 
 def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
-    """Returns the gradients of queries, keys, values and bias; `out` and `log_sum` are
-    `forward`'s."""
+    """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
     log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out)
@@ -46,9 +46,7 @@ def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
     )
     d_q, d_tiles = _query_gradients(settings, arrays)
     d_k, d_v = _key_gradients(settings, arrays)
-    d_bias = None
-    if bias is not None:
-        (d_bias,) = jax.vjp(lambda bias: tiles(bias, TILE), bias)[1](d_tiles)
+    d_bias = None if bias is None else attention_blocks.bias_gradient(bias, TILE, d_tiles)
     d_k, d_v = (_heads_last(x, k.shape[1]) for x in (d_k, d_v))
     return _heads_last(d_q, q.shape[1]), d_k, d_v, d_bias
 
@@ -139,13 +137,15 @@ def _specs(s, place):
     def spec(shape, index):
         return pl.BlockSpec(shape, lambda *grid: index(place(s, *grid)))
 
-    of_queries = spec(
-        (None, None, s.width, s.query_block), lambda at: (at.row, at.head, 0, at.query_block)
-    )
-    of_keys = spec(
-        (None, None, s.width, s.key_block), lambda at: (at.row, at.key_head, 0, at.key_block)
-    )
-    figures = spec((None, None, 1, s.query_block), lambda at: (at.row, at.head, 0, at.query_block))
+    def by_query(at):
+        return at.row, at.head, 0, at.query_block
+
+    def by_key(at):
+        return at.row, at.key_head, 0, at.key_block
+
+    of_queries = spec((None, None, s.width, s.query_block), by_query)
+    of_keys = spec((None, None, s.width, s.key_block), by_key)
+    figures = spec((None, None, 1, s.query_block), by_query)
     return _Blocks(
         intervals=spec((None, 2, s.query_block), lambda at: (at.row, 0, at.query_block)),
         q=of_queries,
@@ -192,7 +192,7 @@ def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
         weights_KxQ = jnp.exp(scores_KxQ - top_1xQ)
         decay_1xQ = jnp.exp(top[...] - top_1xQ)
         total[...] = decay_1xQ * total[...] + weights_KxQ.sum(0, keepdims=True)
-        products_dxQ = _dot(block.v[...], weights_KxQ.astype(block.v.dtype), (1, 0))
+        products_dxQ = dot(block.v[...], weights_KxQ.astype(block.v.dtype), (1, 0))
         sums[...] = decay_1xQ * sums[...] + products_dxQ
         top[...] = top_1xQ
 
@@ -237,7 +237,7 @@ def _query_gradient_kernel(s, visible, block, d_q, d_tiles, sums):
 
     def step(at, masked):
         _, d_scores_KxQ, d_products_KxQ = _gradients(s, at, block, masked)
-        sums[...] += _dot(block.k[...], d_products_KxQ, (1, 0))
+        sums[...] += dot(block.k[...], d_products_KxQ, (1, 0))
         if d_tiles is not None:
             _add_to_tiles(s, at, d_tiles, d_scores_KxQ)
 
@@ -275,8 +275,8 @@ def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
 
     def step(at, masked):
         p_KxQ, _, d_products_KxQ = _gradients(s, at, block, masked)
-        k_sums[...] += _dot(block.q[...], d_products_KxQ, (1, 1))
-        v_sums[...] += _dot(block.d_out[...], p_KxQ, (1, 1))
+        k_sums[...] += dot(block.q[...], d_products_KxQ, (1, 1))
+        v_sums[...] += dot(block.d_out[...], p_KxQ, (1, 1))
 
     at = _by_key_block(s, key_head, row, key_block, nth_head, n, visible, seen_by)
     _if_visible(s, visible, at, step)
@@ -287,8 +287,7 @@ def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
 
 
 def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel):
-    """Runs a kernel; `outputs` are (shape and dtype, spec), and `parallel` the axes in any
-    order."""
+    """Runs a kernel; `outputs`: (shape and dtype, spec); `parallel`: axes that have no order."""
     specs = _Blocks(*(None if x is None else spec for x, spec in zip(arrays, specs)))
     shapes, out_specs = zip(*outputs)
     return pl.pallas_call(
@@ -309,8 +308,7 @@ def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel):
 
 
 def _if_visible(s, visible, at, step):
-    """Calls step(at, masked) where queries attend to keys, without a mask where all attend to
-    all."""
+    """Calls step(at, masked) where queries attend to keys; where all do to all, without a mask."""
     queries = at.row * s.query_blocks + at.query_block
     first, last = visible.first_whole[queries], visible.last_whole[queries]
     whole = (first <= at.key_block) & (at.key_block <= last)
@@ -320,9 +318,7 @@ def _if_visible(s, visible, at, step):
 
 def _scores(s, at, block, masked):
     """Returns the products of keys and queries, capped, and the scores: float32 [K, Q]."""
-    products_KxQ = _dot(block.k[...], block.q[...], (0, 0))
-    if s.softcap is not None:
-        products_KxQ = s.softcap * jnp.tanh(products_KxQ / s.softcap)
+    products_KxQ = capped(dot(block.k[...], block.q[...], (0, 0)), s.softcap)
     scores_KxQ = products_KxQ
     if block.tiles is not None:
         scores_KxQ += _bias(s, at, block.tiles)
@@ -339,25 +335,18 @@ def _gradients(s, at, block, masked):
     """Returns probabilities and the gradients of scores (float32) and of products: [K, Q]."""
     products_KxQ, scores_KxQ = _scores(s, at, block, masked)
     p_KxQ = jnp.exp(scores_KxQ - block.log_sum[...])
-    d_p_KxQ = _dot(block.v[...], block.d_out[...], (0, 0))
+    d_p_KxQ = dot(block.v[...], block.d_out[...], (0, 0))
     d_scores_KxQ = p_KxQ * (d_p_KxQ - block.inner[...])
-    d_products_KxQ = d_scores_KxQ
-    if s.softcap is not None:
-        d_products_KxQ *= 1 - (products_KxQ / s.softcap) ** 2  # the derivative of tanh
+    d_products_KxQ = d_before_cap(d_scores_KxQ, products_KxQ, s.softcap)
     dtype = block.q.dtype
     return p_KxQ.astype(dtype), d_scores_KxQ, d_products_KxQ.astype(dtype)
-
-
-def _dot(a, b, contracted):
-    axes = (contracted[:1], contracted[1:]), ((), ())
-    return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
 
 def _bias(s, at, tiles):
     """Returns the bias of a block [K, Q]."""
     rows, columns = s.key_block // TILE, s.query_block // TILE
-    found = {n: tiles[_tile(s, at, n)] for n in range(1 - rows, columns)}
-    of_keys = [jnp.concatenate([found[c - r] for c in range(columns)], 1) for r in range(rows)]
+    own = {n: tiles[_tile(s, at, n)] for n in range(1 - rows, columns)}
+    of_keys = [jnp.concatenate([own[c - r] for c in range(columns)], 1) for r in range(rows)]
     return jnp.concatenate(of_keys, 0)
 
 
@@ -365,15 +354,13 @@ def _add_to_tiles(s, at, d_tiles, d_scores_KxQ):
     rows, columns = s.key_block // TILE, s.query_block // TILE
     for n in range(1 - rows, columns):
         of_keys = [r for r in range(rows) if 0 <= r + n < columns]
-        tile = sum(
+        d_tiles[_tile(s, at, n)] += sum(
             d_scores_KxQ[r * TILE : (r + 1) * TILE, (r + n) * TILE : (r + n + 1) * TILE]
             for r in of_keys
         )
-        d_tiles[_tile(s, at, n)] += tile
 
 
 def _tile(s, at, n):
-    """Returns the tile of the bias for queries that lie n tiles further in their block than the
-    keys."""
+    """Returns the tile of the bias for queries n tiles further in their block than the keys."""
     keys, queries = at.key_block * (s.key_block // TILE), at.query_block * (s.query_block // TILE)
     return jnp.clip(queries - keys + n, -FAR, FAR) + FAR
