@@ -59,8 +59,7 @@ class Config:
     num_heads: Size  # H; num_heads * head_dim need not be emb_dim
     head_dim: Size  # d
     mlp_dim: Size  # M, of each projection into the MLP
-    # G, key heads, each shared by H / G consecutive query heads (arXiv:2305.13245); None:
-    # num_heads.
+    # G, key heads, each shared by H / G consecutive query heads (arXiv:2305.13245); None: H.
     num_kv_heads: Size | None = None
     # One projection for each name of ACTIVATIONS; their values are multiplied: ('gelu', 'linear')
     # is a gated MLP (arXiv:2002.05202), ('relu',) is a plain one.

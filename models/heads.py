@@ -96,8 +96,6 @@ class LogitScale(nn.Module):
     clipping its gradient, so that it can fall again.
     """
 
-    dtype: str
-
     @nn.compact
     def __call__(self, hidden):
         init = partitioned(nn.initializers.constant(math.log(1 / 0.07)))
@@ -138,7 +136,7 @@ HEADS: dict[str, Callable[[Config], nn.Module]] = {
     "classes": lambda c: ClassificationHead(c.num_classes, c.classifier_layer, c),
     "token_classes": TokenClassificationHead,
     "embedding": lambda c: EmbeddingHead(c.dtype),
-    "logit_scale": lambda c: LogitScale(c.dtype),
+    "logit_scale": lambda _: LogitScale(),
     "replaced": ReplacedHead,
 }
 

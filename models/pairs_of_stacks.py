@@ -208,7 +208,7 @@ class TwoTowers(nn.Module):
         self.first, self.second = Transformer(c), Transformer(c)
         self.first_out = dense(c.emb_dim, c.dtype, use_bias=False)
         self.second_out = dense(c.emb_dim, c.dtype, use_bias=False)
-        self.logit_scale = LogitScale(c.dtype)
+        self.logit_scale = LogitScale()
 
     def __call__(self, batch):
         segments_BxT = batch["encoder_segment_ids"]

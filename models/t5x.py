@@ -18,7 +18,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ from flax.traverse_util import flatten_dict
 from . import builders
 from .builders import Model
 from .config import Config
-from .hugging_face import TRAINING_FIELDS, parameter_shapes
+from .hugging_face import TRAINING_FIELDS, TensorFiles, parameter_shapes
 from .hugging_face.links import (
     IN_OUT,
     OUT_IN,
@@ -58,19 +58,7 @@ ATTENTIONS = {
 }
 
 
-class Checkpoint(NamedTuple):
-    """A T5X checkpoint of which single tensors can be read."""
-
-    path: Path
-    shapes: Mapping[str, tuple[int, ...]]  # "encoder.layers_0.mlp.wo.kernel" -> (2048, 768)
-    read: Callable[[str], np.ndarray]  # name -> the tensor as stored; KeyError for an unknown name
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self.shapes)
-
-
-def open_t5x(directory: str) -> Checkpoint:
+def open_t5x(directory: str) -> TensorFiles:
     """Opens a T5X checkpoint on a local disk without reading the tensors in zarr folders.
 
         open_t5x("t5_1_1_small/checkpoint_1000000").shapes["encoder.relpos_bias.rel_embedding"]
@@ -107,7 +95,7 @@ def open_t5x(directory: str) -> Checkpoint:
             )
         return array
 
-    return Checkpoint(path, shapes, read)
+    return TensorFiles(path, shapes, read)
 
 
 def links(config: Config) -> list[Link]:
@@ -140,7 +128,7 @@ def links(config: Config) -> list[Link]:
 
 
 def read_params(
-    source: Checkpoint, model: Model, *, unscaled: Collection[str] = ()
+    source: TensorFiles, model: Model, *, unscaled: Collection[str] = ()
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, float32 array) of each of our parameters, after checking all names and shapes.
 
@@ -200,7 +188,7 @@ def check_config(model: Model) -> Config:
     return config
 
 
-def vocabulary_rows(source: Checkpoint) -> int:
+def vocabulary_rows(source: TensorFiles) -> int:
     """Returns the rows of the checkpoint's token embedding.
 
     Raises ValueError where it has none.
@@ -298,7 +286,7 @@ def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
     )
 
 
-def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
+def _check_names(source: TensorFiles, expected: set[str], unscaled: set[str]):
     for scanned in ("encoder.encoder.", "decoder.decoder."):
         if any(name.startswith(scanned) for name in source.names):
             raise ValueError(
@@ -328,7 +316,7 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
         raise ValueError(words)
 
 
-def _check_shapes(source: Checkpoint, shapes: Mapping[str, tuple[int, ...]]):
+def _check_shapes(source: TensorFiles, shapes: Mapping[str, tuple[int, ...]]):
     wrong = [
         f"{name} of shape {source.shapes[name]}, expected {shape}"
         for name, shape in shapes.items()

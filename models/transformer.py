@@ -151,8 +151,7 @@ def embed_tokens(module, table_VxE, tokens_BxT):
 
 @jax.custom_vjp
 def _looked_up(table_VxE, tokens_BxT):
-    # A lookup in a sharded table makes XLA fall back to copying the whole activation to every
-    # device.
+    # XLA looks up in a sharded table by copying the whole activation to every device.
     return constrain(table_VxE, None, None)[tokens_BxT]
 
 
@@ -206,12 +205,9 @@ class Stack(nn.Module):
         then count cache slots too.
         """
         c, cache_slots_BxT = self.config, batch.get(f"{side}_cache_slots")
-        positions_BxT = batch[f"{side}_positions"]
-        embedded_BxTxE = self._embedded(
-            x_BxTxE, positions_BxT, batch.get(f"{side}_types"), batch.get(f"{side}_block_positions")
-        )
+        embedded_BxTxE = self._embedded(x_BxTxE, batch, side)
         intervals = batch[f"{side}_key_intervals"]
-        pattern, local = self.patterns(positions_BxT, intervals, cache_slots_BxT)
+        pattern, local = self.patterns(batch[f"{side}_positions"], intervals, cache_slots_BxT)
         bias = None
         if c.positions == "relative" and not c.relative_in_every_layer:
             length = _length_of_bias(c, x_BxTxE, cache_slots_BxT)
@@ -238,9 +234,10 @@ class Stack(nn.Module):
             top |= modules(x_BxTxE, embedded_BxTxE, context)
         return top
 
-    def _embedded(self, x_BxTxE, positions_BxT, types_BxT, block_positions_BxT):
+    def _embedded(self, x_BxTxE, batch, side):
         """Returns the input of the first layer: token, type and position embeddings summed."""
         c, width = self.config, x_BxTxE.shape[-1]  # of the tables, mostly E
+        positions_BxT, types_BxT = batch[f"{side}_positions"], batch.get(f"{side}_types")
         init = partitioned(embedding_weights(c), None, "embed")
         if c.scale_embedding:
             x_BxTxE *= c.emb_dim**0.5
@@ -264,8 +261,8 @@ class Stack(nn.Module):
             rows = c.max_positions + c.position_offset
             table_PxE = self.param("position_embedding", init, (rows, width))
             x_BxTxE += embed_tokens(self, table_PxE, positions_BxT + c.position_offset)
-        if block_positions_BxT is not None:
-            x_BxTxE += sinusoids(block_positions_BxT, width).astype(c.dtype)
+        if f"{side}_block_positions" in batch:
+            x_BxTxE += sinusoids(batch[f"{side}_block_positions"], width).astype(c.dtype)
         if c.embedding_norm:
             x_BxTxE = Norm(c, name="embedding_norm")(x_BxTxE)
         x_BxTxE = dropout(self, x_BxTxE)

@@ -259,6 +259,16 @@ def layer_types(layers: int, every: int, first: int) -> list[str]:
     return [GLOBAL if i % every == first else LOCAL for i in range(layers)]
 
 
+def local_layers(c: Config, owner: str) -> list[str]:
+    """Returns which layers of a model are local. Raises ValueError where none is."""
+    if c.window is None or c.global_every is None:
+        raise ValueError(
+            f"Got window={c.window} and global_every={c.global_every}, expected both: {owner} has "
+            "local layers."
+        )
+    return layer_types(c.num_layers, c.global_every, c.first_global)
+
+
 def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
     """Returns `global_every` and `first_global` of Config for layers of which one is local.
 

@@ -23,10 +23,10 @@ class TensorFiles(NamedTuple):
     """A directory of which single tensors can be read."""
 
     path: Path
-    config: dict
     shapes: Mapping[str, tuple[int, ...]]  # of each tensor, by name
-    files: Mapping[str, Path]  # the file of each tensor, by name
     read: Callable[[str], np.ndarray]  # name -> tensor; raises KeyError for an unknown name
+    config: dict = {}  # of config.json
+    files: Mapping[str, Path] = {}  # the file of each tensor, by name
 
     @property
     def names(self) -> frozenset[str]:
@@ -62,7 +62,7 @@ def open_source(directory: str) -> TensorFiles:
         with _opened(where[name]) as opened:
             return opened.get_tensor(written[name])
 
-    return TensorFiles(path, config, shapes, where, read)
+    return TensorFiles(path, shapes, read, config, where)
 
 
 def _current_name(name: str) -> str:

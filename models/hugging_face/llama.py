@@ -17,6 +17,7 @@ from .family import (
     classes_of,
     config_of,
     layer_types,
+    local_layers,
     pattern_of,
     refuse,
     rotary,
@@ -27,8 +28,9 @@ from .family import (
 from .links import Link, attention, dense, linear, norm, table
 
 HARMLESS = frozenset(
-    "max_position_embeddings max_sequence_length pretraining_tp max_window_layers "
-    "sliding_window".split()
+    """
+    max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window
+    """.split()
 )
 # The last two of Gemma 2: an older name, unread, and a choice of `generate`.
 OF_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
@@ -189,13 +191,8 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
     if kind in ("mistral", "mixtral", "gemma2"):
         own["sliding_window"] = None if c.window is None else c.window + 1
     if kind == "gemma2":
-        if c.window is None or c.global_every is None:
-            raise ValueError(
-                f"Got window={c.window} and global_every={c.global_every}, expected both: Gemma 2 "
-                "has local layers."
-            )
         own |= dict(
-            layer_types=layer_types(c.num_decoder_layers, c.global_every, c.first_global),
+            layer_types=local_layers(c, "Gemma 2"),
             query_pre_attn_scalar=round(c.score_scale**-2),
             attn_logit_softcapping=c.attention_softcap,
             final_logit_softcapping=c.logit_softcap,

@@ -10,6 +10,7 @@ from .family import (
     config_of,
     known,
     layer_types,
+    local_layers,
     pattern_of,
     refuse,
     rotary,
@@ -82,22 +83,16 @@ def settings(hf: dict, has) -> dict:
 
 
 def config(c: Config) -> dict:
-    every, window = c.global_every, c.window
-    if every is None or window is None:
-        raise ValueError(
-            f"Got global_every={every} and window={window}, expected both: ModernBERT has local "
-            "layers."
-        )
     local_scaling = c.rope_scaling if c.local_rope_theta is None else None  # which it refuses
     result = config_of(c, NAMES)
     return result | dict(
         classifier_activation=result["hidden_activation"],
-        layer_types=layer_types(c.num_layers, every, c.first_global),
+        layer_types=local_layers(c, "ModernBERT"),
         rope_parameters={
             GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),
             LOCAL: rotary_parameters(c.local_rope_theta or c.rope_theta, local_scaling),
         },
-        local_attention=2 * window,
+        local_attention=2 * (c.window or 0),
         decoder_bias=c.vocabulary_bias,
         tie_word_embeddings=True,
     )

@@ -52,7 +52,7 @@ def test_heads_by_hand(name, inner, activation, outer):
 
 
 def test_the_logit_scale_starts_as_in_clip_and_stays_below_100():
-    head = LogitScale("float32")
+    head = LogitScale()
     start = nn.unbox(head.init(jax.random.key(0), HIDDEN))
     np.testing.assert_allclose(head.apply(start, HIDDEN), 1 / 0.07, rtol=1e-6)
     value = jax.value_and_grad(lambda x: head.apply({"params": {"log_scale": x}}, HIDDEN))
