@@ -59,9 +59,9 @@ class Model(NamedTuple):
     are over cache slots, or the encoder's slots. Writing to a used slot overwrites it.
     """
 
-    # (key, batch) -> fresh parameters, float32, of a batch of these shapes: a nested dict of arrays.
-    # One that is boxed with the names of its axes (`flax.linen.with_logical_partitioning`) is
-    # sharded by them, others are replicated.
+    # (key, batch) -> fresh parameters, float32, for batches of these shapes: a nested dict of
+    # arrays. One that is boxed with the names of its axes (`nn.with_logical_partitioning` of Flax)
+    # is sharded by them, others are replicated.
     init: Callable[[jax.Array, dict], dict]
     # (params, batch, rngs=None) -> `Outputs`; rngs={'dropout': key} turns dropout on.
     apply: Callable[..., "Outputs"]
@@ -367,7 +367,7 @@ def abstract_params(model: Model):
 
 
 def with_capacity(cache, capacity):
-    """Returns the cache with `capacity` slots in self-attention, and in cross-attention as it is."""
+    """Returns the cache with `capacity` slots in self-attention; cross-attention as it is."""
 
     def padded(path, cached):
         if "self_attention" not in jax.tree_util.keystr(path):

@@ -578,7 +578,7 @@ class Attention(nn.Module):
         cached_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
         if cache_slots_BxT is not None:
             row = jnp.arange(cache_slots_BxT.shape[0])[:, None]
-            cached = self.get_variable("cache", name)
+            cached: jax.Array = self.get_variable("cache", name)
             cached_BxGxSxd = cached.at[row, :, cache_slots_BxT].set(new_BxTxGxd, mode="drop")
         self.put_variable("cache", name, cached_BxGxSxd)
         return cached_BxGxSxd

@@ -219,9 +219,9 @@ def write_model(
         "dtype": dtype,
     }
     classifies = set(CLASSIFIERS) & set(config.heads)
-    if lacking := classifies - family.heads:
+    for head in classifies - family.heads:
         raise ValueError(
-            f"Got a {family.model_type!r} with the head {lacking.pop()!r}, expected none of classes: "
+            f"Got a {family.model_type!r} with the head {head!r}, expected none of classes: "
             "transformers has no class of such a model. Train one of another family."
         )
     if classifies and len(values.get("id2label") or {}) != config.num_classes:

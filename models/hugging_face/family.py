@@ -141,7 +141,7 @@ DEFAULTS = {"init_stddev": 0.02, "dropout_rate": 0.0}
 def settings_of(hf: dict, names: Mapping[str, str], gated: bool = False) -> dict[str, Any]:
     """Returns the settings that a config.json has under these names, {its: ours}.
 
-    >>> settings_of({"hidden_size": 8, "heads": 2}, {"hidden_size": "emb_dim", "heads": "num_heads"})
+    >>> settings_of({"d_model": 8, "n_head": 2}, {"d_model": "emb_dim", "n_head": "num_heads"})
     {'emb_dim': 8, 'num_heads': 2, 'head_dim': 4}
 
     Args:
@@ -160,13 +160,13 @@ def settings_of(hf: dict, names: Mapping[str, str], gated: bool = False) -> dict
 
 def config_of(c: Config, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of a config.json: the inverse of `settings_of`."""
-    values = {key: getattr(c, name) for key, name in names.items()}
-    for key, name in names.items():
+
+    def value(name: str) -> Any:
         if name == "mlp_activations":
-            values[key] = THEIR_ACTIVATIONS[c.mlp_activations[0]]
-        elif name in DEFAULTS:
-            values[key] = values[key] or DEFAULTS[name]
-    return values
+            return THEIR_ACTIVATIONS[c.mlp_activations[0]]
+        return getattr(c, name) or DEFAULTS[name] if name in DEFAULTS else getattr(c, name)
+
+    return {key: value(name) for key, name in names.items()}
 
 
 def known(hf: dict, key: str, values: dict):

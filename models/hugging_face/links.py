@@ -173,7 +173,7 @@ def to_tensor(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def to_array(link: Link, part: int, tensor: np.ndarray, shapes: list[Shape]) -> np.ndarray:
-    """Returns our array number `part` from a tensor of a checkpoint; `shapes`: of all its arrays."""
+    """Returns our array number `part` from a tensor of a checkpoint; `shapes`: of all arrays."""
     outputs_last = tensor.T if link.form == OUT_IN else tensor
     ends = np.cumsum([_outputs(link, shape) for shape in shapes])[:-1]
     return np.split(outputs_last, ends, axis=-1)[part].reshape(shapes[part])
@@ -214,8 +214,8 @@ def imported(
     for name, link, locations in named_tensors(links, config):
         part_shapes = [at.shape(shapes) for at in locations]
         for part, at in enumerate(locations):
-            convert = partial(to_array, link, part, shapes=part_shapes)
-            sources.setdefault(at.path, []).append((at.numbers, name, convert))
+            own = partial(to_array, link, part, shapes=part_shapes)
+            sources.setdefault(at.path, []).append((at.numbers, name, own))
     for path, parts in sources.items():
         # Filled layer by layer: stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])

@@ -59,19 +59,17 @@ CLASSIFIERS_OF: dict[str, tuple[str, ...]] = {"olmo2": ("classes",), "olmoe": ()
 # Names of a sparse layer, and of its experts' two inner kernels and the outer one.
 SPARSE = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 OTHERS_SPARSE = ("mlp", "gate_proj", "up_proj", "down_proj")
-# Norms of a layer: ours -> theirs.
-BEFORE = {"self_attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-OUTPUT = {
-    "self_attention_norm": "post_attention_layernorm",
-    "mlp_norm": "post_feedforward_layernorm",
+# Norms of a layer by `norm_place`: ours -> theirs, each followed by "_layernorm".
+NORMS = {
+    "before": {"self_attention_norm": "input", "mlp_norm": "post_attention"},
+    "output": {"self_attention_norm": "post_attention", "mlp_norm": "post_feedforward"},
+    "both": {
+        "self_attention_norm": "input",
+        "self_attention_output_norm": "post_attention",
+        "mlp_norm": "pre_feedforward",
+        "mlp_output_norm": "post_feedforward",
+    },
 }
-BOTH = {
-    "self_attention_norm": "input_layernorm",
-    "self_attention_output_norm": "post_attention_layernorm",
-    "mlp_norm": "pre_feedforward_layernorm",
-    "mlp_output_norm": "post_feedforward_layernorm",
-}
-NORMS = {"before": BEFORE, "output": OUTPUT, "both": BOTH}
 
 
 def settings(kind: str, hf: dict, has) -> dict:
@@ -82,23 +80,18 @@ def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, token_classification_bias=True)
     kinds = ("token_classes",) if has("score.bias") else ("classes",)
     vocabulary = ("vocabulary",) if tied or has("lm_head.weight") else ()
-    own = OWN_SETTINGS[kind](hf)
     width = {"head_dim": "head_dim"} if hf.get("head_dim") else {}
-    common = settings_of(hf, _names(kind) | width, gated=True)
-    return (
-        own
-        | common
-        | dict(
-            **with_heads(hf, kinds if has("score.weight") else vocabulary),
-            num_kv_heads=hf.get("num_key_value_heads") or common["num_heads"],
-            mlp_dim=_mlp_dim(hf),
-            positions="rotary",
-            rope_theta=theta,
-            rope_scaling=scaling,
-            logits_via_embedding=tied,
-            dropout_rate=0.0,
-            dropout_shared=False,
-        )
+    own = OWN_SETTINGS[kind](hf) | settings_of(hf, _names(kind) | width, gated=True)
+    return own | dict(
+        **with_heads(hf, kinds if has("score.weight") else vocabulary),
+        num_kv_heads=hf.get("num_key_value_heads") or own["num_heads"],
+        mlp_dim=_mlp_dim(hf),
+        positions="rotary",
+        rope_theta=theta,
+        rope_scaling=scaling,
+        logits_via_embedding=tied,
+        dropout_rate=0.0,
+        dropout_shared=False,
     )
 
 
@@ -228,7 +221,7 @@ def links(kind: str, c: Config) -> list[Link]:
     for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
         result += linear(f"{path}/experts/{our_name}", f"{sparse}.experts.{{e}}.{name}", False)
     for our_norm, their_norm in NORMS[c.norm_place].items():
-        result += norm(f"{path}/{our_norm}", f"{tensor_name}.{their_norm}", c.biases)
+        result += norm(f"{path}/{our_norm}", f"{tensor_name}.{their_norm}_layernorm", c.biases)
     if c.qk_norm:
         for name, their_name in (("query", "q"), ("key", "k")):
             at = f"{path}/self_attention/{name}_norm"
