@@ -167,10 +167,9 @@ def head_links(base: str, c: Config) -> list[Link]:
 
 def copies(base: str, c: Config) -> dict[str, str]:
     own = HEADS[base]
-    return {
-        f"{own.projection}.weight": f"{base}.embeddings.word_embeddings.weight",
-        f"{own.projection}.bias": own.bias,
-    }
+    weight, bias = f"{own.projection}.weight", f"{own.projection}.bias"
+    copies = {weight: f"{base}.embeddings.word_embeddings.weight"}
+    return copies if bias == own.bias else copies | {bias: own.bias}
 
 
 def with_positions_from_pad(
