@@ -86,7 +86,7 @@ def check(comparison: Comparison) -> Comparison:
 
 
 def _mistakes(c: Comparison) -> Iterator[str]:
-    """Yields the mistakes of a comparison; what follows one takes for granted that there is none."""
+    """Yields the mistakes of a comparison; each check assumes that those before found none."""
     if "://" in c.directory:
         yield f"directory is on this machine's disk, got {c.directory}"
     for of, named in (("variants", c.variants), ("budget", c.budget)):

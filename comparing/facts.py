@@ -115,8 +115,7 @@ def check_unchanged(
 
 
 def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
-    """Plans the variants that have not been; first the reference, which others may be made equal to.
-    Returns an exit status."""
+    """Plans the variants that have not been, the reference first; returns an exit status."""
     c = comparison
     keep_compiled()
 

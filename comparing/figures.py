@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 
 
 def settings_in_words(yardstick: Callable, yardsticks: Sequence[Callable]) -> list[str]:
-    """Returns the settings of a yardstick in words; none where it is the only one of its function."""
+    """Returns the settings of a yardstick in words; none where it alone has its function."""
     one = bound(yardstick)
     several = [bound(other).function for other in yardsticks].count(one.function) > 1
     return [_in_words(name, value) for name, value in one.settings.items()] if several else []

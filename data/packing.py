@@ -428,7 +428,7 @@ class _Waiting:
         return self._remove(i) if i >= 0 else None
 
     def unread(self, at_most: int) -> np.ndarray | None:
-        """Returns the next piece of the source, whose rest beyond `at_most` tokens waits, if any."""
+        """Returns the next piece, whose rest beyond `at_most` tokens waits; None: the end."""
         piece = next(self._source, None) if at_most else None
         return None if piece is None else self._cut(piece, at_most)
 

@@ -6,7 +6,7 @@ A store is a folder on a disk or in a bucket:
                                 "vocabulary": […], "splits": {"train": {…}, …}, "crc32": …}
     train.blocks               of each block its file, its first token and record there, its numbers
                                of tokens and records, and CRC-32s (`block_dtype`)
-    train/00003-0000.tokens    uint16 or int32, little-endian: the tokens of one record after another
+    train/00003-0000.tokens    uint16 or int32, little-endian: tokens, one record after another
     train/00003-0000.index     uint32 for each record: 2 · tokens, and 1 more where a document ends
     train/00003-0000.parts, train/00003-0000.labels
                                int32 for each token, where documents have these columns

@@ -92,7 +92,7 @@ def _between(first: float, last: float, stages: int) -> list:
 
 
 def _share_of(stage: int, at: np.ndarray) -> Callable[[int], float]:
-    """Returns a stage's share of rows by the step: 1 where the line has its value, 0 at the next."""
+    """Returns a stage's share of rows by the step: 1 at its own value, 0 at the next one's."""
     peak = np.zeros(at.size)
     peak[stage] = 1.0
     return lambda step: float(np.interp(step, at, peak))

@@ -43,7 +43,7 @@ def traced(*fractions: Fraction):
 
 
 def round_ratio(a, b):
-    """Returns a / b rounded half to even, exactly, for Python ints or integer arrays (b > 0, a >= 0).
+    """Returns a / b rounded half to even, exactly, for ints or integer arrays (b > 0, a >= 0).
 
     >>> [round_ratio(a, 2) for a in (1, 3, 5)]
     [0, 2, 2]

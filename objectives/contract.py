@@ -129,8 +129,8 @@ class Lengths(Protocol):
     def __call__(self, n: int, /) -> dict[str, int]:
         """Returns {stream: slots, "sentinels": ids used} of a document of n >= 1 tokens.
 
-        The streams are in `objectives.features`. Python ints that never decrease in n. "both", where
-        given, bounds inputs and targets together more tightly than the sum of the two.
+        The streams are in `objectives.features`. Python ints that never decrease in n. "both"
+        bounds inputs and targets together, where that is tighter than the sum of the two.
         """
 
 
@@ -151,7 +151,7 @@ class Corrupt(Protocol):
           lengths: slots of each stream, as planned for the whole row.
           max_documents: the most documents that the row may hold; a Python int, and so static.
 
-        Returns {column: i32[...]} of exactly these lengths; `objectives.features` names the columns.
+        Returns {column: i32[...]} of exactly these lengths; `objectives.features` has the columns.
         Documents stay apart: the features of one are its own segment.
         """
 

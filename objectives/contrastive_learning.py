@@ -161,7 +161,7 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
 
 
 def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
-    """Returns SimCLR's NT-Xent of N pairs (left_i, right_i), the mean of both anchors: f32[N], nats.
+    """Returns SimCLR's NT-Xent of N pairs, the mean of both anchors, in nats: f32[N].
 
     Args as in `info_nce`. Each of the two must select the other among all live embeddings but
     itself: 2N - 1, and the hard negatives beyond.

@@ -22,7 +22,7 @@ _CPU_SLOTS, _SLOTS = 256, 2048
 
 
 def cross_entropy(logits, labels):
-    """Returns cross-entropy in nats and log-partition, f32[...], of labels [...] and logits [..., V].
+    """Returns cross-entropy in nats and log-partition, f32[...], of logits [..., V], labels [...].
 
     Written with a comparison instead of a gather, so that logits may be sharded over V.
     """

@@ -67,8 +67,8 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
 
     Args:
       suffix_share: average share of tokens predicted. Up to a half the suffix is uniform in
-        1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5; UL2's S-denoiser is 0.25. Above
-        a half the prefix is, with the share of the prefix.
+        1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5; UL2's S-denoiser is 0.25.
+        Above a half the prefix is, with the share of the prefix.
       mode: name of a mode token of the ids, put before each document's inputs.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].

@@ -518,7 +518,7 @@ USUAL: dict[str, Callable[[LawExamples], None]] = {
 
 
 def check_objective(objective: Objective, ids: TokenIds) -> None:
-    """Raises ValueError for an objective that would train wrongly in silence; takes some seconds."""
+    """Raises ValueError for an objective that would train wrongly in silence; takes seconds."""
     for member in members_of(objective):
         owner = "The objective" if member.name == "all" else f"The member {member.name!r}"
         for name, law in REQUIRED.items():

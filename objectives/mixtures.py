@@ -221,8 +221,8 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
     ),
     # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modelling, a
-    # quarter each of regular and of extreme denoising; extreme there means long spans (32) or a high
-    # rate (one half), here half of the quarter each.
+    # quarter each of regular and of extreme denoising; extreme there means long spans (32) or a
+    # high rate (one half), here half of the quarter each.
     "ul2r": (
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 4),
         ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 2),

@@ -63,7 +63,7 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
 
 
 def document_bits(key, count: int, shape: tuple = ()):
-    """Returns u32[count, *shape]: random bits of each document, which depend on its number alone."""
+    """Returns u32[count, *shape]: random bits of each document, by its number alone."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
@@ -199,7 +199,7 @@ def framed(text, present_D, frame, size: int):
 
 
 def with_specials(tokens_L, *specials):
-    """Returns the row's tokens followed by special tokens, and the index where each of those begins.
+    """Returns the row's tokens, special tokens after them, and the index where each of those is.
 
     >>> with_specials(jnp.array([7, 8]), jnp.array([99, 98]), 1)
     (Array([ 7,  8, 99, 98,  1], dtype=int32), (2, 4))

@@ -59,7 +59,7 @@ class TokenIds(NamedTuple):
         return found
 
     def flags(self, name: str) -> np.ndarray:
-        """Returns bool[size] of "word_starts" or "sentence_ends"; raises ValueError without them."""
+        """Returns bool[size] of "word_starts" or "sentence_ends", else raises ValueError."""
         packed = getattr(self, name)
         if not packed:
             raise ValueError(

@@ -52,11 +52,11 @@ def near_duplicates(
 ) -> Step:
     """Keeps one of documents that share most of their n-grams, by MinHash (Broder 1997).
 
-    Drops the others as `near_duplicate`. Two documents that share a share s of their n-grams (Jaccard) are found with probability
-    1 - (1 - s^hashes)^buckets: .92 at s = .8 and .56 at .7 for the settings of FineWeb, which are
-    the defaults. Of documents linked by such pairs, one is kept. Texts are compared in lower case,
-    without punctuation and accents, with every number as 0; those of fewer than `n_gram` words are
-    kept.
+    Drops the others as `near_duplicate`. Two documents that share a share s of their n-grams
+    (Jaccard) are found with probability 1 - (1 - s^hashes)^buckets: .92 at s = .8 and .56 at .7 for
+    the settings of FineWeb, which are the defaults. Of documents linked by such pairs, one is kept.
+    Texts are compared in lower case, without punctuation and accents, with every number as 0; those
+    of fewer than `n_gram` words are kept.
 
     Args:
       n_gram: words of an n-gram.

@@ -125,7 +125,7 @@ def _with_metadata(
 
 
 def length(*, least: int = 0, most: int | None = None) -> Step:
-    """Drops documents of fewer characters than `least`, `too_short`, or more than `most`, `too_long`.
+    """Drops documents below `least` characters, `too_short`, or above `most`, `too_long`.
 
     Raises ValueError where `least` is above `most`.
     """

@@ -107,7 +107,7 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
 
 
 def hidden_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: tokens that are predicted in place, or predicted and not in the inputs.
+    """Returns bool[rows, L]: tokens predicted in place, or predicted and not among the inputs.
 
     Without inputs (causal language modelling) nothing is hidden; everything is predicted.
     """
@@ -116,7 +116,7 @@ def hidden_tokens(view: ModelView) -> np.ndarray:
 
 
 def left_out_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: tokens neither given nor predicted, as after A if B is another text."""
+    """Returns bool[rows, L]: tokens neither given nor predicted, as after A if B is not its own."""
     return _absent(view) & ~predicted_tokens(view)
 
 

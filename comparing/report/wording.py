@@ -162,7 +162,7 @@ def short(value: float) -> str:
 
 
 def notes(summary: Summary) -> list[str]:
-    """Returns what must be known besides of each figure, with the variants where not all have it."""
+    """Returns the notes of each figure, with the variants they are of where not all have them."""
     lines = []
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():

@@ -21,7 +21,7 @@ ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in floa
 def print_budget(
     console: Console, flops: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints a budget, and beside it a tenth and ten times as much; without a law by `REPLICATED`."""
+    """Prints a budget, a tenth and ten times as much; without a law given by `REPLICATED`."""
     law, work = _law_and_work(fitted)
     columns, budgets = [], (0.1 * flops, flops, 10.0 * flops)
     for budget in budgets:

@@ -78,7 +78,7 @@ class Law(NamedTuple):
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, since A may be huge.
+        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, as A may be huge.
         log_ratio = math.log(self.alpha / (work.power * self.beta))
         log_ratio += math.log(self.A) - math.log(self.B)
         log_ratio += self.beta * math.log(flops / work.factor)

@@ -191,7 +191,7 @@ def probe_figures(name: str, task: ClassTask, features, by_words) -> list[Figure
 
 
 def _standardised(sides: Mapping[str, list[np.ndarray]]) -> dict[str, list[np.ndarray]]:
-    """Returns the features of both sides of pairs, by split, each by those of its side in "train"."""
+    """Returns both sides of pairs, by split, each standardised by its side in "train"."""
     scales = [standardisation(features_NxE) for features_NxE in sides["train"]]
     return {
         part: [(x_NxE - mean) / scale for x_NxE, (mean, scale) in zip(some, scales)]

@@ -118,8 +118,8 @@ def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -
     text, label = row.text
     if type(label) not in (str, int):
         raise ValueError(
-            f"got the label {json.dumps(label, default=str)}, expected a string, or a whole number. "
-            "To predict numbers, see runs/finetune_regression.gin"
+            f"got the label {json.dumps(label, default=str)}, expected a string, or a whole "
+            "number. To predict numbers, see runs/finetune_regression.gin"
         )
     if row.fields and first and type(label) is not (kind := type(first.text[1])):
         raise ValueError(

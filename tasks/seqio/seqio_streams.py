@@ -24,8 +24,8 @@ class MixtureStream(DocumentStream):
 
     The state is a few integers: the number of documents, and for each task the epoch, the index in
     the order of files, and the examples read of that file, which restoring skips
-    (`tasks.seqio.seqio_skipping`). A saved `tf.data` iterator would hold the shuffle buffer: tens of
-    megabytes for every shard, at each checkpoint.
+    (`tasks.seqio.seqio_skipping`). A saved `tf.data` iterator would hold the shuffle buffer: tens
+    of megabytes for every shard, at each checkpoint.
     """
 
     def __init__(
