@@ -252,13 +252,15 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
     shared = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_")
     own = ("JAX_", "XLA_", "PYTHON")
     kept = {k: v for k, v in os.environ.items() if k.startswith(shared) or not k.startswith(own)}
-    own_path = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
+    # A checkout that is not installed, such as a worktree, is found by PYTHONPATH=.ci/links.
+    paths = [env["PYTHONPATH"] for env in (more, os.environ) if "PYTHONPATH" in env]
+    paths = [str(Path(path).resolve()) for path in os.pathsep.join(paths).split(os.pathsep) if path]
     return kept | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": re.sub(r"(device_count=)\d+", rf"\g<1>{devices}", os.environ["XLA_FLAGS"]),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         **more,
-        "PYTHONPATH": os.pathsep.join([*own_path, str(WITHOUT_TORCH)]),
+        "PYTHONPATH": os.pathsep.join([*paths, str(WITHOUT_TORCH)]),
     }
 
 
