@@ -20,6 +20,7 @@ from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Ter
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corruption import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .hiding import hide
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
 from .masked_diffusion import masked_diffusion
@@ -71,6 +72,7 @@ __all__ = [
     "each_document",
     "fill_in_the_middle",
     "geometric_lengths",
+    "hide",
     "iid_denoising",
     "info_nce",
     "inverse_lengths",

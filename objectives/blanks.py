@@ -26,6 +26,7 @@ from .splicing import (
     document_bits,
     documents,
     interleaved,
+    marked_runs,
     pieces,
     splice,
     with_markers,
@@ -118,6 +119,9 @@ def _blank_spans(key, row, partner, lengths, max_documents, *, counts, span_leng
     begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, 0, 0))(
         span_lengths, bits_DxSx4, document.length, hidden_D, most_D
     )
+    if row.hidden is not None:
+        begin, end = marked_runs(row.hidden, row.segments, document, S)
+        order = jax.vmap(_shuffled)(bits_DxSx4[..., 2], jnp.sum(end > begin, axis=1))
     source, (mask_at, eos_at) = with_specials(row.tokens, mask, eos)
     live = end > begin
     from_row = document.start[:, None] + begin

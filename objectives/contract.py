@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """A raw row, as the host ships it.
 
     `parts` and `labels` are given to objectives that require them (`Objective.rows`), and None for
-    all others.
+    all others. `hidden` is None in training.
     """
 
     tokens: Array  # i32[L] text ids, padding at the end
@@ -49,6 +49,9 @@ class Row(NamedTuple):
     # i32[L] the class of a document at each of its tokens, or a number in thousandths; the class
     # of each token; or NO_LABEL
     labels: Array = None
+    # bool[L] the tokens to hide, where a text says which: in place of those that objectives which
+    # hide tokens would draw (`objectives.hide`)
+    hidden: Array = None
 
 
 # The rows that an objective may require, from the least to the most demanding;

@@ -22,11 +22,13 @@ from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_told, pe
 from .prompt_forms import PromptForm
 from .span_lengths import noise_counts, span_starts
 from .splicing import (
+    Documents,
     document_bits,
     documents,
     frame_of,
     interleaved,
     joined,
+    marked_runs,
     piece,
     pieces,
     splice,
@@ -198,25 +200,18 @@ def _corrupt_spans(
 ):
     S = max(lengths["sentinels"], 1)
     document = documents(row.segments, max_documents)
-    # One-dimensional bits, noise and text alternating: the first do not depend on their number.
-    bits_DxSx2 = document_bits(key, max_documents, (2 * S,)).reshape(-1, S, 2)
-    noise_D, spans_D = noise_counts(document.length, *counts)
-    spans, noise_edge, text_before = jax.vmap(_draw_spans, (0, 0, 0, 0, None, None))(
-        bits_DxSx2, document.length, noise_D, spans_D, drawn, anywhere
-    )
+    present = document.length > 0
+    if row.hidden is None:
+        begin, end = _drawn_spans(key, document, S, counts, drawn, anywhere)
+    else:
+        begin, end = marked_runs(row.hidden, row.segments, document, S)
+        anywhere = 1
     source, (sentinel_at, mode_at, eos_at) = with_specials(row.tokens, sentinels, *frame)
-
-    # Span k has text_before[k] tokens of text and noise_edge[k] tokens of noise before it.
-    k = jnp.arange(S, dtype=jnp.int32)[None]
-    present, span = document.length > 0, k < spans[:, None]
-    begin, end = (
-        jnp.where(span, text_before + noise, document.length[:, None])
-        for noise in (noise_edge[:, :-1], noise_edge[:, 1:])
-    )
-    sentinel = pieces(sentinel_at + k, span)
+    span = end > begin
+    sentinel = pieces(sentinel_at + jnp.arange(S, dtype=jnp.int32)[None], span)
     # The sentinel of text behind all noise, which T5's targets have too.
     text_follows = present & (jnp.max(jnp.where(span, end, 0), axis=1) < document.length)
-    last_sentinel = piece(sentinel_at + spans, text_follows * anywhere)
+    last_sentinel = piece(sentinel_at + jnp.sum(span, axis=1), text_follows * anywhere)
     closing = piece(eos_at, present)
 
     inputs = joined(
@@ -229,6 +224,23 @@ def _corrupt_spans(
     return sequence_pair(
         splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )
+
+
+def _drawn_spans(key, document: Documents, size: int, counts, drawn, anywhere):
+    """Returns (begin, end) i32[D, size]: positions of spans; the document's length for absent ones."""
+    # One-dimensional bits, noise and text alternating: the first do not depend on their number.
+    bits_DxSx2 = document_bits(key, document.length.size, (2 * size,)).reshape(-1, size, 2)
+    noise_D, spans_D = noise_counts(document.length, *counts)
+    spans, noise_edge, text_before = jax.vmap(_draw_spans, (0, 0, 0, 0, None, None))(
+        bits_DxSx2, document.length, noise_D, spans_D, drawn, anywhere
+    )
+    # Span k has text_before[k] tokens of text and noise_edge[k] tokens of noise before it.
+    span = jnp.arange(size)[None] < spans[:, None]
+    begin, end = (
+        jnp.where(span, text_before + noise, document.length[:, None])
+        for noise in (noise_edge[:, :-1], noise_edge[:, 1:])
+    )
+    return begin, end
 
 
 def _draw_spans(bits_Sx2, n, noise, spans, drawn, anywhere):

@@ -24,6 +24,7 @@ from .splicing import (
     documents,
     interleaved,
     joined,
+    marked_runs,
     pieces,
     splice,
     with_markers,
@@ -98,6 +99,9 @@ def _move_middles(key, row, partner, lengths, max_documents, *, rate, spm_rate, 
     form = jnp.where(hits(bits[:, 1], spm_rate), spm, _PSM)
     form = jnp.where(hits(bits[:, 0], rate), form, _PLAIN)
     cuts = jnp.sort(below(bits[:, 2:], n + 1), axis=1)
+    if row.hidden is not None:  # the first run of hidden tokens is the middle
+        form = jnp.where(form == _PLAIN, _PSM, form)
+        cuts = jnp.concatenate(marked_runs(row.hidden, row.segments, document, 1), axis=1)
     first, second = cuts[:, :1], cuts[:, 1:]
 
     source, (marker_at, eos_at) = with_specials(row.tokens, markers, eos)
@@ -175,10 +179,12 @@ def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels,
     spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))
     ends = jax.vmap(_distinct_cuts)(bits[:, 1:], document.length, 2 * spans)
     begin, end = ends[:, 0::2], ends[:, 1::2]
+    if row.hidden is not None:
+        begin, end = marked_runs(row.hidden, row.segments, document, S)
 
     source, (sentinel_at, eos_at) = with_specials(row.tokens, sentinels, eos)
     k = jnp.arange(S, dtype=jnp.int32)[None]
-    live = k < spans[:, None]
+    live = end > begin
     markers = pieces(sentinel_at + k, live)
     moved = pieces(document.start[:, None] + begin, end - begin)
     written = joined(

@@ -22,6 +22,7 @@ from .splicing import (
     documents,
     frame_of,
     joined,
+    marked_runs,
     piece,
     splice,
     with_specials,
@@ -116,6 +117,9 @@ def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix
     bits = document_bits(key, document.length.size)
     drawn = 1 + below(bits, _longest_drawn(document.length, kept, jnp))
     suffix = jnp.where(draws_prefix, jnp.maximum(document.length - drawn, 1), drawn)
+    if row.hidden is not None:  # all from the first hidden token on
+        begin, _ = marked_runs(row.hidden, row.segments, document, 1)
+        suffix = document.length - begin[:, 0]
     present = document.length > 0
     suffix = jnp.where(present, suffix, 0)
     prefix = document.length - suffix

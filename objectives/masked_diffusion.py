@@ -83,6 +83,11 @@ def _mask_at_drawn_rates(key, row, partner, lengths, max_documents, *, lowest, m
     bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
     masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
+    if row.hidden is not None:  # the rate is their share
+        masked = is_text & fit(row.hidden, masked.size)
+        counts = documents(jnp.where(masked, segments, 0), max_documents).length
+        share = counts.astype(jnp.float32) / jnp.maximum(document.length, 1)
+        rates = jnp.round(share * 2.0**24).astype(jnp.int32)
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
         | labels_in_place(tokens, masked, 0, lengths["labels"])

@@ -188,7 +188,11 @@ def _mask_in_place(
     choice_key, replacement_key = jax.random.split(key)
     present = documents(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
-    chosen, unit = choose(choice_key, tokens, segments, max_documents, selection)
+    hidden = row.hidden
+    if hidden is not None:
+        marks, no_marks = hidden.astype(jnp.int32), jax.tree.map(jnp.zeros_like, frame)
+        hidden = framed((marks, row.segments), present, no_marks, lengths["inputs"])[0] > 0
+    chosen, unit = choose(choice_key, tokens, segments, max_documents, selection, hidden)
     corrupted = replace(replacement_key, tokens, chosen, unit)
     return input_sequence((corrupted, segments)) | labels_in_place(
         tokens, chosen, shift, lengths["labels"]

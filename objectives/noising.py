@@ -44,11 +44,13 @@ class Text(NamedTuple):
 
     tokens: Array  # i32[N]
     segments: Array  # i32[N] segment ids; 0 is padding, at the end
+    hidden: Array = None  # bool[N] the tokens to hide; None: they are drawn
 
 
 def text_of(row: Row, size: int) -> Text:
     """Returns the documents of a row, with padding to `size` slots."""
-    return Text(fit(row.tokens, size), fit(row.segments, size))
+    columns = row.tokens, row.segments, row.hidden
+    return Text(*(None if x is None else fit(x, size) for x in columns))
 
 
 class Noise(NamedTuple):
@@ -294,8 +296,9 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     hidden &= (text.tokens >= first) & (text.tokens < last)
     most_D = most_hidden(document.length, hiding.density)
     hidden &= _before(hidden, text, document) < _of(most_D, text)
-    continues = jnp.roll(hidden, 1) & (_position(text, document) > 0)
-    opens = hidden & ~(continues & hiding.whole_runs)
+    if text.hidden is not None:
+        hidden = text.hidden
+    opens = hidden & ~(_continues(hidden, text, document) & hiding.whole_runs)
     return hidden, opens, _before(opens, text, document)
 
 
@@ -342,7 +345,9 @@ def _permuted(key, text: Text, starts, count: int) -> Text:
     """Returns the text with the units that begin at `starts` bool[N] in random order."""
     unit = jnp.maximum(running_sum(starts) - 1, 0)
     bits = jax.random.bits(key, unit.shape, jnp.uint32)[unit]
-    return Text(text.tokens[_order(bits, text, count)], text.segments)
+    order = _order(bits, text, count)
+    hidden = None if text.hidden is None else text.hidden[order]
+    return Text(text.tokens[order], text.segments, hidden)
 
 
 def rotation() -> Noise:
@@ -395,6 +400,10 @@ def poisson_spans(
 
 def _infill(key, text: Text, count: int, *, density, mean_span_length, span_lengths, mask) -> Text:
     document = documents(text.segments, count)
+    if text.hidden is not None:
+        opens = text.hidden & ~_continues(text.hidden, text, document)
+        tokens = jnp.where(opens, mask, text.tokens)
+        return _compact(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
     hidden_D, most_D = infilling_counts(document.length, density, mean_span_length)
     hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
     position, live = _position(text, document), text.segments > 0
@@ -452,6 +461,11 @@ def _before(x_N, text: Text, document):
     """Returns i32[N]: the sum of x over the earlier tokens of each token's document."""
     total = running_sum(x_N) - x_N
     return total - _of(total[document.start], text)
+
+
+def _continues(hidden_N, text: Text, document):
+    """Returns bool[N]: the token before is hidden too, and of the same document."""
+    return jnp.roll(hidden_N, 1) & (_position(text, document) > 0)
 
 
 def _alternate(a_N, b_N):

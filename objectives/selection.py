@@ -117,11 +117,12 @@ def quota(n, selection: Selection, xp=jnp):
     return xp.minimum(xp.minimum(number, selection.most), n)
 
 
-def choose(key, tokens, segments, count: int, selection: Selection):
+def choose(key, tokens, segments, count: int, selection: Selection, hidden=None):
     """Chooses tokens of every document of a row.
 
     Args:
       tokens, segments: i32[L].
+      hidden: bool[L] the tokens to choose, of which each run is a unit; None: they are drawn.
       count: D, the most documents that the row may hold.
 
     Returns:
@@ -132,6 +133,10 @@ def choose(key, tokens, segments, count: int, selection: Selection):
     """
     text = selection.text
     eligible = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
+    if hidden is not None:
+        chosen, slot = hidden & eligible, jnp.arange(tokens.size, dtype=jnp.int32)
+        opens = chosen & ~(_shifted(chosen) & (segments == _shifted(segments)))
+        return chosen, lax.cummax(jnp.where(opens, slot, 0))
     quota_D = quota(_sum_of_each(eligible, segments, count), selection)
     order_key, tiling_key = jax.random.split(key)
     bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)

@@ -62,6 +62,33 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
     return Documents(document.start + earlier, length)
 
 
+def marked_runs(marked_L, segments_L, document: Documents, most: int):
+    """Returns (begin, end) i32[D, most]: positions of each document's runs of marked tokens.
+
+    Both are the document's length for absent runs, as `with_markers` takes them.
+
+    >>> segments = jnp.array([1, 1, 1, 1, 2, 0])
+    >>> marked = jnp.array([False, True, True, False, True, False])
+    >>> marked_runs(marked, segments, documents(segments, 2), 2)
+    (Array([[1, 4],
+           [0, 1]], dtype=int32), Array([[3, 4],
+           [1, 1]], dtype=int32))
+    """
+    D, slot = document.length.size, jnp.arange(segments_L.size, dtype=jnp.int32)
+    position = slot - of_document(document.start, segments_L)
+    marked_L &= segments_L > 0
+    opens = marked_L & ~(jnp.roll(marked_L, 1) & (position > 0))
+    closes = marked_L & ~jnp.roll(marked_L & ~opens, -1)
+    total = running_sum(opens)
+    number = total - of_document((total - opens)[document.start], segments_L) - 1
+    absent = jnp.broadcast_to(document.length[:, None], (D, most))
+    begin, end = (
+        absent.at[jnp.where(at, segments_L - 1, D), number].set(to, mode="drop")
+        for at, to in ((opens, position), (closes, position + 1))
+    )
+    return begin, end
+
+
 def document_bits(key, count: int, shape: tuple = ()):
     """Returns u32[count, *shape]: random bits of each document, by its number alone."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))

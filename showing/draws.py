@@ -6,7 +6,7 @@ import numpy as np
 
 from ..objectives import Objective, TokenIds, packed_lengths
 from ..objectives.layouts import LAYOUTS
-from .examples import Example, Reader, example
+from .examples import Example, Reader, example, hides, surfaces
 from .rows import ShownObjective, first_stack, longest_document, middle, view_of
 
 
@@ -19,6 +19,7 @@ def draws(
     count: int,
     slots: int,
     seed: int,
+    hide: Sequence[str] = (),
 ) -> list[Example]:
     """Returns `count` examples of one row that holds these documents.
 
@@ -26,15 +27,62 @@ def draws(
       documents: i32[n] each, as `prepared` gives them.
       other: another text i32[n], for objectives that pair a row with the next one.
       slots: of the first stack, which bound how long the documents may be.
+      hide: what to hide, as of `marked`, in place of what the objective would draw.
 
-    Raises ValueError for documents that are too long, or of a single token.
+    Raises ValueError for documents that are too long, or of a single token, and for an objective
+    that does not hide what it should.
     """
     _check_fits(subject, documents, slots)
     # The other row has as many documents, of the same lengths.
     ends = np.cumsum([len(document) for document in documents])
     others = np.split(np.resize(other, ends[-1]), ends[:-1])
-    view = view_of(subject, [list(documents), others] * count, seed)
+    rows = [list(documents), others] * count
+    if not hide:
+        view = view_of(subject, rows, seed)
+    else:
+        asked = marked(np.concatenate(documents), hide, reader)
+        view = view_of(subject, rows, seed, np.stack([asked] * 2 * count))
+        if not hides(view, 0, asked):
+            raise ValueError(
+                f"{subject.name or 'This objective'} cannot hide {', '.join(map(repr, hide))} and "
+                "nothing else: prefix language modelling hides the end of a text, and "
+                "fill-in-the-middle one stretch of it."
+            )
     return [example(subject, view, reader, 2 * i) for i in range(count)]
+
+
+def marked(tokens: np.ndarray, pieces: Sequence[str], reader: Reader) -> np.ndarray:
+    """Returns bool[n]: the tokens of these pieces of a text, each the first after the one before.
+
+    Raises ValueError for a piece that is not there, or that begins or ends within a token.
+    """
+    texts = surfaces(reader, tokens)
+    whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
+    starts, hidden, at = ends - [len(text) for text in texts], np.zeros(len(texts), bool), 0
+    for piece in pieces:
+        first = whole.find(piece, at)
+        if not piece or first < 0:
+            later = " after what is hidden before it" if at else ""
+            raise ValueError(f"Got {piece!r} to hide, which the text has not{later}.")
+        at = first + len(piece)
+        inside = (starts < at) & (ends > first)
+        cut = "".join(text for text, is_inside in zip(texts, inside) if is_inside)
+        if cut.strip() != piece.strip():
+            raise ValueError(
+                f"Got {piece!r} to hide, and the tokens there are {cut!r}: hide whole tokens, or "
+                "choose a finer vocabulary (--vocabulary=bytes)."
+            )
+        hidden |= inside
+    return hidden
+
+
+def pieces_of(names: Sequence[str], text: str) -> list[str]:
+    """Returns what to hide: each name whole where the text has it, else its parts between commas.
+
+    >>> pieces_of(["a, b", "c,d"], "f(a, b) c d")
+    ['a, b', 'c', 'd']
+    """
+    return [piece for name in names for piece in ([name] if name in text else name.split(","))]
 
 
 def shortened(document: np.ndarray, members: Sequence[ShownObjective], slots: int) -> np.ndarray:

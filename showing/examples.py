@@ -115,6 +115,23 @@ def hidden_tokens(view: ModelView) -> np.ndarray:
     return labelled | (_absent(view) & predicted_tokens(view))
 
 
+def hides(view: ModelView, row: int, asked: np.ndarray) -> bool:
+    """Returns whether exactly these tokens bool[L] of a row's are hidden.
+
+    Without inputs, as in fill-in-the-middle: whether they are predicted after all others, several
+    runs each after a special token.
+    """
+    if "inputs" in view.features:
+        return bool((hidden_tokens(view)[row] == (asked & _is_text(view)[row])).all())
+    slots = _raw_slots(view, "targets")[row]
+    is_asked = (slots >= 0) & asked[slots]
+    opens = is_asked & ~(np.roll(is_asked, 1) & (np.diff(slots, prepend=-2) == 1))
+    after_special = np.roll(slots, 1)[opens] < 0
+    turn = np.arange(slots.size)
+    after_others = turn[is_asked].min() > turn[(slots >= 0) & ~is_asked].max(initial=-1)
+    return bool(after_others and (opens.sum() == 1 or after_special.all()))
+
+
 def left_out_tokens(view: ModelView) -> np.ndarray:
     """Returns bool[rows, L]: tokens neither given nor predicted, as after A if B is not its own."""
     return _absent(view) & ~predicted_tokens(view)

@@ -20,6 +20,8 @@ from ..objectives import (
     raw_length,
 )
 from ..objectives.corruption import check_sentinels
+from ..objectives.features import COLUMNS
+from ..objectives.hiding import check_hides, hidden_features
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
 from ..objectives.losses import predictions
@@ -96,8 +98,12 @@ def longest_document(subject: ShownObjective, slots: int) -> int:
     return raw_length(objective, layout, **{first: slots})
 
 
-def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: int) -> ModelView:
+def view_of(
+    subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: int, hidden=None
+) -> ModelView:
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
+
+    `hidden`: bool[rows, L] the tokens to hide, in place of those that the objective would draw.
 
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
     slots that the longest takes. A document has two parts (`halves`) where the objective reads
@@ -115,7 +121,6 @@ def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed:
     members = members_of(objective)
     sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
     lengths = longest([packed_lengths(objective, each) for each in sizes])
-    stacks = LAYOUTS[subject.layout].lengths(lengths)
     check_sentinels("The rows", lengths, len(subject.ids.sentinels))
 
     row = Row(None, segments, (np.arange(len(rows)) % len(members)).astype(np.int32))
@@ -126,11 +131,17 @@ def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed:
     slot = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
     traced = np.where(segments > 0, tracing.write(tokens, slot), tracing.ids.pad)
     keys = jax.random.split(jax.random.key(seed), len(rows))
-    static = tuple(lengths.items()), tuple(stacks.items()), subject.layout, max(map(len, rows))
-    corrupt = objective.corrupt
-    corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-    features, batch = _run(*static, corrupt, tracing.ids.bos, keys, row._replace(tokens=traced))
-    features, batch = jax.device_get((features, batch))
+    row, most = row._replace(tokens=traced, hidden=hidden), max(map(len, rows))
+    if hidden is None:
+        corrupt = objective.corrupt
+        corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
+        features = jax.device_get(_corrupted(tuple(lengths.items()), most, corrupt, keys, row))
+    else:
+        check_hides(objective, tracing.ids)
+        features = hidden_features(objective, keys, row, list(sizes))
+        lengths = {s: features[c[0]].shape[1] for s, c in COLUMNS.items() if c[0] in features}
+    stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
+    batch = jax.device_get(_arranged(stacks, subject.layout, most, tracing.ids.bos, features))
     with_loss, further = slots_with_loss(objective, batch), further_targets(objective, batch)
     return ModelView(tracing, tokens, segments, features, batch, with_loss, further)
 
@@ -153,12 +164,16 @@ def middle(ids: TokenIds, document: np.ndarray) -> int:
     return int(ends[np.argmin(np.abs(ends - document.size / 2))])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _corrupted(lengths, max_documents, corrupt, keys, rows):
     objective = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})  # to corrupt alone
-    features = batched(objective, dict(lengths), max_documents)(keys, rows)
+    return batched(objective, dict(lengths), max_documents)(keys, rows)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _arranged(stacks, layout, max_documents, bos, features):
     arrange = LAYOUTS[layout].arrange
-    return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)
+    return jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)
 
 
 # --- which slots give a loss --------------------------------------------------------------------

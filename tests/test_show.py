@@ -59,6 +59,32 @@ def test_an_example_and_its_page(capsys, tmp_path, monkeypatch):
     assert "butter" in page and page.count("<details") == 3 and page.count("xmlns:xlink") == 2
 
 
+FOX = "--text=The quick brown fox jumps over the lazy dog"
+
+
+def test_what_a_textbook_hides(capsys):
+    said = prints(capsys, BYTES, FOX, "--hide=quick brown,jumps")
+    assert "16 hidden" in said and "The ⟨0⟩ fox ⟨1⟩ over the lazy dog</s>" in said
+    call, middle = "--text=def add(a, b): return a + b", "--hide=add(a, b)"  # a comma of its own
+    said = prints(capsys, BYTES, "--objective=fill_in_the_middle", call, middle)
+    assert re.search(r"<\|fim_middle\|> a +d.*\n +, · b \).*\n +· b \) </s>", said)
+
+
+@pytest.mark.parametrize(
+    "objective, hide, expected",
+    [
+        ("span_corruption", "cat", "Got 'cat' to hide, which the text has not."),
+        ("span_corruption", "fox,quick", "'quick' .* which the text has not after what is hidden"),
+        ("causal_lm", "fox", "hides no tokens of one's choice: take one that hides"),
+        ("prefix_lm", "fox", "cannot hide 'fox' and nothing else: prefix language modelling hides"),
+        ("fill_in_the_middle", "quick,dog", "cannot hide 'quick', 'dog' and nothing else"),
+    ],
+)
+def test_what_cannot_be_hidden(objective, hide, expected, capsys):
+    error = fails(capsys, BYTES, f"--objective={objective}", FOX, f"--hide={hide}")
+    assert re.search(expected, error.replace("\n", " "))
+
+
 def test_members_of_a_mixture(capsys, monkeypatch):
     monkeypatch.setattr(show, "MOST_MEMBERS", 1)
     said = prints(capsys, BYTES, "--objective=spans_and_prefix", "--text=A few words here.")

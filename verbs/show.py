@@ -2,6 +2,7 @@
 
     pretrax show                                               span corruption, on a short text
     pretrax show --objective=ul2 --text="To be, or not to be"  every member of a mixture
+    pretrax show --text="The quick brown fox jumps." --hide="quick brown,jumps"    what to hide
     pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
     pretrax show --list                                        all objectives
     pretrax show --objective=my_objectives.mine                an objective of your own
@@ -29,7 +30,7 @@ from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
 from ..objectives.laws import check_objective, is_own
 from ..objectives.layouts import LAYOUTS
 from ..showing.choice import Choice, layout_for
-from ..showing.draws import draws, prepared, shortened
+from ..showing.draws import draws, pieces_of, prepared, shortened
 from ..showing.examples import Reader
 from ..showing.listing import LEGEND, objectives_table
 from ..showing.noise_statistics import measure_each
@@ -95,9 +96,10 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         documents = [shortened(documents[0], shown, options.length)]
     documents = prepared(documents, objective, ids, marked)
     count = options.rows or (3 if options.html and len(members) == 1 else 1)
-    how = dict(count=count, slots=options.length, seed=options.seed)
     names = special_tokens.special_names(tokenizer, ids)
     reader = Reader(ids, names, tokenizer.decode, tokenizer.surface)
+    hide = pieces_of(options.hide, text.vocabulary.codec.decode(documents[0].tolist()))
+    how = dict(count=count, slots=options.length, seed=options.seed, hide=hide)
     examples = [
         one for member in shown for one in draws(member, documents, text.other, reader, **how)
     ]
@@ -147,6 +149,8 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--objective", metavar="NAME", help=name)
     add("--text", action="append", help="a document of the row; a blank line begins another")
     add("--file", metavar="PATH", help="a text file, as one document")
+    pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas"
+    add("--hide", action="append", default=[], metavar="PIECES", help=pieces)
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
     run = "a run directory: its vocabulary and, if no other is given, its objective"

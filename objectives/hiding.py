@@ -1,0 +1,102 @@
+"""Features of a text of which chosen tokens are hidden, such as the worked example of a paper."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .contract import Array, Builder, Objective, Row, build
+from .corruption import batched, check_sentinels, lengths_of_documents
+from .features import COLUMNS, IN_USE, PER_DOCUMENT
+from .token_ids import TokenIds, check_token_ids
+
+
+def hide(
+    builder: Builder, ids: TokenIds, tokens: Array, hidden: Array, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Returns the features of one document of which these tokens are hidden, and no others.
+
+    >>> features = hide(span_corruption, ids, [5, 6, 7, 8, 9], [0, 1, 1, 0, 0])
+    >>> features["inputs"].tolist() == [5, ids.sentinels[0], 8, 9, ids.eos]
+    True
+    >>> x, y = ids.sentinels[:2]  # text follows, which T5 marks by a sentinel more
+    >>> features["targets"].tolist() == [x, 6, 7, y, ids.eos]
+    True
+
+    Args:
+      builder: of an objective that hides tokens, settings included. Prefix language modelling hides
+        all from the first hidden token on, and fill-in-the-middle moves the first run of them.
+      tokens: i32[n] text ids.
+      hidden: bool[n].
+      seed: of what remains to be drawn, such as which masked tokens stay as they are.
+
+    Returns the columns of `objectives.features`, each i32 of as many slots as are in use.
+
+    Raises ValueError for other shapes, nothing to hide, more spans than there are sentinels, and an
+    objective that hides no tokens of one's choice.
+    """
+    objective = build(builder, check_token_ids(ids))
+    tokens, hidden = np.asarray(tokens, np.int32), np.asarray(hidden).astype(bool)
+    if tokens.ndim != 1 or tokens.shape != hidden.shape or not hidden.any():
+        raise ValueError(
+            f"Got tokens of shape {list(tokens.shape)} and hidden = {hidden.tolist()}, expected "
+            "True or False for each of n tokens, and True for one or more."
+        )
+    check_hides(objective, ids)
+    rows = Row(
+        *(np.stack([x, x]) for x in (tokens, np.ones_like(tokens))),
+        np.zeros(2, np.int32),
+        hidden=np.stack([hidden, hidden]),
+    )
+    keys = jnp.stack([jax.random.key(seed)] * 2)
+    features = hidden_features(objective, keys, rows, [(tokens.size,)])
+    return {name: x[0] for name, x in features.items()}
+
+
+def check_hides(objective: Objective, ids: TokenIds) -> None:
+    """Raises ValueError where an objective does not read `Row.hidden`: it has no effect."""
+    hidden = np.array([[False, True, True, False], [True, False, False, True]])
+    tokens = np.full(hidden.shape, ids.text[0], np.int32) + np.arange(4, dtype=np.int32)
+    rows = Row(tokens, np.ones_like(tokens), np.zeros(2, np.int32), hidden=hidden)
+    if objective.rows == "parts":
+        rows = rows._replace(parts=np.array([[0, 0, 1, 1]] * 2, np.int32))
+    elif objective.rows == "labels":
+        rows = rows._replace(labels=np.zeros_like(tokens))
+    keys = jnp.stack([jax.random.key(0)] * 2)
+    features = hidden_features(objective, keys, rows, [(4,)])
+    if all((x[0] == x[1]).all() for x in features.values()):
+        raise ValueError(
+            "This objective hides no tokens of one's choice: take one that hides tokens, such as "
+            "span_corruption, masked_lm or text_infilling."
+        )
+
+
+def hidden_features(
+    objective: Objective, keys_B, rows_B: Row, documents: Sequence[tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Returns the features of rows with `Row.hidden`, without slots that none of them uses.
+
+    Args:
+      documents: the lengths of the documents of each kind of row.
+
+    Raises ValueError for more spans than there are sentinels.
+    """
+    size, count = rows_B.tokens.shape[1], max(map(len, documents))
+    hidden, segments = np.asarray(rows_B.hidden), np.asarray(rows_B.segments)
+    runs = np.diff(hidden.astype(int), axis=1, prepend=0).clip(0).sum(axis=1) + count
+    sentinels = int(runs.max())  # of text that follows, and of runs cut by a document's end, too
+    if objective.sentinels is not None:
+        check_sentinels("The spans to hide", {"sentinels": sentinels}, objective.sentinels)
+    needs = lengths_of_documents(objective, max(documents, key=sum))
+    enough = 2 * size + 8 * count
+    lengths = {name: n if name in PER_DOCUMENT else enough for name, n in needs.items()}
+    if "sentinels" in needs:
+        lengths["sentinels"] = max(sentinels, objective.lengths(size)["sentinels"])
+    corrupt = jax.jit(batched(objective, lengths, count))
+    features = jax.device_get(corrupt(keys_B, rows_B._replace(segments=segments)))
+    for stream, columns in COLUMNS.items():
+        if stream not in PER_DOCUMENT and IN_USE[stream] in features:
+            used = int((features[IN_USE[stream]] > 0).sum(axis=1).max())
+            features |= {name: features[name][:, :used] for name in columns if name in features}
+    return features

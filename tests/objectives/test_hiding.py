@@ -1,0 +1,94 @@
+"""Chosen tokens are hidden, and nothing else, by every objective that hides tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.objectives import Row, causal_lm, fill_in_the_middle, hide, prefix_lm, span_corruption
+from pretrax.objectives.hiding import check_hides, hidden_features
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import CASES, IDS, features_of
+
+TOKENS = np.arange(11, 22, dtype=np.int32)  # none twice
+SEGMENTS = np.repeat([1, 2], [6, 5]).astype(np.int32)
+# A run across the border of two documents is two; of each document the end is hidden.
+HIDDEN = np.array([1, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1], bool)
+ENDS = np.array([0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1], bool)
+MIDDLES = np.array([0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0], bool)
+
+HIDING = {  # one case of each kind
+    **dict.fromkeys(["span_anywhere", "iid", "causal_masking", "blanks"], HIDDEN),
+    **dict.fromkeys(["masked_lm", "masked_next", "replaced", "diffusion"], HIDDEN),
+    **dict.fromkeys(["token_deletion", "text_infilling", "bart"], HIDDEN),
+    **{"prefix": ENDS, "middle": MIDDLES},
+}
+INFILLING = ("text_infilling", "bart")  # whose inverses count what is drawn
+
+
+def hidden_documents(name, hidden):
+    """({document: what became of it}, inverse) of two documents in a row, and of their features."""
+    case = CASES[name]
+    columns = (TOKENS, SEGMENTS, np.int32(0))
+    rows = Row(*(np.stack([x, x]) for x in columns), hidden=np.stack([hidden, hidden]))
+    keys = jnp.stack([jax.random.key(3)] * 2)
+    features = hidden_features(case.objective, keys, rows, [(6, 5)])
+    return corrupted_documents(features_of(features, 0)), case.inverses[0]
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_chosen_tokens_are_hidden_and_nothing_is_lost(name):
+    hidden = HIDING[name]
+    found, undo = hidden_documents(name, hidden)
+    for number in (1, 2):
+        mine = number == SEGMENTS
+        document, one = TOKENS[mine].tolist(), found[number]
+        chosen = TOKENS[mine & hidden].tolist()
+        if name in INFILLING:
+            assert one.targets == [*document, IDS.eos]
+            assert one.inputs.count(IDS.mask) == 2  # runs
+        else:
+            assert undo(one) == document
+        if one.labels:
+            assert sorted(one.labels.values()) == chosen
+        elif one.inputs:
+            given = [token for token in one.inputs if token in document]
+            assert sorted(given) == sorted(set(document) - set(chosen))
+        else:  # predicted after all others
+            last = max(one.targets.index(x) for x in document if x not in chosen)
+            assert all(one.targets.index(x) > last for x in chosen)
+
+
+def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
+    builders = {CASES[name].builder for name in HIDING}
+    reading = set()
+    for case in CASES.values():
+        if case.builder in builders or case.objective.members:
+            continue
+        try:
+            check_hides(case.objective, IDS)
+            reading.add(case.builder)
+        except ValueError as error:
+            assert "hides no tokens of one's choice" in str(error)
+    # These share their noise with token deletion.
+    assert reading == {"token_masking", "contrastive"}
+
+
+def test_what_cannot_be_hidden_is_refused():
+    with pytest.raises(ValueError, match="hides no tokens of one's choice"):
+        hide(causal_lm, IDS, TOKENS, HIDDEN)
+    with pytest.raises(ValueError, match="expected True or False for each of n tokens"):
+        hide(span_corruption, IDS, TOKENS, HIDDEN[1:])
+    with pytest.raises(ValueError, match="True for one or more"):
+        hide(span_corruption, IDS, TOKENS, np.zeros_like(HIDDEN))
+    few = IDS._replace(sentinels=IDS.sentinels[:3])
+    every_second = np.arange(TOKENS.size) % 2 == 0
+    with pytest.raises(ValueError, match="spans to hide need 7 sentinels, the vocabulary has 3"):
+        hide(span_corruption, few, TOKENS, every_second)
+
+
+def test_a_prefix_ends_and_a_middle_is_cut_where_they_are_told():
+    features = hide(prefix_lm, IDS, TOKENS[:6], ENDS[:6])
+    assert features["targets"].tolist() == [15, 16, IDS.eos]
+    features = hide(fill_in_the_middle, IDS, TOKENS[:6], MIDDLES[:6])
+    assert features["targets"].tolist()[-3:] == [13, 14, IDS.eos]
