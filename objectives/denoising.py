@@ -227,7 +227,7 @@ def _corrupt_spans(
 
 
 def _drawn_spans(key, document: Documents, size: int, counts, drawn, anywhere):
-    """Returns (begin, end) i32[D, size]: positions of spans; the document's length for absent ones."""
+    """Returns (begin, end) i32[D, size] of spans; the document's length for absent ones."""
     # One-dimensional bits, noise and text alternating: the first do not depend on their number.
     bits_DxSx2 = document_bits(key, document.length.size, (2 * size,)).reshape(-1, size, 2)
     noise_D, spans_D = noise_counts(document.length, *counts)

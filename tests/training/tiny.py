@@ -253,8 +253,8 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
     own = ("JAX_", "XLA_", "PYTHON")
     kept = {k: v for k, v in os.environ.items() if k.startswith(shared) or not k.startswith(own)}
     # A checkout that is not installed, such as a worktree, is found by PYTHONPATH=.ci/links.
-    paths = [env["PYTHONPATH"] for env in (more, os.environ) if "PYTHONPATH" in env]
-    paths = [str(Path(path).resolve()) for path in os.pathsep.join(paths).split(os.pathsep) if path]
+    paths = [env.get("PYTHONPATH", "") for env in (more, os.environ)]
+    paths = [os.path.abspath(path) for path in os.pathsep.join(paths).split(os.pathsep) if path]
     return kept | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": re.sub(r"(device_count=)\d+", rf"\g<1>{devices}", os.environ["XLA_FLAGS"]),
