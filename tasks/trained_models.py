@@ -6,11 +6,8 @@ from jax.sharding import Mesh
 
 from ..inference import Trained
 from ..models.unrolled import unrolled
-from ..training.run_directory import load_classes
-from ..training.saved.runs import load_model, model_of_run, settings_in_words
+from ..training.saved.runs import load_text_model
 from ..training.settings.configuration import read_directory
-from ..training.settings.run import longest_rows
-from .kept_prompt_forms import prompt_forms
 from .vocabularies import load_vocabulary
 
 
@@ -41,23 +38,11 @@ def open_trained(
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
             "token ids, or imported without a tokenizer."
         ) from error
-    classes = tuple(load_classes(run_dir))
-    with settings_in_words(run_dir):
-        built = model_of_run(fields, vocabulary.ids, len(classes))
-        forms = prompt_forms(run_dir, fields, vocabulary.ids)
-        lengths = longest_rows(fields.get("sequence_lengths", {}))
-    run = load_model(run_dir, fields, step, mesh, built)
+    run, reading = load_text_model(run_dir, fields, vocabulary.ids, step, mesh)
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
+    texts = vocabulary.ids, codec.encode, codec.decode
     return Trained(
-        model,
-        params,
-        vocabulary.ids,
-        codec.encode,
-        codec.decode,
-        forms,
-        classes,
-        run.step,
-        lengths,
+        model, params, *texts, reading.prompt_forms, reading.classes, run.step, reading.lengths
     )

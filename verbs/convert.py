@@ -31,12 +31,12 @@ from ..models.hugging_face.kept import keep_files, kept_config, put_back
 from ..objectives import PromptForm
 from ..tasks import vocabularies
 from ..tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_preset
-from ..tasks.kept_prompt_forms import prompt_forms, save_prompt_forms
 from ..tasks.vocabularies import special_tokens
 from ..tasks.vocabularies.converted_vocabularies import config_ids, export_vocabulary
 from ..training import run_directory
 from ..training.reporting.next_commands import next_lines, tokenizer_lines
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
+from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms
 from ..training.saved.runs import open_run
 from ..training.settings.command_line import add_trust_argument, at_least, mistakes_in_words
 from ..training.settings.configuration import read_directory

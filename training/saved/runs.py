@@ -11,14 +11,15 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from ...models import Model
 from ...models.builders import abstract_params
 from ...models.trees import named
-from ...objectives import TokenIds
+from ...objectives import PromptForm, TokenIds
 from ...objectives.contract import with_counted_classes
 from .. import run_directory
 from ..devices.mesh import shardings_of
 from ..settings.configuration import read_directory
-from ..settings.run import padded_vocabulary
+from ..settings.run import longest_rows, padded_vocabulary
 from ..state import unboxed
 from .checkpoints import Checkpoints, damage_in_words, differences
+from .kept_prompt_forms import prompt_forms
 
 
 class SavedModel(NamedTuple):
@@ -89,6 +90,30 @@ def load_model(
         with damage_in_words(directory, step):
             params = checkpoints.load_params(step, target)
     return SavedModel(directory, step, model, params)
+
+
+class Reading(NamedTuple):
+    """What the model of a run reads, and what its answers are."""
+
+    prompt_forms: tuple[PromptForm, ...]  # of its objective, or of an imported model
+    classes: tuple[str, ...]  # their names, of a model that classifies
+    lengths: Mapping[str, int]  # the longest rows of training, by stack; none: unknown
+
+
+def load_text_model(
+    directory: str,
+    fields: Mapping[str, Any],
+    ids: TokenIds,
+    step: int | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[SavedModel, Reading]:
+    """Does what `load_model` does, for a run with a vocabulary, and says what the model reads."""
+    classes = tuple(run_directory.load_classes(directory))
+    with settings_in_words(directory):
+        model = model_of_run(fields, ids, len(classes))
+        forms = prompt_forms(directory, fields, ids)
+        lengths = longest_rows(fields.get("sequence_lengths", {}))
+    return load_model(directory, fields, step, mesh, model), Reading(forms, classes, lengths)
 
 
 def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:

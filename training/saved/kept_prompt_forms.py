@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data.whole_files import read_json, write_json
-from ..objectives import PromptForm, TokenIds
-from ..training.run_directory import PROMPT_FORMS
+from ...data.whole_files import read_json, write_json
+from ...objectives import PromptForm, TokenIds
+from ..run_directory import PROMPT_FORMS
 
 
 def save_prompt_forms(run_dir: str, forms: Iterable[PromptForm]) -> None:
