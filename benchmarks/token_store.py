@@ -34,10 +34,10 @@ from rich.table import Table
 from pretrax.data import token_store_files as files
 from pretrax.data.documents import training_records
 from pretrax.data.folders import Folder
-from pretrax.data.ids_on_disk import ids_to_json
 from pretrax.data.packing import ShardReader, plan_packing, stacked
 from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import token_store
+from pretrax.data.token_ids_json import ids_to_json
 from pretrax.data.token_store import open_store
 from pretrax.objectives import TokenIds, layouts, plan, span_corruption
 

@@ -21,8 +21,8 @@ import struct
 import numpy as np
 
 from ..objectives import TokenIds, check_token_ids
-from .ids_on_disk import text_checker
 from .records import DocumentArrays
+from .token_ids_json import text_checker
 
 _HEADER = struct.Struct("<9sQBQQ")  # of an .idx: magic, version, dtype, sequences, document borders
 _MAGIC = b"MMIDIDX\x00\x00"

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..objectives import TokenIds
 from .folders import Folder
-from .ids_on_disk import ids_from_json
 from .records import DocumentArrays
+from .token_ids_json import ids_from_json
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
 
 TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads

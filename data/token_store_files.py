@@ -47,8 +47,8 @@ from ..constraints import Count, Natural, check_settings, checked
 from ..objectives import TokenIds, check_token_ids
 from .corpus import Piece
 from .folders import Folder
-from .ids_on_disk import ids_to_json, text_checker
 from .records import BLOCK, LONGEST
+from .token_ids_json import ids_to_json, text_checker
 
 STORE = "store.json"
 FORMAT = 2

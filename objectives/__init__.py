@@ -2,6 +2,12 @@
 
 A builder raises ValueError for a setting that its annotation excludes, and for token ids that lack
 what it `needs`; its docstring says what else it refuses.
+
+Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
+`infilling`, `masked_language_modeling`, `masked_diffusion`, `multi_token_prediction`,
+`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
+`span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
+what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -18,9 +24,8 @@ from .autoencoding import (
 from .blanks import blank_infilling
 from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Term, members_of
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
-from .corruption import batched
+from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
-from .hiding import hide
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
 from .masked_diffusion import masked_diffusion
@@ -41,6 +46,7 @@ from .supervised import (
     token_classification,
 )
 from .token_ids import TokenIds, bitmap, check_token_ids
+from .worked_examples import hide
 
 __all__ = [
     "Builder",

@@ -18,7 +18,7 @@ import numpy as np
 
 from . import layouts
 from .contract import Objective, Row, Term, check_facts, members_of
-from .corruption import batched
+from .corrupted_batches import batched
 from .features import COLUMNS, IN_USE, PER_DOCUMENT, check_features, unknown
 from .layouts import Layout
 from .mixtures import longest

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .contract import Array, Builder, Row, build, column_of, members_of
-from .corruption import batched
+from .corrupted_batches import batched
 from .token_ids import TokenIds, check_token_ids
 
 

@@ -14,7 +14,7 @@ from annotated_types import MinLen
 from ..constraints import Count, checked
 from .arithmetic import MAX_LENGTH
 from .contract import Member, Objective, members_of
-from .corruption import check_sentinels, lengths_of_documents
+from .corrupted_batches import check_sentinels, lengths_of_documents
 from .features import PER_DOCUMENT
 from .layouts import Layout, joint_slots
 from .mixtures import longest

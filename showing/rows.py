@@ -19,13 +19,13 @@ from ..objectives import (
     packed_lengths,
     raw_length,
 )
-from ..objectives.corruption import check_sentinels
+from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.features import COLUMNS
-from ..objectives.hiding import check_hides, hidden_features
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
 from ..objectives.losses import predictions
 from ..objectives.mixtures import longest
+from ..objectives.worked_examples import check_hides, hidden_features
 from .tracing import Tracing, trace
 
 STACKS = ("encoder", "decoder")

@@ -35,8 +35,8 @@ from .reporting.console import (
 from .reporting.metrics import MetricsWriter
 from .reporting.plots import plot_losses
 from .reporting.profiling import Steps, check_steps
+from .reporting.trackers import check_trackers, open_trackers
 from .reporting.wall_time import WallTime
-from .reporting.weights_and_biases import check_installed, open_trackers
 from .saved.checkpoints import Checkpoints, Keep
 from .saved.result import Result, write_result
 from .saved.resuming import Training, check_resumable, finished_result, resume
@@ -73,7 +73,7 @@ def train(
         join_processes(run)
     console = console or make_console()
     changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
-    check_installed(run)
+    check_trackers(run)
     mesh = run.mesh()
     planned = plan(run, open_corpus(run), mesh)
     console.print(planned.corpus.summary, markup=False)

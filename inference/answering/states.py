@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...models.builders import model_of, single_transformer
-from ...models.layers import layer_states
+from ...models.hidden_states import layer_states
 from ...models.unrolled import unrolled
 from ..decoding.batching import by_length, encoder_batch, jitted, padded_width
 from ..decoding.decoding import decoder_prompts

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...constraints import checked
 from ...data.corpus import Piece, in_parts
-from ...data.ids_on_disk import text_checker
+from ...data.token_ids_json import text_checker
 from ...objectives import TokenIds
 from ...objectives.contract import NO_LABEL
 from ...objectives.supervised import THOUSANDTHS

@@ -17,7 +17,7 @@ from etils import epath
 
 from ...constraints import Natural
 from ...data.corpus import Codec
-from ...data.ids_on_disk import ids_from_json, ids_to_json
+from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...data.whole_files import checksum, damaged, read_json, write_bytes, write_json
 from ...models.directories import own_file
 from ...objectives import TokenIds, check_token_ids

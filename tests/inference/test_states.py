@@ -9,7 +9,7 @@ import pytest
 from pretrax import models
 from pretrax.inference.answering.states import TOP, layers_of, rows_batch, states, text_row
 from pretrax.models.builders import model_of
-from pretrax.models.layers import layer_states
+from pretrax.models.hidden_states import layer_states
 from pretrax.models.unrolled import unrolled
 from tests.inference.runs import ROWS, settings_of, trained
 

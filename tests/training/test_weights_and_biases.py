@@ -9,7 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.training.reporting.metrics import MetricsWriter, read_metrics
-from pretrax.training.reporting.weights_and_biases import open_trackers
+from pretrax.training.reporting.trackers import open_trackers
 from pretrax.training.trainer import train
 from tests.training import tiny
 

@@ -5,28 +5,12 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import jax
 
 from ...data import whole_files
 from .. import run_directory
-
-
-class Tracker(Protocol):
-    """What shows metrics while a run trains; it raises OSError where it cannot take them."""
-
-    def write(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def write_text(self, step: int, name: str, text: str) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def rewind(self, step: int) -> None:
-        """Takes back what was written of later steps, as far as it can; they are taken again."""
-
-    def close(self, failed: bool) -> None:
-        """Ends; `failed` tells of a run that an error ended."""
+from .trackers import Tracker
 
 
 class MetricsWriter:

@@ -14,26 +14,18 @@ from ..settings.bound import flattened
 from ..settings.run import Run, fields_of
 
 
-def check_installed(run: Run) -> None:
-    """Raises ValueError for a run with a project where the package, which only training needs, is
-    not installed."""
-    if run.wandb_project is None:
-        return
+def check_installed(project: str) -> None:
+    """Raises ValueError where the package, which only training needs, is not installed."""
     spec = importlib.util.find_spec("wandb")
     if spec is None or spec.origin is None:  # a folder wandb/ that the package left, without it
         raise ValueError(
-            f"training.Run.wandb_project = {run.wandb_project!r} needs the package of Weights & "
-            "Biases: install it (pip install -e '.[wandb]'), or leave the project out."
+            f"training.Run.wandb_project = {project!r} needs the package of Weights & Biases: "
+            "install it (pip install -e '.[wandb]'), or leave the project out."
         )
 
 
-def open_trackers(run: Run) -> "list[WeightsAndBiases]":
-    """Returns a tracker for a run that has a project, and none for another."""
-    return [] if run.wandb_project is None else [WeightsAndBiases(run)]
-
-
 class WeightsAndBiases:
-    """A run of Weights & Biases, as a `metrics.Tracker`.
+    """A run of Weights & Biases, as a `trackers.Tracker`.
 
     A run that is resumed is one there too: its id is kept in the run's directory. Steps that are
     taken again are left out there: after a stop they had the same metrics, after a roll-back those

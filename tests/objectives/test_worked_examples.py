@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrax.objectives import Row, causal_lm, fill_in_the_middle, hide, prefix_lm, span_corruption
-from pretrax.objectives.hiding import check_hides, hidden_features
+from pretrax.objectives.worked_examples import check_hides, hidden_features
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, features_of
 

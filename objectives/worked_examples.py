@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .contract import Array, Builder, Objective, Row, build
-from .corruption import batched, check_sentinels, lengths_of_documents
+from .corrupted_batches import batched, check_sentinels, lengths_of_documents
 from .features import COLUMNS, IN_USE, PER_DOCUMENT
 from .token_ids import TokenIds, check_token_ids
 
