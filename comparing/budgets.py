@@ -92,7 +92,7 @@ def _affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
     try:
         plan.run.optimizer(max(steps, 1))
     except ValueError:
-        least += max((n for path, n in settings if path.endswith("warmup_steps")), default=0)
+        least += sum(n for path, n in settings if path.endswith(("warmup_steps", "decay_steps")))
     if steps >= least:
         return steps
     warmup = f", which its warm-up of {least - 1} steps needs" if least > 1 else ""

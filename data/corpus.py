@@ -37,6 +37,12 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
     return Piece(tokens, True, parts=np.repeat(numbers, [len(part) for part in parts]))
 
 
+def check_shard(shard: int, num_shards: int) -> None:
+    """Raises ValueError for a shard that is none of 0 … num_shards - 1: ranks begin at 0."""
+    if not 0 <= shard < num_shards:
+        raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
+
+
 class DocumentStream(Protocol):
     """An endless, deterministic, resumable stream of tokenised documents.
 
@@ -146,4 +152,6 @@ class _Checked:
         return self._check(self._stream.next_document())
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # as while it is copied, before it has a stream
+            raise AttributeError(name)
         return getattr(self._stream, name)

@@ -150,7 +150,9 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
             if packed == ".gz":
                 file = gzip.GzipFile(fileobj=file)
             elif packed == ".zst":
-                file = io.BufferedReader(_Joined(_zstd_contents(file)), _BUFFER)
+                import zstandard  # an extra: before a format's own reader meets the file
+
+                file = io.BufferedReader(_Joined(_zstd_contents(file, zstandard)), _BUFFER)
             yield file
         except ImportError as error:  # of a package for a format
             raise ValueError(
@@ -183,14 +185,12 @@ class _Counted(io.RawIOBase):
         return size
 
 
-def _zstd_contents(file: io.BufferedReader) -> Iterator[bytes]:
+def _zstd_contents(file: io.BufferedReader, zstandard: Any) -> Iterator[bytes]:
     """Yields what a zstd file holds, in one frame or several.
 
     Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a
     file that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
     """
-    import zstandard
-
     frame, rest = None, b""
     while packed := rest or file.read(1 << 14):
         frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .corpus import DocumentStream, Piece
+from .corpus import DocumentStream, Piece, check_shard
 
 LONGEST = 16384  # tokens of a record; longer documents are read in pieces, to be mixed with others
 BLOCK = 256  # records of a block
@@ -186,6 +186,7 @@ class RecordStream(DocumentStream):
     """
 
     def __init__(self, order: Shuffled, shard: int, num_shards: int):
+        check_shard(shard, num_shards)
         self._order, self.shard, self.num_shards = order, shard, num_shards
         self.fingerprint = zlib.crc32(repr((order.records.fingerprint, order.seed)).encode())
         self._start([], 0)

@@ -162,8 +162,9 @@ class StoreWriter:
     def add(self, piece: Piece | np.ndarray) -> None:
         """Adds a document, or the next piece of one; empty ones are left out."""
         piece = piece if isinstance(piece, Piece) else Piece(piece, True)
-        columns = {name: getattr(piece, name) for name in ("tokens", *COLUMNS)}
-        arrays = {name: np.asarray(x) for name, x in columns.items() if x is not None}
+        columns = {name: getattr(piece, name) for name in COLUMNS}
+        arrays = {"tokens": np.asarray(piece.tokens)}
+        arrays |= {name: np.asarray(x) for name, x in columns.items() if x is not None}
         shapes = {name: array.shape for name, array in arrays.items()}
         where, tokens = f"Document {self._documents} for {self._name}", arrays["tokens"]
         if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:

@@ -71,8 +71,9 @@ def open_t5x(directory: str) -> TensorFiles:
     path = Path(directory)
     shapes: dict[str, tuple[int, ...]] = {}
     reads: dict[str, Callable[[], np.ndarray]] = {}
-    target = flatten_dict(_target(path), sep=".", is_leaf=lambda _, node: "driver" in node)
-    for name, leaf in target.items():
+    target = flatten_dict(_target(path), is_leaf=lambda at, node: at and "driver" in node)
+    for keys, leaf in target.items():
+        name = ".".join(map(str, keys))
         if isinstance(leaf, np.ndarray):
             shapes[name], reads[name] = leaf.shape, functools.partial(np.asarray, leaf)
         elif isinstance(leaf, Mapping):

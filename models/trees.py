@@ -6,12 +6,16 @@ named({"decoder": {"final_norm": {"scale": x}}})    # {"decoder/final_norm/scale
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 
 
-def named(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arrays of a tree by path, in the tree's order."""
-    return flatten_dict(tree, sep="/")
+def named(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+    """Returns the arrays of a tree by path, in the tree's order; any mapping is a branch."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        found |= named(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
+    return found
 
 
 def nested(arrays: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,9 @@ def bart(
 
     The noises are those of `sentence_permutation` and then `text_infilling`, with their settings.
 
+    Args:
+      ids: needs `mask` and `sentence_ends`.
+
     >>> bart(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
     """

@@ -162,9 +162,8 @@ def _draw_blanks(span_lengths, bits_Sx4, n, hidden, most):
     """
     drawn = jnp.cumsum(poisson_lengths(bits_Sx4[:, 0], span_lengths))
     spans = jnp.minimum(1 + jnp.sum(drawn < hidden, dtype=jnp.int32), most)
-    drawn = jnp.where(
-        jnp.arange(drawn.size) < spans - 1, drawn, hidden
-    )  # the last span takes the rest
+    is_last = jnp.arange(drawn.size) >= spans - 1
+    drawn = jnp.where(is_last, hidden, drawn)  # the last span takes the rest
     length = jnp.diff(drawn, prepend=0)[_shuffled(bits_Sx4[:, 1], spans)]
     # Text before each span: at least one token between two spans, possibly none at either end.
     text_before = span_starts(bits_Sx4[:, 3], n - hidden + 2, spans + 1)[1:] - 1

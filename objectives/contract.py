@@ -68,10 +68,17 @@ ROWS = {
 class ClassProjection(Protocol):
     """A head in parts: logits are `finish(states @ kernel)`, with the product in float32."""
 
-    states: Array  # f[..., E]
-    kernel: Array  # f[E, V], in the dtype of the states
-    finish: Callable  # f32[..., V] -> f32[..., V]: a bias, a scale, a softcap
-    row_shards: int  # in which a mesh has the rows, the first axis of the states; 1 on one device
+    @property
+    def states(self) -> Array: ...  # f[..., E]
+
+    @property
+    def kernel(self) -> Array: ...  # f[E, V], in the dtype of the states
+
+    @property
+    def finish(self) -> Callable: ...  # f32[..., V] -> f32[..., V]: a bias, a scale, a softcap
+
+    @property
+    def row_shards(self) -> int: ...  # in which a mesh has the rows of the states; 1 on one device
 
 
 class ModelOutputs(Protocol):
@@ -240,7 +247,8 @@ def joint_rows(kinds: Iterable[str]) -> str:
         raise ValueError(f"rows must be one of {list(ROWS)}, got {sorted(unknown)}.")
     if {"parts", "labels"} <= kinds:
         raise ValueError(
-            f"No corpus has both {ROWS['parts']} and {ROWS['labels']}: train them in two runs."
+            f"One objective reads {ROWS['parts']}, another {ROWS['labels']}: no corpus has both, "
+            "so train them in two runs."
         )
     return max(kinds, key=list(ROWS).index)
 

@@ -163,6 +163,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
         rows="documents",
         closes_documents=True,
+        sentinels=max_spans,
     )
 
 

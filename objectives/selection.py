@@ -264,7 +264,10 @@ def _more_that_fit(taken, sizes, drawn, quota_D):
 
 
 def _random_ranks(bits, candidate, segments, count: int):
-    """Returns u32[L], the document and random bits in one number; no candidates come last."""
+    """Returns u32[L] to sort by: the document, and then random bits; other slots come last.
+
+    Both are in one number, since sorting one operand is fastest.
+    """
     high = 8 if count < 256 else 16
     document = (segments - 1).astype(jnp.uint32) << (32 - high)
     return jnp.where(candidate, document | (bits >> high), jnp.uint32(2**32 - 1))

@@ -1,12 +1,9 @@
 """`TokenIds`: the ids of text and of special tokens, as objectives read and write them."""
 
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from annotated_types import Ge
-
-from ..constraints import checked
 
 
 class TokenIds(NamedTuple):
@@ -75,13 +72,16 @@ def bitmap(flags) -> bytes:
     return np.packbits(np.asarray(flags, bool)).tobytes()
 
 
-@checked
-def specimen_ids(size: Annotated[int, Ge(50)]) -> TokenIds:
+def specimen_ids(size: int) -> TokenIds:
     """Returns a vocabulary with everything that an objective may need, to check or to plan with.
 
     Its first 60% of ids are text, of which every second begins a word, and every eighth ends a
     sentence.
+
+    Raises ValueError for fewer than 50 ids, which leave too few for text or sentinels.
     """
+    if size < 50:
+        raise ValueError(f"Got a vocabulary of {size} ids, expected 50 or more.")
     every, text = np.arange(size), size * 6 // 10
     return check_token_ids(
         TokenIds(

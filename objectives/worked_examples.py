@@ -26,7 +26,8 @@ def hide(
 
     Args:
       builder: of an objective that hides tokens, settings included. Prefix language modelling hides
-        all from the first hidden token on, and fill-in-the-middle moves the first run of them.
+        all from the first hidden token on, and fill-in-the-middle moves the first run of them. A
+        mixture's first member is taken.
       tokens: i32[n] text ids.
       hidden: bool[n].
       seed: of what remains to be drawn, such as which masked tokens stay as they are.
@@ -43,12 +44,15 @@ def hide(
             f"Got tokens of shape {list(tokens.shape)} and hidden = {hidden.tolist()}, expected "
             "True or False for each of n tokens, and True for one or more."
         )
+    first, last = ids.text
+    if not ((tokens[hidden] >= first) & (tokens[hidden] < last)).all():
+        raise ValueError(
+            f"Got a special token to hide, expected text, ids {first} … {last - 1}: of "
+            f"{tokens[hidden].tolist()} only those can be hidden."
+        )
     check_hides(objective, ids)
-    rows = Row(
-        *(np.stack([x, x]) for x in (tokens, np.ones_like(tokens))),
-        np.zeros(2, np.int32),
-        hidden=np.stack([hidden, hidden]),
-    )
+    one = Row(tokens, np.ones_like(tokens), np.int32(0), hidden=hidden)
+    rows = jax.tree.map(lambda x: np.stack([x, x]), one)
     keys = jnp.stack([jax.random.key(seed)] * 2)
     features = hidden_features(objective, keys, rows, [(tokens.size,)])
     return {name: x[0] for name, x in features.items()}
@@ -68,7 +72,7 @@ def check_hides(objective: Objective, ids: TokenIds) -> None:
     if all((x[0] == x[1]).all() for x in features.values()):
         raise ValueError(
             "This objective hides no tokens of one's choice: take one that hides tokens, such as "
-            "span_corruption, masked_lm or text_infilling."
+            "span_corruption, masked_lm or text_infilling, and of a mixture the member that does."
         )
 
 
@@ -83,20 +87,29 @@ def hidden_features(
     Raises ValueError for more spans than there are sentinels.
     """
     size, count = rows_B.tokens.shape[1], max(map(len, documents))
-    hidden, segments = np.asarray(rows_B.hidden), np.asarray(rows_B.segments)
-    runs = np.diff(hidden.astype(int), axis=1, prepend=0).clip(0).sum(axis=1) + count
-    sentinels = int(runs.max())  # of text that follows, and of runs cut by a document's end, too
+    needs = lengths_of_documents(objective, max(documents, key=sum))
+    # One sentinel more stands for the text behind all spans, where `lengths` counts them.
+    sentinels = _most_runs(rows_B) + ("sentinels" in needs)
     if objective.sentinels is not None:
         check_sentinels("The spans to hide", {"sentinels": sentinels}, objective.sentinels)
-    needs = lengths_of_documents(objective, max(documents, key=sum))
     enough = 2 * size + 8 * count
-    lengths = {name: n if name in PER_DOCUMENT else enough for name, n in needs.items()}
+    lengths = {name: n if name in PER_DOCUMENT else max(n, enough) for name, n in needs.items()}
     if "sentinels" in needs:
         lengths["sentinels"] = max(sentinels, objective.lengths(size)["sentinels"])
     corrupt = jax.jit(batched(objective, lengths, count))
-    features = jax.device_get(corrupt(keys_B, rows_B._replace(segments=segments)))
+    features = jax.device_get(corrupt(keys_B, rows_B))
     for stream, columns in COLUMNS.items():
         if stream not in PER_DOCUMENT and IN_USE[stream] in features:
             used = int((features[IN_USE[stream]] > 0).sum(axis=1).max())
             features |= {name: features[name][:, :used] for name in columns if name in features}
     return features
+
+
+def _most_runs(rows_B: Row) -> int:
+    """Returns the most runs of hidden tokens that a document of these rows has."""
+    most = 0
+    for hidden, segments in zip(np.asarray(rows_B.hidden), np.asarray(rows_B.segments)):
+        continues = np.roll(hidden, 1) & (np.roll(segments, 1) == segments)
+        continues[:1] = False
+        most = max(most, int(np.bincount(segments[hidden & ~continues], minlength=1).max()))
+    return most

@@ -350,6 +350,13 @@ def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
     return Step(name, lambda folder, dropped: block(exclusion_writer=dropped, **settings))
 
 
+class _OwnFilter(BaseFilter):
+    """A filter that leaves the metadata of documents alone: datatrove's adds up any `token_count`,
+    which may be a text."""
+
+    def update_doc_stats(self, document: Document) -> None: ...
+
+
 class _C4(C4QualityFilter):
     """datatrove's, which also counts what it changes, and drops what it leaves no line of."""
 
@@ -363,7 +370,7 @@ class _C4(C4QualityFilter):
         return outcome
 
 
-class _Rule(BaseFilter):
+class _Rule(_OwnFilter):
     """Drops what a function of text and metadata does not keep."""
 
     name = "rule"
@@ -389,7 +396,7 @@ class _Rule(BaseFilter):
         return True if kept else (False, reason or "rule")
 
 
-class _Mend(BaseFilter):
+class _Mend(_OwnFilter):
     """Changes the text of documents, and drops those that have none left."""
 
     name = "mend"

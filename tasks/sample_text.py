@@ -8,11 +8,11 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..data.reading import plain_text
 from ..training.run_directory import VOCABULARY, check_is_run
 from . import vocabularies
 from .python_library.python_sources import library_documents
@@ -43,10 +43,12 @@ def of_texts(
     Raises ValueError where they are empty, or the file cannot be read.
     """
     if file is not None:
-        try:
-            documents = [plain_text(file)]
+        try:  # a pipe will do, and no file is unpacked
+            documents = [Path(file).read_text(encoding="utf-8")]
         except OSError as error:
             raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is no UTF-8 text: {error}.") from error
     else:
         texts = [_zen_of_python()] if texts is None else texts
         documents = [part for text in texts for part in re.split(r"\n\s*\n", text)]

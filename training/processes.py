@@ -233,9 +233,10 @@ def check_alone(verb: str) -> None:
 
 def first_process_first(prepare: Callable[[], T]) -> T:
     """Calls `prepare` on the first process, then on the others, which find its files on disk."""
-    result = prepare() if jax.process_index() == 0 else None
+    first = jax.process_index() == 0
+    results = [prepare()] if first else []
     multihost_utils.sync_global_devices("prepared by the first process")
-    return prepare() if result is None else result
+    return results[0] if first else prepare()
 
 
 @contextlib.contextmanager

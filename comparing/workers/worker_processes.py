@@ -129,13 +129,16 @@ def run_cells(
 
 def _note_failure(cell: Cell, status: int) -> None:
     """Writes why a cell failed where its process could not, as where a signal ended it."""
+    if failure_of(cell.run.run_dir):
+        return
     words = f"its process ended with status {status}"
     if status < 0:
-        name = signal.Signals(-status).name
+        name = signal.strsignal(-status) or f"signal {-status}"
+        with contextlib.suppress(ValueError):  # real-time signals have no name
+            name = signal.Signals(-status).name
         words = f"its process was ended by {name}"
         words += ", as Linux does where memory is short" * (name == "SIGKILL")
-    if not failure_of(cell.run.run_dir):
-        write_failure(cell.run.run_dir, words)
+    write_failure(cell.run.run_dir, words)
 
 
 def _stop(processes: Sequence[Process]) -> None:

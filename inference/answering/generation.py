@@ -167,7 +167,9 @@ def generate(
         )
         return [
             [
-                _answer(trained, prompt, tokens[k, start : ends[k]], decoding, scores[k : k + 1])
+                _answer(
+                    trained, prompt, tokens[k, start : ends[k]], decoding, scores[k : k + 1]
+                )._replace(log_prob=float(scores[k]))
                 for k in range(decoding.samples)
             ]
             for prompt, tokens, start, ends, scores in zip(some, *map(np.asarray, best))

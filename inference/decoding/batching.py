@@ -133,7 +133,7 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
     return batch, lengths
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def jitted(function: Callable, model, *settings, donated: int | tuple[int, ...] = ()):
     """Returns `function` jitted with its first arguments fixed; the same one at every call.
 

@@ -161,7 +161,17 @@ class DecodeState(NamedTuple):
     seen: Any  # bool[B, V]: ids that a row holds, for the repetition penalty; or None
 
 
-def decode(model, params, prompts: Prompts, *, max_new: int, **settings: Any) -> Decoded:
+def decode(
+    model,
+    params,
+    prompts: Prompts,
+    *,
+    max_new: int,
+    stop_ids: Sequence[int] = (),
+    sampling: Sampling = GREEDY,
+    keys=None,
+    allowed_tokens=None,
+) -> Decoded:
     """Generates up to `max_new` tokens after each prompt, or up to a stop id.
 
         decoded = decode(*decoding_form(model, params), decoder_prompts([[5, 6, 7]]), max_new=20)
@@ -181,7 +191,17 @@ def decode(model, params, prompts: Prompts, *, max_new: int, **settings: Any) ->
     Raises ValueError where `max_new` is below 1, prompt and generated tokens exceed the model's
     positions, or a temperature has no keys.
     """
-    stream = decode_stream(model, params, prompts, max_new=max_new, chunk_size=max_new, **settings)
+    stream = decode_stream(
+        model,
+        params,
+        prompts,
+        max_new=max_new,
+        stop_ids=stop_ids,
+        sampling=sampling,
+        keys=keys,
+        allowed_tokens=allowed_tokens,
+        chunk_size=max_new,
+    )
     return list(stream)[-1]
 
 

@@ -5,7 +5,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,8 +26,8 @@ class TensorFiles(NamedTuple):
     path: Path
     shapes: Mapping[str, tuple[int, ...]]  # of each tensor, by name
     read: Callable[[str], np.ndarray]  # name -> tensor; raises KeyError for an unknown name
-    config: dict = {}  # of config.json
-    files: Mapping[str, Path] = {}  # the file of each tensor, by name
+    config: Mapping[str, Any] = MappingProxyType({})  # of config.json
+    files: Mapping[str, Path] = MappingProxyType({})  # the file of each tensor, by name
 
     @property
     def names(self) -> frozenset[str]:

@@ -64,10 +64,10 @@ def attention(
 ) -> list[Link]:
     """Returns the links of query, key, value and output as four linear layers of these names."""
     *inner, out = (f"{tensor_name}.{name}" for name in names)
-    result = linear(f"{path}/out", out, biases, inputs=2)
+    result: list[Link] = []
     for part, name in zip(("query", "key", "value"), inner, strict=True):
         result += linear(f"{path}/{part}", name, biases or qkv_biases)
-    return result
+    return result + linear(f"{path}/out", out, biases, inputs=2)
 
 
 def dense(path: str, tensor_name: str) -> list[Link]:

@@ -96,7 +96,9 @@ def found_files(
     training = set(map(os.path.realpath, paths[TRAIN]))
     for path in paths.get(HELDOUT, ()):
         if os.path.realpath(path) in training:
-            raise ValueError(f"{path} is both in `files` and in `heldout_files`: take one out.")
+            raise ValueError(
+                f"{path} is both in `files` and in `heldout_files`: take it out of one."
+            )
     return paths
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...data.corpus import DocumentStream, Piece
+from ...data.corpus import DocumentStream, Piece, check_shard
 from .quiet_tensorflow import seqio
 from .seqio_examples import TaskExamples
 
@@ -39,6 +39,7 @@ class MixtureStream(DocumentStream):
         shuffle: bool = True,
         seed: int = 0,
     ):
+        check_shard(shard, num_shards)
         self._tasks = [_TaskStream(t, split, shard, num_shards, shuffle, seed) for t in texts]
         self._rates, self._key = tuple(rates), (seed, shard)
         self._documents = 0

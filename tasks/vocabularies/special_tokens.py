@@ -44,7 +44,7 @@ def token_ids(
     pad = tokenizer.pad if tokenizer.pad is not None else next(above)
     eos = tokenizer.eos if tokenizer.eos is not None else next(above)
     own_sentinels = _named_sentinels(named)[:sentinels]
-    appended = list(itertools.islice(above, sentinels - len(own_sentinels)))
+    appended = list(itertools.islice(above, max(sentinels - len(own_sentinels), 0)))
     sentinel_ids = (*own_sentinels, *(appended if own_sentinels else reversed(appended)))
 
     def resolve(key: str) -> int:

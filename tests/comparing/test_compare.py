@@ -297,6 +297,8 @@ def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     assert process.wait() == 3
     worker_processes._note_failure(cell_of(tmp_path), 3)
     assert failures.failure_of(str(tmp_path)) == "its process ended with status 3"
+    worker_processes._note_failure(cell_of(tmp_path), -35)  # a real-time signal, without a name
+    assert failures.failure_of(str(tmp_path)) == "its process ended with status 3"
 
 
 # `pretrax compare`, which says whether it took the devices, that its runs need.

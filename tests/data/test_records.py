@@ -38,6 +38,12 @@ def whole(counts, n, seed=0):
     return numbers(RecordStream(Shuffled(Numbers(*counts), seed), 0, 1), n)
 
 
+@pytest.mark.parametrize("shard, shards", [(1, 1), (-1, 2), (0, 0)])
+def test_a_shard_that_is_none_is_refused(shard, shards):
+    with pytest.raises(ValueError, match=rf"must be in 0…{shards - 1}, got {shard}"):
+        RecordStream(Shuffled(Numbers(5), 0), shard, shards)
+
+
 def test_every_epoch_reads_every_record_once_in_an_order_of_its_own():
     for counts in [(5,), (5, 5, 2), SEVERAL_GROUPS]:
         size = sum(counts)

@@ -109,6 +109,10 @@ def test_a_block_of_long_records_ends_early(tmp_path, monkeypatch):
 def test_what_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Document 1 for .*train/00000: .* the first is 299 at 1"):
         write(tmp_path, [[np.array([5]), np.array([5, 299])]])
+    with pytest.raises(
+        ValueError, match=r"Document 0 .*: got object\[\], expected one-dimensional"
+    ):
+        write(tmp_path, [[Piece(None, True)]])
     for wrong in (Piece(np.array([5]), True), Piece(np.array([5]), True, parts=[0, 1])):
         with pytest.raises(ValueError, match=r"expected tokens and \['parts'\] beside them"):
             write(tmp_path, [[wrong]], columns=["parts"])

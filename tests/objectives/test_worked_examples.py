@@ -1,11 +1,23 @@
 """Chosen tokens are hidden, and nothing else, by every objective that hides tokens."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.objectives import Row, causal_lm, fill_in_the_middle, hide, prefix_lm, span_corruption
+from pretrax.objectives import (
+    Row,
+    causal_lm,
+    causal_masking,
+    contrastive,
+    fill_in_the_middle,
+    hide,
+    masked_lm,
+    prefix_lm,
+    span_corruption,
+)
 from pretrax.objectives.worked_examples import check_hides, hidden_features
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, features_of
@@ -81,6 +93,10 @@ def test_what_cannot_be_hidden_is_refused():
         hide(span_corruption, IDS, TOKENS, HIDDEN[1:])
     with pytest.raises(ValueError, match="True for one or more"):
         hide(span_corruption, IDS, TOKENS, np.zeros_like(HIDDEN))
+    with pytest.raises(ValueError, match="Got a special token to hide, expected text"):
+        hide(masked_lm, IDS, [11, IDS.eos, 12], [0, 1, 0])
+    with pytest.raises(ValueError, match="spans to hide need 9 sentinels, the vocabulary has 8"):
+        hide(causal_masking, IDS, np.arange(11, 29), [1, 0] * 9)
     few = IDS._replace(sentinels=IDS.sentinels[:3])
     every_second = np.arange(TOKENS.size) % 2 == 0
     with pytest.raises(ValueError, match="spans to hide need 7 sentinels, the vocabulary has 3"):
@@ -92,3 +108,9 @@ def test_a_prefix_ends_and_a_middle_is_cut_where_they_are_told():
     assert features["targets"].tolist() == [15, 16, IDS.eos]
     features = hide(fill_in_the_middle, IDS, TOKENS[:6], MIDDLES[:6])
     assert features["targets"].tolist()[-3:] == [13, 14, IDS.eos]
+
+
+def test_a_view_of_a_text_is_masked_where_it_is_told():
+    masked = functools.partial(contrastive, views="masking")
+    given = hide(masked, IDS, TOKENS[:5], MIDDLES[:5])["inputs"].tolist()
+    assert given.count(IDS.mask) == 2 and set(TOKENS[:5]) <= set(given)  # the other view is whole

@@ -37,6 +37,15 @@ def test_clean_mends_what_is_no_text():
     assert outcome(filters.clean(), "\x00 \n") == "dropped: empty"
 
 
+def test_metadata_of_another_kind_than_datatroves_is_left_alone(tmp_path):
+    documents = [
+        Document(text, str(i), metadata={"token_count": "12"}) for i, text in enumerate("ab")
+    ]
+    for step in (filters.clean(), filters.rule(function=lambda text: True)):
+        left = list(step.block("", Dropped(str(tmp_path), step.rule)).run(iter(documents)))
+        assert [document.text for document in left] == ["a", "b"]
+
+
 def test_personal_data_is_replaced():
     text = "Write to jane.doe@mail.co.uk at 8.8.8.8, not from 127.0.0.1 or v1.2.3."
     expected = "Write to email@example.com at 0.0.0.0, not from 127.0.0.1 or v1.2.3."

@@ -38,7 +38,7 @@ def test_documents(tmp_path):
     [
         (dict(texts=[" \n "]), "text is empty"),
         (dict(file="absent.txt"), "absent.txt cannot be read: No such file"),
-        (dict(file="latin.txt"), "latin.txt: not UTF-8"),
+        (dict(file="latin.txt"), "latin.txt is no UTF-8 text"),
     ],
 )
 def test_text_that_cannot_be_shown_is_refused(arguments, expected, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Gin files read into values, and written of them."""
 
 import argparse
+import copy
 import dataclasses
 import doctest
 import pickle
@@ -53,6 +54,8 @@ def test_functions_with_settings_are_values():
     assert Call(warmup_cosine) != Bound(warmup_cosine)
     assert len({one, Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))}) == 1
     assert pickle.loads(pickle.dumps(one)) == one
+    listed = Bound(warmup_cosine, peak=[0.1])
+    assert copy.deepcopy(listed).settings["peak"] is not listed.settings["peak"]
     with pytest.raises(AttributeError, match="cannot be changed"):
         one.function = warmup_cosine
     with pytest.raises(TypeError):

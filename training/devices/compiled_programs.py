@@ -34,7 +34,7 @@ def keep_compiled() -> None:
         folder = os.path.join(caches, "pretrax", "compiled", platform.node() or "here")
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-        if not os.access(folder, os.W_OK):
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
             return
         remove_beyond(MAX_BYTES, Path(folder))
         jax.config.update(FOLDER, folder)

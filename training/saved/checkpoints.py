@@ -60,8 +60,13 @@ class Keep(NamedTuple):
             by_loss = dict(get_metric_fn=lambda metrics: metrics[_LOSS], reverse=True)
             return policies.BestN(n=n, keep_checkpoints_without_metrics=False, **by_loss)
 
-        kinds = policies.LatestN, policies.EveryNSteps, best, _LatestDue  # of the fields, in order
-        chosen = [kind(n) for kind, n in zip(kinds, self) if n is not None]
+        kinds = {
+            "latest": policies.LatestN,
+            "every": policies.EveryNSteps,
+            "best": best,
+            "due": _LatestDue,
+        }
+        chosen = [kinds[name](n) for name, n in self._asdict().items() if n is not None]
         return policies.AnyPreservationPolicy(chosen)
 
 
@@ -249,6 +254,8 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Waits until the running save is complete; raises OSError when it failed."""
+        if self._checkpointer is None:  # opened to read, where no folder is
+            return
         with self._errors_in_words():
             saving, self._saving = self._saving, None
             if saving is not None:

@@ -37,6 +37,8 @@ def read_result(run_dir: str) -> Result | None:
     path = os.path.join(run_dir, run_directory.RESULT)
     if not multihost_utils.broadcast_one_to_all(np.array(os.path.exists(path))):
         return None
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} exists for the first process, but not for this one.")
     record = whole_files.read_json(path)
     scores = tuple(Score(**score) for score in record.pop("scores"))
     record.setdefault("seconds", {})  # which earlier versions did not measure

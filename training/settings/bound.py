@@ -5,7 +5,6 @@ runs can be compared field by field, written to a file, and read back; and setti
 of calls made later.
 """
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -68,7 +67,11 @@ class Bound:
         return f"{type(self).__name__}({name_of(self.function)}{settings})"
 
     def __reduce__(self):
-        return functools.partial(type(self), **self.settings), (self.function,)
+        return _rebuilt, (type(self), self.function, dict(self.settings))
+
+
+def _rebuilt(kind: type[Bound], function: Callable, settings: dict) -> Bound:
+    return kind(function, **settings)
 
 
 class Call(Bound):
