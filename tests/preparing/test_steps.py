@@ -38,10 +38,8 @@ def test_clean_mends_what_is_no_text():
 
 
 def test_metadata_of_another_kind_than_datatroves_is_left_alone(tmp_path):
-    documents = [
-        Document(text, str(i), metadata={"token_count": "12"}) for i, text in enumerate("ab")
-    ]
-    for step in (filters.clean(), filters.rule(function=lambda text: True)):
+    documents = [Document(text, text, metadata={"token_count": "12"}) for text in "ab"]
+    for step in (filters.clean(), filters.rule(function=lambda text, metadata: True)):
         left = list(step.block("", Dropped(str(tmp_path), step.rule)).run(iter(documents)))
         assert [document.text for document in left] == ["a", "b"]
 
