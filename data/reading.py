@@ -25,6 +25,9 @@ LONGEST = 1 << 26  # bytes of a line or of a plain text file, which are in memor
 _BUFFER = 1 << 17  # bytes that are read at once
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")  # else a .tar is a text
 _ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
+# Rules of what is left out though nothing is wrong with it: lines between those of JSONL, and what
+# a server answered with another status than 200, as of a page that was not found.
+LEFT_OUT = ("blank", "http_status")
 
 
 class Record(NamedTuple):
@@ -45,7 +48,7 @@ class Bad(NamedTuple):
     """A record that is no document."""
 
     place: str  # file, and line, row or record
-    rule: str  # `malformed`, `empty` or `damaged`; `blank`, a line between those of JSONL
+    rule: str  # `malformed`, `empty` or `damaged`, or one of `LEFT_OUT`
     reason: str
 
 
@@ -107,7 +110,7 @@ def good(found: Iterable[Record | Bad], change: str = "Mend it.") -> Iterator[Re
     for one in found:
         if isinstance(one, Record):
             yield one
-        elif one.rule != "blank":
+        elif one.rule not in LEFT_OUT:
             raise malformed(one, change)
 
 
@@ -398,6 +401,9 @@ def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator
             header = record.http_headers
             media = header.get_header("Content-Type", "") if header else ""
             if kind == "page" and "html" not in media:
+                continue
+            if kind == "page" and header.get_statuscode() != "200":
+                yield Bad(url, "http_status", f"got the HTTP status {header.statusline}")
                 continue
             text = _main_text(content) if kind == "page" else content.decode("utf-8", "replace")
             date = record.rec_headers.get_header("WARC-Date")

@@ -17,7 +17,15 @@ from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import Count, checked
 from ..data.finding import find_files, size_and_version, versions_of
-from ..data.reading import JSONL_SUFFIXES, Bad, FileRange, Record, malformed, records
+from ..data.reading import (
+    JSONL_SUFFIXES,
+    LEFT_OUT,
+    Bad,
+    FileRange,
+    Record,
+    malformed,
+    records,
+)
 from .blocks import Dropped, Source
 from .repositories import documents, repositories_in
 
@@ -154,7 +162,7 @@ def _judged(
     Raises MalformedLine at the first bad one where `on_malformed`, a setting of `source`, says so.
     """
     for one in found:
-        if isinstance(one, Bad) and on_malformed == "error":
+        if isinstance(one, Bad) and one.rule not in LEFT_OUT and on_malformed == "error":
             skip = f"--gin.sources.{source}.on_malformed=\"'skip'\""
             raise malformed(one, f"Mend it, or skip such records: {skip}")
         if isinstance(one, Document) and not one.text.strip():

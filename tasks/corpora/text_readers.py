@@ -25,6 +25,8 @@ from ...data.reading import (
 _BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
 _SHOWN = 5  # malformed lines named in a summary
 _MALFORMED = "malformed lines skipped"
+# Words for the rules of `data.reading.LEFT_OUT`.
+_WELL_FORMED = {"blank": "blank lines", "http_status": "web pages without HTTP status 200"}
 
 
 class TextPart(NamedTuple):
@@ -42,8 +44,8 @@ class LeftOut(collections.Counter[str]):
         self.first_malformed: list[str] = []
 
     def count(self, bad: Bad) -> None:
-        if bad.rule == "blank":
-            self["blank lines"] += 1  # between JSONL documents
+        if bad.rule in _WELL_FORMED:
+            self[_WELL_FORMED[bad.rule]] += 1
             return
         self[_MALFORMED] += 1
         if len(self.first_malformed) < _SHOWN:

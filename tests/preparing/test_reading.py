@@ -16,6 +16,7 @@ from datatrove.data import Document
 from pretrax.data.finding import find_files
 from pretrax.data.reading import Bad, FileRange, MalformedLine
 from pretrax.preparing.sources import documents_of_file, files, shares_of
+from pretrax.tasks.corpora.text_readers import LeftOut, read_documents
 
 TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]
 LINES = "".join(json.dumps({"id": i, "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS))
@@ -90,26 +91,40 @@ def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
         find_files(str(tmp_path))
 
 
-def test_web_archives(tmp_path):
+def write_archive(path, *statuses):
+    """Writes a WARC file of a page for each HTTP status; without one, the plain text of a page."""
     from warcio.statusandheaders import StatusAndHeaders
     from warcio.warcwriter import WARCWriter
 
-    page = "<html><body><nav>Menu</nav><article>" + "<p>A sentence of the article's text.</p>" * 4
-    for name, kind, content in (
-        ("a.warc.gz", "response", page + "</article></body></html>"),
-        ("a.wet", "conversion", "Plain text of a page."),
-    ):
-        with open(tmp_path / name, "wb") as file:
-            writer = WARCWriter(file, gzip=name.endswith(".gz"))
+    body = "<nav>Menu</nav><article>" + "<p>A sentence of the article's text.</p>" * 4
+    page = f"<html><body>{body}</article></body></html>"
+    with open(path, "wb") as file:
+        writer = WARCWriter(file, gzip=path.suffix == ".gz")
+        for status in statuses or (None,):
             headers = [("Content-Type", "text/html")]
-            http = StatusAndHeaders("200 OK", headers, protocol="HTTP/1.0")
             record = writer.create_warc_record(
                 "http://example.com/",
-                kind,
-                payload=io.BytesIO(content.encode()),
-                http_headers=http if kind == "response" else None,
+                "response" if status else "conversion",
+                payload=io.BytesIO((page if status else "Plain text of a page.").encode()),
+                http_headers=StatusAndHeaders(status, headers, "HTTP/1.0") if status else None,
             )
             writer.write_record(record)
+
+
+def test_pages_of_other_statuses_than_200_are_dropped_and_counted(tmp_path):
+    write_archive(tmp_path / "a.warc", "404 Not Found", "200 OK", "301 Moved Permanently")
+    missing, page, moved = read(tmp_path / "a.warc", "error")
+    assert missing == Bad("http://example.com/", "http_status", "got the HTTP status 404 Not Found")
+    assert "A sentence" in page.text and moved.rule == "http_status"
+    left_out = LeftOut()
+    (part,) = read_documents(str(tmp_path / "a.warc"), left_out=left_out)
+    assert part.text == page.text
+    assert left_out.describe() == "2 web pages without HTTP status 200"
+
+
+def test_web_archives(tmp_path):
+    write_archive(tmp_path / "a.warc.gz", "200 OK")
+    write_archive(tmp_path / "a.wet")
     (found,) = read(tmp_path / "a.warc.gz")
     assert "A sentence of the article's text." in found.text and "Menu" not in found.text
     assert found.id == found.metadata["url"] == "http://example.com/"
