@@ -6,7 +6,6 @@ It says whether a run's mesh suits the slice, how much memory the step takes on 
 sends between chips. No corpus is opened, and nothing is trained.
 """
 
-import dataclasses
 import inspect
 import math
 import re
@@ -81,7 +80,8 @@ def check(run: Run, topology: Topology) -> Check:
 
     Raises ValueError as `devices_of` and `planning.plan` do, and for a mesh of other devices.
     """
-    planned = plan(*_elsewhere(run, devices_of(topology)))
+    check_run(run)
+    planned = plan(run, *_elsewhere(run, devices_of(topology)))
     state, mesh = abstract_state_of(planned).shapes, planned.mesh
     groups = zip(planned.recipe.groups, planned.schedules)
     tokens = sum(
@@ -126,8 +126,8 @@ def check(run: Run, topology: Topology) -> Check:
     )
 
 
-def _elsewhere(run: Run, devices) -> tuple[Run, Corpus, Mesh]:
-    """Returns the run, a corpus without text, and the mesh of these devices."""
+def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
+    """Returns a corpus without text, and the mesh of these devices."""
     mesh = bound(run.mesh).function
     try:
         inspect.signature(mesh).bind_partial(devices=devices)
@@ -136,9 +136,7 @@ def _elsewhere(run: Run, devices) -> tuple[Run, Corpus, Mesh]:
             f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, as "
             "mesh.make_mesh does: those of a topology are not found in this process."
         ) from None
-    without_source = dataclasses.replace(run, initial_run=None)
-    check_run(without_source)
-    return without_source, _corpus_of(run), run.mesh(devices=devices)
+    return _corpus_of(run), run.mesh(devices=devices)
 
 
 def _corpus_of(run: Run) -> Corpus:

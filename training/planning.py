@@ -44,9 +44,12 @@ class Plan(NamedTuple):
 def open_corpus(run: Run) -> Corpus:
     """Opens a run's corpus, which on a first start learns its vocabulary and tokenises its text.
 
-    Raises ValueError before that for what `check_run` refuses.
+    Raises ValueError before that for what `check_run` refuses, and for a warm start from what is
+    not there.
     """
     check_run(run)
+    if run.initial_run is not None and not is_run(run.run_dir):
+        check_source(run.initial_run)
     return first_process_first(lambda: run.corpus(run.run_dir))
 
 
@@ -162,15 +165,11 @@ def abstract_batch(plan: Plan) -> dict:
 
 
 def check_run(run: Run) -> None:
-    """Raises ValueError for settings that are wrong for any corpus, objective and model, and for a
-    warm start from what is not there."""
+    """Raises ValueError for settings that are wrong for any corpus, objective and model."""
     check_fields(run, "training.Run.")
     _check_checkpoints(run)
     _check_directories_and_processes(run)
     run.optimizer(run.steps)
-    has_begun = is_run(run.run_dir)
-    if run.initial_run is not None and not has_begun:
-        check_source(run.initial_run)
 
 
 def _check_checkpoints(run: Run) -> None:

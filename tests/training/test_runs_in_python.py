@@ -134,7 +134,7 @@ def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path)
         tiny.planned(dataclasses.replace(run, optimizer=adamw_late, **unread))
 
 
-def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path):
+def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path, monkeypatch):
     corpus = planning.open_corpus(run)
     nowhere = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
     plan = planning.plan(nowhere, corpus)
@@ -152,5 +152,9 @@ def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path):
         tiny.planned(absent)
     (tmp_path / "config.gin").touch()  # a run that has begun
     tiny.planned(absent)
+    looked_at = []
+    monkeypatch.setattr(planning, "check_source", looked_at.append)
+    tiny.planned(dataclasses.replace(nowhere, initial_run="there"))
+    assert looked_at == ["there"]  # once: to open a checkpoint takes a while
     with pytest.raises(ValueError, match="z_loss must be a number of at least 0, got -1"):
         tiny.planned(dataclasses.replace(run, z_loss=-1))
