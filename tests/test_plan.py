@@ -112,6 +112,13 @@ def test_a_run_on_chips(capsys):
     assert "524,288" in said
 
 
+def test_a_chip_of_v3_is_two_devices(capsys):
+    said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v3")
+    assert "of the 16 of a core of a TPU v3" in " ".join(said.split())
+    said = run_plan(capsys, "--hours=1", "--chips=1", "--of=v3", "--mfu=0.5")
+    assert f"{3600 * 0.5 * 123e12:.3g}" in said
+
+
 def test_a_sparse_run_has_active_parameters(capsys):
     said = run_plan(capsys, "--gin_file=runs/decoder.gin", "--gin_file=models/mixtral_8x7b.gin")
     assert "46.7B parameters (12.9B active)" in said

@@ -106,7 +106,7 @@ def print_run(
     _print_columns(console, columns)
     shards = shards_of_state(fields)
     spread = f", spread over {shards} devices" if shards > 1 else ""
-    has = f" of the {chips.gib} of a {chips.kind}" if chips else ""
+    has = f" of the {chips.device_memory}" if chips else ""
     console.print(
         f"Memory of a device: {needs.state_bytes / shards / GIB:.3g} GiB{has} for parameters, "
         f"gradients and optimizer{spread}; activations come on top."

@@ -101,7 +101,7 @@ def shards_of_state(fields: Mapping[str, Any]) -> int:
 
 
 class Chips(NamedTuple):
-    """Accelerators of one kind."""
+    """Accelerators of one kind, counted as one buys them: a chip of TPU v3 is two JAX devices."""
 
     kind: str  # of `ACCELERATORS`
     number: int
@@ -109,9 +109,16 @@ class Chips(NamedTuple):
 
     @property
     def flops_per_second(self) -> float:
-        return self.number * self.utilisation * ACCELERATORS[self.kind].flops
+        one = ACCELERATORS[self.kind]
+        return self.number * self.utilisation * one.flops * one.on_chip
 
     @property
     def gib(self) -> int:
         """GiB of memory of one of them."""
-        return ACCELERATORS[self.kind].gib
+        return ACCELERATORS[self.kind].gib * ACCELERATORS[self.kind].on_chip
+
+    @property
+    def device_memory(self) -> str:
+        """The memory of a JAX device, such as "16 of a TPU v5e"."""
+        one = ACCELERATORS[self.kind]
+        return f"{one.gib} of a {f'core of a {self.kind}' if one.on_chip > 1 else self.kind}"

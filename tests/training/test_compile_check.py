@@ -81,6 +81,30 @@ def test_what_is_no_topology_is_said(text):
         read_topology(text)
 
 
+@pytest.mark.parametrize(
+    "text, near",
+    [
+        ("v5e:16x32", "v5e:16x16 and v5e:8x16"),
+        ("v6e:4x2", "v6e:2x4 and v6e:"),
+        ("v5p:1x1x1", "v5p:2x2x1 and v5p:2x2x2"),
+        ("v5p:8x4x4", "v5p:4x4x8 and v5p:"),
+        ("v5p:16x16x64", "v5p:8x12x64 and"),
+        ("2*v4:6x6x6", "v4:4x4x12 and v4:4x8x8"),
+        ("v3:1x2", "v3:2x2 and v3:4x4"),
+    ],
+)
+def test_a_slice_that_there_is_not_is_refused_with_the_nearest(text, near):
+    with pytest.raises(ValueError, match=re.escape(f"no such slice; the nearest are {near}")):
+        read_topology(text)
+
+
+def test_slices_that_there_are():
+    sizes = "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16"
+    for kind, shapes in (("v4", sizes), ("v5p", f"{sizes} 12x12x24 16x16x24"), ("v5e", "1x1 2x4")):
+        for shape in shapes.split():
+            assert str(read_topology(f"{kind}:{shape}")) == f"{kind}:{shape}"
+
+
 def test_without_the_compiler_it_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)

@@ -9,10 +9,11 @@ class Accelerator(NamedTuple):
     flops: float  # FLOP/s, dense, in bfloat16
     gib: int  # of memory
     also: tuple[str, ...] = ()  # what JAX calls it
+    on_chip: int = 1  # devices
 
 
 ACCELERATORS = {
-    "TPU v3": Accelerator(61.5e12, 16),
+    "TPU v3": Accelerator(61.5e12, 16, on_chip=2),
     "TPU v4": Accelerator(275e12, 32),
     "TPU v5e": Accelerator(197e12, 16, ("TPU v5 lite",)),
     "TPU v5p": Accelerator(459e12, 95, ("TPU v5",)),

@@ -23,6 +23,16 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
+# The slices that Google has, by chips a side (https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p
+# and v6e). Those in three dimensions beyond `_SMALL` have a multiple of four chips a side, the
+# shortest first, and as many as `_LARGEST` in all.
+_FLAT = {
+    "TPU v3": "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32",
+    "TPU v5e": "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16",
+    "TPU v6e": "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16",
+}
+_SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+_LARGEST = {"TPU v4": 4096, "TPU v5p": 6144}
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
@@ -72,12 +82,12 @@ def read_topology(text: str) -> Topology:
     (Topology(kind='TPU v5e', shape=(4, 4), slices=2), Topology(kind='NVIDIA H100', shape=(8,),
     slices=1))
 
-    Raises ValueError for what is none.
+    Raises ValueError for what is none, and for a slice that there is not, with the nearest.
     """
     kinds = [name.lower() for name in short_names()]
     match = re.fullmatch(r"(?:(\d+)\*)?(\w+):(\d+(?:x\d+)*)", text.strip())
     kind = kind_of_name(match[2]) if match and match[2].lower() in kinds else None
-    axes = 1 if kind in GPUS else 3 if kind in ("TPU v4", "TPU v5p") else 2
+    axes = 1 if kind in GPUS else 3 if kind in _LARGEST else 2
     if not match or not kind or match[3].count("x") + 1 != axes:
         raise ValueError(
             f"Got the topology {text!r}, expected one of {', '.join(kinds)} and its chips, such as "
@@ -86,7 +96,42 @@ def read_topology(text: str) -> Topology:
     topology = Topology(kind, tuple(map(int, match[3].split("x"))), int(match[1] or 1))
     if not topology.chips:
         raise ValueError(f"Got the topology {text!r}, which has no chip.")
+    if kind not in GPUS and topology.shape not in (known := _slices(kind)):
+        nearest = _nearest(topology.shape, known)
+        near = " and ".join(str(Topology(kind, one)) for one in nearest)
+        raise ValueError(
+            f"Got the topology {text!r}, and {kind} has no such slice; the nearest are {near}, and "
+            f"two slices are {Topology(kind, nearest[0], 2)}."
+        )
     return topology
+
+
+def _slices(kind: str) -> list[tuple[int, ...]]:
+    """Returns the shapes of the slices of a kind of TPU."""
+    if kind in _FLAT:
+        return [tuple(map(int, shape.split("x"))) for shape in _FLAT[kind].split()]
+    most = _LARGEST[kind]
+    cubes = (
+        (a, b, c)
+        for a in range(4, math.isqrt(most) + 1, 4)
+        for b in range(a, math.isqrt(most // a) + 1, 4)
+        for c in range(b, most // (a * b) + 1, 4)
+    )
+    return [*_SMALL, *sorted(cubes, key=math.prod)]
+
+
+def _nearest(shape: tuple[int, ...], known: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Returns the two shapes whose numbers of chips, and then whose sides, differ least.
+
+    >>> _nearest((16, 32), [(8, 16), (16, 16), (1, 1)])
+    [(16, 16), (8, 16)]
+    """
+
+    def differ(one: tuple[int, ...]) -> tuple[float, int]:
+        chips = abs(math.log(math.prod(one) / math.prod(shape)))
+        return chips, sum(abs(a - b) for a, b in zip(sorted(one), sorted(shape)))
+
+    return sorted(known, key=differ)[:2]
 
 
 def use_cpu() -> None:
