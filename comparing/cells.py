@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-
 from ..data import whole_files
+from ..data.printable import PrintableConsole
 from ..training import run_directory, trainer
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.reporting.metrics import read_metrics
@@ -126,7 +125,7 @@ def train_and_measure(cell: Cell) -> int:
     def work() -> int:
         if not cell.is_trained:
             _link_shared(cell.directory, cell.run.run_dir)
-            console = Console(width=120, highlight=False)
+            console = PrintableConsole(width=120, highlight=False)
             if not trainer.train(cell.run, console, cell.trusted).finished:
                 return STOPPED
         _measure(cell)

@@ -15,6 +15,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ..data.printable import printable
 from .attention_pictures import picture
 from .examples import NO_SPAN, AttentionPattern, Example, Pool, Slot, StackView, Token
 
@@ -150,7 +151,7 @@ def flowing(tokens: Iterable[Token]) -> Text:
 
 def in_one_line(token: Token) -> str:
     """Returns the text of a token with · for a space, ⏎ for a line break, ⇥ for a tab."""
-    return token.text.translate(str.maketrans(" \n\t", "·⏎⇥")) or "‥"
+    return printable(token.text.translate(str.maketrans(" \n\t", "·⏎⇥"))) or "‥"
 
 
 def _word(token: Token) -> Text:

@@ -4,8 +4,9 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 
-import rich.console
 import rich.progress
+
+from ..data.printable import PrintableConsole
 
 
 @contextlib.contextmanager
@@ -19,7 +20,7 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Calla
 
     `total` is how far it goes; None: not known.
     """
-    console = rich.console.Console(stderr=True)
+    console = PrintableConsole(stderr=True)
     elapsed = rich.progress.TimeElapsedColumn()
     columns = (*rich.progress.Progress.get_default_columns()[:-1], elapsed)
     with rich.progress.Progress(

@@ -138,6 +138,12 @@ def test_each_run_does_what_it_was_trained_for(run_of, said, name, arguments, an
     assert re.search(form, "\n".join(others))
 
 
+def test_a_text_sends_the_terminal_nothing(run_of, capsys):
+    predict.main([f"--run={run_of('causal')}", "Ada\x1b]0;x\x07", "b", "--max_new=1"])
+    said = capsys.readouterr().out
+    assert "Ada␛]0;x" in said and "\x1b" not in said and "\x07" not in said
+
+
 @pytest.mark.slow
 def test_several_samples_and_a_draft(run_of, said):
     sampled = said(f"--run={run_of('causal')}", "Ada", "--temperature=3", "--samples=3", "--seed=2")

@@ -62,6 +62,13 @@ def test_an_example_and_its_page(capsys, tmp_path, monkeypatch):
 FOX = "--text=The quick brown fox jumps over the lazy dog"
 
 
+def test_a_text_sends_the_terminal_nothing(capsys):
+    said = prints(capsys, BYTES, "--objective=causal_lm", "--text=a\x1b]0;x\x07b")
+    assert "a␛]0;x" in said and "\x1b" not in said and "\x07" not in said
+    error = fails(capsys, BYTES, "--objective=causal_lm", "--file=\x1b]0;x\x07")
+    assert "\x1b" not in error and "\x07" not in error
+
+
 def test_what_a_textbook_hides(capsys):
     said = prints(capsys, BYTES, FOX, "--hide=quick brown,jumps")
     assert "16 hidden" in said and "The ⟨0⟩ fox ⟨1⟩ over the lazy dog</s>" in said

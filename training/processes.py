@@ -24,6 +24,7 @@ from etils import epath
 from jax._src import distributed  # the public interface shares no address among the processes
 from jax.experimental import multihost_utils
 
+from ..data.printable import printable
 from . import run_directory
 from .settings.command_line import explanation
 from .settings.config_file import gin_text
@@ -279,7 +280,7 @@ def _start(function: Callable, *arguments) -> None:
 
 
 def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _probe_when_silent(connection: Connection) -> None:

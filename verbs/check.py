@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from ..data.printable import PrintableConsole
 from ..objectives import Objective, members_of
 from ..objectives.contract import ROWS
 from ..objectives.laws import LAWS, USUAL, broken, raised
@@ -31,7 +32,7 @@ SPECIMEN = specimen_ids(1000)
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = Console()
+    console = PrintableConsole()
     with mistakes_in_words(options.traceback):
         objective = built(options.objective, options.settings)
         count = print_laws(console, objective)

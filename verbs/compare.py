@@ -36,6 +36,7 @@ from ..comparing.workers.worker_processes import (
     start_process,
 )
 from ..data import whole_files
+from ..data.printable import PrintableConsole
 from ..training import run_directory
 from ..training.reporting.console import print_warning
 from ..training.settings.command_line import (
@@ -91,7 +92,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
 
 def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     """Runs what a comparison lacks, and writes its report. Returns whether every run succeeded."""
-    console = Console(highlight=False)  # `make_console` would take the devices, which the runs need
+    console = PrintableConsole(highlight=False)  # `make_console` would take the runs' devices
     if not console.is_terminal:
         console.width = 120
     _, *settings = given

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..data import whole_files
+from ..data.printable import PrintableConsole
 from ..models import hugging_face
 from ..models.builders import single_transformer
 from ..models.hugging_face import sentences
@@ -53,7 +54,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     jax.config.update("jax_platforms", "cpu")  # an accelerator's memory may not hold a whole model
-    console = Console(highlight=False)
+    console = PrintableConsole(highlight=False)
     with mistakes_in_words(options.traceback):
         if options.source.startswith((HF, T5X)):
             check_new(options.to)

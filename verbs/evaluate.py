@@ -26,6 +26,7 @@ from rich.table import Column, Table
 from ..comparing.yardsticks import YARDSTICKS
 from ..comparing.yardsticks.heldout_loss import evaluator
 from ..comparing.yardsticks.measuring import print_measured, yardsticks
+from ..data.printable import PrintableConsole
 from ..inference import Decoding, Options, Trained, mode_of
 from ..inference.answering.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
 from ..inference.trained import MODES
@@ -56,7 +57,7 @@ OF_ANSWERS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "ten
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = Console(highlight=False)
+    console = PrintableConsole(highlight=False)
     with mistakes_in_words(options.traceback):
         check_alone("evaluate")
         keep_compiled()

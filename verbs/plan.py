@@ -15,11 +15,10 @@ takes follows its own shapes.
 import argparse
 from collections.abc import Collection, Sequence
 
-from rich.console import Console
-
 from ..comparing.scaling.laws_of_comparisons import law_of_directory
 from ..comparing.scaling.plan_tables import print_budget, print_run, print_size
 from ..comparing.scaling.requirements import Chips, requirements
+from ..data.printable import PrintableConsole
 from ..training.devices.accelerators import kind_of_name, short_names
 from ..training.settings.command_line import (
     GinArguments,
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, gin_arguments = parse_with_gin(parser, argv)
     if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
         parser.error(mistake)
-    console = Console(highlight=False)
+    console = PrintableConsole(highlight=False)
     with mistakes_in_words(options.traceback):
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from ..data import whole_files
+from ..data.printable import PrintableConsole
 from ..inference import MODES
 from ..inference.answering.generation import draft_model
 from ..inference.reporting.answer_files import write_answers
@@ -41,7 +40,7 @@ from . import make_parser
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = Console(highlight=False)
+    console = PrintableConsole(highlight=False)
     stopped = "\nInterrupted; the same command continues with the first line without an answer."
     with mistakes_in_words(options.traceback, stopped):
         check_alone("predict")

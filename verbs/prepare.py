@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..data import whole_files
+from ..data.printable import PrintableConsole
 from ..preparing.preparation import (
     DEFAULT,
     Preparation,
@@ -60,7 +61,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     # Here: datatrove, which --help does without.
     from ..preparing import preparation_page, preparation_report, running
 
-    console = Console(highlight=False)
+    console = PrintableConsole(highlight=False)
     if not console.is_terminal:
         console.width = 120
     p, out = preparation, out_path(preparation)

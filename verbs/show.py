@@ -26,6 +26,7 @@ from rich.progress import track
 from ..constraints import name_of
 from ..data import whole_files
 from ..data.packing import resolve
+from ..data.printable import PrintableConsole
 from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
 from ..objectives.laws import check_objective, is_own
 from ..objectives.layouts import LAYOUTS
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: Sequence[str]) -> None:
     options, gin_arguments = read_command_line(argv)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     with mistakes_in_words(options.traceback):
         if options.list:
             console.print(objectives_table(console.width))

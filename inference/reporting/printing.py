@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Column, Table
 from rich.text import Text
 
+from ...data.printable import printable
 from ..answering.answers import Options, answer
 from ..answering.states import states
 from ..decoding.speculation import DraftCounts
@@ -79,7 +80,7 @@ def _print_stream(
         if text.startswith(before):  # a character may still lack some of its bytes
             new = text[len(before) :].rstrip("\N{REPLACEMENT CHARACTER}")
             shown.append(new)
-            console.file.write(new)
+            console.file.write(printable(new))
             console.file.flush()
 
     if mode == "continue":

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from ...data.printable import PrintableConsole
 from ...models.experts import active_parameters
 from ...objectives import RowGroup, members_of
 from ..compile_check import GIB, Check
@@ -33,7 +34,7 @@ def make_console() -> Console:
     nothing.
     """
     output = cast(TextIO, _Output(sys.stdout))
-    console = Console(file=output, quiet=jax.process_index() != 0, highlight=False)
+    console = PrintableConsole(file=output, quiet=jax.process_index() != 0, highlight=False)
     if not console.is_terminal:
         console.width = 120
     return console

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import jax
 
+from ...data.printable import printable
+
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
 shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
@@ -150,7 +152,7 @@ def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
         words = explanation(error)
         if traceback or words is None:
             raise
-        print(f"\nerror: {words}\n(--traceback shows where)", file=sys.stderr)
+        print(printable(f"\nerror: {words}\n(--traceback shows where)"), file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -166,7 +168,7 @@ def _warnings_in_words():
                 usual(message, category, *where)
             elif category not in said:
                 said.update({category} - {UserWarning})
-                print(f"warning: {message}", file=sys.stderr)
+                print(printable(f"warning: {message}"), file=sys.stderr)
 
         warnings.showwarning = show
         yield
