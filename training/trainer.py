@@ -34,7 +34,7 @@ from .reporting.console import (
 )
 from .reporting.metrics import MetricsWriter
 from .reporting.plots import plot_losses
-from .reporting.profiling import Steps, check_steps
+from .reporting.profiling import Steps, check_steps, untraced_words
 from .reporting.trackers import check_trackers, open_trackers
 from .reporting.wall_time import WallTime
 from .saved.checkpoints import Checkpoints, Keep
@@ -97,6 +97,8 @@ def train(
                 print_warning(console, message)
             if finished := finished_result(run, int(state.step), changed):
                 console.print(finished_words(run, finished.step), markup=False)
+                if profiled:
+                    print_warning(console, untraced_words(profiled, finished.step))
                 return finished
             console.print(resumed_words(int(state.step), changed), markup=False)
         check_steps(profiled, int(state.step), run.steps)

@@ -45,6 +45,14 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
         )
 
 
+def untraced_words(steps: Steps, taken: int) -> str:
+    """Returns what to change where a finished run, of so many steps, is asked for a trace."""
+    return (
+        f"--profile={steps.first}:{steps.last} traces nothing, since all {taken} steps are taken: "
+        f"raise --gin.STEPS, and trace steps after {taken}."
+    )
+
+
 class Profiler:
     """Traces its steps into a folder; without steps it does nothing.
 
