@@ -67,9 +67,7 @@ class Cell(NamedTuple):
     @property
     def measured(self) -> list[Measured | None]:
         """What each yardstick has measured; None of one that has not."""
-        return [
-            kept_figures.read_measured(self.run.run_dir, self.run.steps, y) for y in self.yardsticks
-        ]
+        return kept_figures.read_measured(self.run.run_dir, self.run.steps, self.yardsticks)
 
     @property
     def is_complete(self) -> bool:

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -36,8 +36,9 @@ class ComparisonProgress:
         self._tasks: dict[str, TaskID] = {}  # of cells that run, by name
         self._began = self._printed = time.monotonic()
         self._refreshed = 0.0
-        self._first = self._shares_done()
-        self._running: list[str] = []
+        self._done = {cell.name: _done(cell) for cell in cells}
+        self._first = dict(self._done)
+        self._running: list[Cell] = []
         self._started: dict[str, float] = {}  # when, by name
         self._trained: dict[str, float] = {}  # when, by name, as far as is known
         # Seconds of training and of measuring, of runs that did both since the beginning.
@@ -56,9 +57,9 @@ class ComparisonProgress:
             self._started[name] = now
             self._line(f"{name}: started")
         failures = {cell.name: cell for cell in failed}
-        ended = [name for name in self._running if name not in names]
-        self._running = names
-        for name in ended:
+        ended = [cell for cell in self._running if cell.name not in names]
+        self._running = list(running)
+        for name in [cell.name for cell in ended]:
             if name in self._tasks:
                 self._bars.remove_task(self._tasks.pop(name))
             if name in failures:
@@ -66,15 +67,17 @@ class ComparisonProgress:
                 self._console.print(f"[bold red]failed[/] {escape(words)}")
             else:
                 self._line(f"{name}: done")
-                if name in self._trained and self._first[name] == (0.0, 0.0):
+                if name in self._trained and self._first[name] == (0, 0.0):
                     self._seconds[0] += self._trained[name] - self._started[name]
                     self._seconds[1] += now - self._trained[name]
         if now - self._refreshed >= REFRESH or ended:
             self._refreshed = now
+            # The others wait, or have ended: their files are as they were.
+            self._done |= {cell.name: _done(cell) for cell in (*running, *ended)}
             self._refresh(running, set(failures), now)
 
     def _refresh(self, running: Sequence[Cell], failed: set[str], now: float) -> None:
-        share, before = self._share(self._shares_done(), failed), self._share(self._first, set())
+        share, before = self._share(self._done, failed), self._share(self._first, set())
         done = self._complete + len(self._started) - len(running) - len(failed)
         words = f"{done}/{self._complete + len(self._cells)} runs"
         if failed:
@@ -84,7 +87,7 @@ class ComparisonProgress:
             words += f", {_duration(left)} left"
         self._bars.update(self._total, completed=share, figures=words)
         for cell in running:
-            name, step, steps = cell.name, cell.last_step, cell.run.steps
+            name, step, steps = cell.name, self._done[cell.name][0], cell.run.steps
             if step >= steps:
                 self._trained.setdefault(name, now)
             if name not in self._tasks:
@@ -95,26 +98,24 @@ class ComparisonProgress:
             self._printed = now
             self._line(words)
 
-    def _shares_done(self) -> dict[str, tuple[float, float]]:
-        """Returns the shares of each run's steps and of its yardsticks that are done."""
-        measured = {c.name: [one is not None for one in c.measured] for c in self._cells}
-        return {
-            c.name: (min(c.last_step / c.run.steps, 1.0), statistics.fmean(measured[c.name]))
-            for c in self._cells
-        }
-
-    def _share(self, done: dict[str, tuple[float, float]], failed: set[str]) -> float:
+    def _share(self, done: Mapping[str, tuple[int, float]], failed: set[str]) -> float:
         """Returns the share of all FLOPs that is done; a run that failed has none left."""
         measuring = self._seconds[1] / sum(self._seconds) if all(self._seconds) else MEASURING
-        of_cells = [(1.0, 1.0) if c.name in failed else done[c.name] for c in self._cells]
-        shares = [
-            (1 - measuring) * trained + measuring * measured for trained, measured in of_cells
-        ]
+        shares = []
+        for cell in self._cells:
+            steps = cell.run.steps
+            step, measured = (steps, 1.0) if cell.name in failed else done[cell.name]
+            shares.append((1 - measuring) * min(step / steps, 1.0) + measuring * measured)
         return statistics.fmean(shares, [cell.facts.flops for cell in self._cells])
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:
             self._console.print(text, markup=False)
+
+
+def _done(cell: Cell) -> tuple[int, float]:
+    """Returns the steps that a run has logged, and the share of its yardsticks that is done."""
+    return cell.last_step, statistics.fmean(one is not None for one in cell.measured)
 
 
 def _duration(seconds: float) -> str:

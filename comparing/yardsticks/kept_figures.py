@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,14 +86,17 @@ def _checked(name: str, figures: Any) -> list[Figure]:
     ]
 
 
-def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measured | None:
-    """Returns what a yardstick, as it is now, measured of a checkpoint last; None where it has not.
+def read_measured(
+    run_dir: str, step: int | None, yardsticks: Iterable[Callable]
+) -> list[Measured | None]:
+    """Returns what each yardstick, as it is now, measured of a checkpoint last; None of one that
+    has not.
 
     Raises ValueError, naming the file and the line, where it is damaged.
     """
-    wanted = _line(step, yardstick).items()
-    kept = [measured for line, measured in _kept(run_dir) if wanted <= line.items()]
-    return kept[-1] if kept else None
+    kept = _kept(run_dir)[::-1]
+    lines = (_line(step, yardstick).items() for yardstick in yardsticks)
+    return [next((one for line, one in kept if wanted <= line.items()), None) for wanted in lines]
 
 
 def write_measured(run_dir: str, step: int | None, yardstick: Callable, measured: Measured) -> None:

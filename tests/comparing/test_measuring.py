@@ -100,13 +100,19 @@ def test_what_reports_would_mistake_is_refused(returned, said):
         kept_figures.measure(named_sized(returned), None)
 
 
+def last_of(run_dir, step, yardstick):
+    """What one yardstick measured last."""
+    (measured,) = read_measured(run_dir, step, [yardstick])
+    return measured
+
+
 def test_values_of_arrays_are_kept_as_numbers(tmp_path):
     of_array = Figure("sized", np.float32(0.5), "x", LOWER, baseline=np.float32(2.0))
     part = of_array._replace(name="sized/part", baseline=math.nan)
     figure, part = kept_figures.measure(named_sized([of_array, part]), None)
     assert json.dumps(figure.baseline) == "2.0" and part.baseline is None
     write_measured(str(tmp_path), 3, sized, Measured((figure,), ""))
-    assert read_measured(str(tmp_path), 3, sized).figures[0].value == 0.5
+    assert last_of(str(tmp_path), 3, sized).figures[0].value == 0.5
 
 
 def test_the_latest_figures_of_a_step_count(tmp_path):
@@ -114,16 +120,16 @@ def test_the_latest_figures_of_a_step_count(tmp_path):
     for step, value in ((3, 1.0), (3, 2.0), (4, float("nan"))):
         figure = Figure("sized", value, "layers", LOWER)
         write_measured(run, step, yardstick, Measured((figure,), ""))
-    assert read_measured(run, 3, yardstick).figures[0].value == 2.0
-    assert math.isnan(read_measured(run, 4, yardstick).figures[0].value)
-    assert read_measured(run, 5, yardstick) is read_measured(run, 3, sized) is None
+    assert last_of(run, 3, yardstick).figures[0].value == 2.0
+    assert math.isnan(last_of(run, 4, yardstick).figures[0].value)
+    assert last_of(run, 5, yardstick) is last_of(run, 3, sized) is None
 
 
 def test_a_yardstick_whose_code_has_changed_is_measured_again(tmp_path, monkeypatch):
     write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
-    assert read_measured(str(tmp_path), 3, sized).refusal
+    assert last_of(str(tmp_path), 3, sized).refusal
     monkeypatch.setattr(kept_figures, "checksum_of_code", lambda module: "another")
-    assert read_measured(str(tmp_path), 3, sized) is None
+    assert last_of(str(tmp_path), 3, sized) is None
 
 
 def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch, tmp_path):

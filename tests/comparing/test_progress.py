@@ -11,7 +11,7 @@ from tests.comparing import small
 
 def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
     """Runs of 40 seconds that are measured for 60, which no guess knows."""
-    clock = SimpleNamespace(now=0.0)
+    clock, looks = SimpleNamespace(now=0.0), {}
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
 
     class Cell:
@@ -25,6 +25,7 @@ def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
 
         @property
         def measured(self):
+            looks[self.name] = looks.get(self.name, 0) + 1
             return [clock.now - self.start >= 50 + 10 * k or None for k in range(6)]
 
     cells = [Cell(seed) for seed in range(3)]  # one after another
@@ -35,3 +36,5 @@ def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
     left = [line for line in output.getvalue().splitlines() if line.startswith("1/3")]
     # After 120 seconds 180 are left; the guess of 30% for measuring would have it at 147.
     assert left == ["1/3 runs, 3 min left", "1/3 runs, 2 min left"]
+    # Before all, every 5 of its 100 seconds, and at its end: those that wait are left alone.
+    assert looks == {"a, seed 0": 21, "a, seed 1": 22, "a, seed 2": 22}

@@ -75,7 +75,7 @@ def test_figures_of_another_kind_name_their_file(tmp_path, content):
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation/yardsticks.jsonl").write_text(content)
     with pytest.raises(ValueError, match=r"yardsticks\.jsonl is damaged \(line 1: "):
-        kept_figures.read_measured(str(tmp_path), 3, json.dumps)
+        kept_figures.read_measured(str(tmp_path), 3, [])
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])
