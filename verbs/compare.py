@@ -100,6 +100,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     if options.slurm:
         check_budgets(comparison)
     directory, paths = comparison.directory, given.search_paths
+    cores, *_ = cores_of_workers(None if options.slurm else options.workers)
     known = facts_of(comparison)
     runs = runs_with(known, comparison, paths)
     with whole_files.locked(Path(directory) / LOCK, f"{directory} is compared"):
@@ -110,7 +111,6 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         console.print(f"[bold]{escape(comparison.question)}[/]")
         if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):
             print_warning(console, ONE_SEED)
-        cores, *_ = cores_of_workers(None if options.slurm else options.workers)
         facts = planned(console, comparison, paths, cores)
         print_facts(console, facts)
         cells = cells_of(comparison, runs_with(facts, comparison, paths), facts, given.trusted)

@@ -168,6 +168,13 @@ def test_other_changes_are_refused_by_name(own, line, expected, capsys):
     assert "holds runs of the variant" in said and expected in said
 
 
+def test_too_many_workers_are_refused_before_anything_is_written(tmp_path, capsys):
+    file = small.write(tmp_path)
+    assert small.compare_here(file, "--workers=4096") == 2
+    assert "--workers=4096 are more than the" in capsys.readouterr().err
+    assert not (tmp_path / "compared").exists()
+
+
 def test_two_commands_in_one_directory(own, capsys):
     file, started = own
     lock = pathlib.Path(file).parent / "compared" / ".lock"
