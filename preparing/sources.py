@@ -26,6 +26,8 @@ from ..data.reading import (
     malformed,
     records,
 )
+from ..data.whole_files import checksum
+from ..training.settings.user_modules import import_module
 from .blocks import Dropped, Source
 from .repositories import documents, repositories_in
 
@@ -182,14 +184,17 @@ def seqio_task(
 
     Args:
       name: of the task, one of yours or of `tasks.seqio.tfds_tasks`.
-      module: a module, or a file, that registers the task.
+      module: a module, or a file, that registers the task. A change of it is a change of the
+        text; changes of modules that it imports, and of the task's data, are not noticed.
       data_dir: where TensorFlow Datasets lie; None: ~/tensorflow_datasets.
 
     Raises ValueError for a mixture, and what the task does not have.
     """
     from ..tasks.seqio.seqio_texts import TaskTexts
 
-    return _of_tensorflow(TaskTexts(name, split, feature, module, data_dir))
+    source = _of_tensorflow(TaskTexts(name, split, feature, module, data_dir))
+    file = import_module(module).__file__ if module else None
+    return source._replace(version=[*source.version, checksum(file)]) if file else source
 
 
 def tensorflow_dataset(

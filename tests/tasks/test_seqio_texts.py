@@ -41,6 +41,15 @@ def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):
     assert [document.id.rpartition("/")[2] for document in documents] == ["0", "1", "3"]
 
 
+def test_a_changed_module_is_another_source(tmp_path):
+    register("texts_of_a_module", seqio.preprocessors.tokenize)
+    module, versions = tmp_path / "mine.py", []
+    for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
+        module.write_text(text)
+        versions.append(seqio_task(name="texts_of_a_module", module=str(module)).version)
+    assert versions[0] == versions[1] != versions[2]
+
+
 def test_what_a_task_does_not_have():
     without = functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False)
     register("texts_without_tokens", without)
