@@ -62,12 +62,26 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with naming(path), os.fdopen(handle, "wb") as file:
             file.write(content)
         os.chmod(temporary, 0o644)  # mkstemp's is private
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Has an OSError that names no file, as that of a full disk does not, name this one.
+
+    with naming("exported"): ...    # [Errno 28] No space left on device: 'exported'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
         raise
 
 

@@ -324,6 +324,18 @@ def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
 
 
+def test_a_full_disk_is_named(tmp_path, capsys, monkeypatch):
+    source, _ = written(tmp_path / "hf", llama())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")  # as a file's write does, without its name
+
+    monkeypatch.setattr(convert.hugging_face.files, "_write_tensors", full)
+    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert f"No space left on device: '{tmp_path}/again'" in said
+
+
 def run_with(tmp_path, tokenizer):
     """A run directory as one leaves it that read text with this tokenizer."""
     source, _ = written(tmp_path / "hf", llama(1024))

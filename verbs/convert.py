@@ -174,7 +174,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
     if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
-    with console.status(f"Writing {target}"):
+    with console.status(f"Writing {target}"), whole_files.naming(target):
         # First, for it may refuse the model.
         family = hugging_face.write_model(
             target, config, params, family=family, dtype=dtype, extra=extra

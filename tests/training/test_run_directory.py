@@ -49,6 +49,18 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["config.gin"]
 
 
+def test_a_full_disk_names_the_file(tmp_path):
+    resource = pytest.importorskip("resource")
+    _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))  # stands in for a full disk
+        with pytest.raises(OSError) as full:
+            write_bytes(tmp_path / "a.json", bytes(2 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert full.value.filename == str(tmp_path / "a.json") and not os.listdir(tmp_path)
+
+
 def test_a_file_is_held_by_one_process(tmp_path):
     path = tmp_path / "folder" / ".lock"
     with locked(path, "It is trained"):
