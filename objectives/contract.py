@@ -116,7 +116,8 @@ class Labels:
 class Term:
     """One term of a loss, or a metric, as sums, so that accumulation and sharding change nothing.
 
-    The total is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`.
+    The total is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`: the mean,
+    whatever the size of the weights. Where all of them are 0, the sums must be 0, as the term is.
 
     A term's baseline is that of its labels; without labels it is the term for constant outputs
     (hidden states of 0, heads that give 1).

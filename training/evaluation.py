@@ -125,7 +125,7 @@ class Evaluator:
             member = self._members[number]
             figures = self._sum(member.figures(params, batch) for batch in member.batches)
             for term, sums in figures.items():
-                weight = max(float(sums.weight), 1.0)
+                weight = float(sums.weight) or 1.0
                 if sums.tally is None:
                     baseline = float(sums.constant)
                 else:

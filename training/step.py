@@ -276,7 +276,9 @@ def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
 
 
 def _total(weights_by_member):
-    return jnp.maximum(jnp.sum(weights_by_member), 1.0)
+    """Returns the sum of a term's weights, and 1 for 0, where its sums are 0 as well."""
+    total = jnp.sum(weights_by_member)
+    return jnp.where(total > 0, total, 1.0)
 
 
 def by_member(recipe: Recipe, batch, values_B):

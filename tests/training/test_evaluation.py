@@ -12,6 +12,7 @@ from pretrax import models
 from pretrax.data.corpus import Piece
 from pretrax.data.packing import PackedRow, stacked
 from pretrax.objectives import (
+    Term,
     batched,
     causal_lm,
     contrastive,
@@ -163,6 +164,19 @@ def test_the_loss_is_that_of_the_model_on_those_rows():
         nothing = jax.tree.map(lambda x: 0 * x, params)
     for score in usual()(nothing):
         assert score.loss == pytest.approx(np.log(128), rel=1e-5)
+
+
+def test_a_term_of_small_weights_is_their_mean_too():
+    one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
+
+    def loss(outputs, batch):
+        (term,) = one.recipe.objective.loss(outputs, batch).values()
+        return {"mine": Term(1e-4 * term.sums, 1e-4 * term.weights)}
+
+    recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
+    nothing = jax.tree.map(lambda x: 0 * x, run()[2])
+    (score,) = evaluator(one=one._replace(recipe=recipe))(nothing)
+    assert score.loss == score.baseline == pytest.approx(np.log(128), rel=1e-5)
 
 
 IDS = tiny.IDS._replace(sentinels=(), cls=110, mask=111, sep=112)

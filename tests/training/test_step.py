@@ -444,6 +444,23 @@ def test_noise_differs_between_rows_groups_steps_and_seeds():
     assert (inputs[places] != np.asarray(second["encoder_input_tokens"])[places]).any()
 
 
+@pytest.mark.parametrize("share, expected", [(1e-4, 1.0), (0.0, 0.0)])
+def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
+    one = tiny.plan(tiny.decoder(), causal_lm(IDS), {"decoder": 24}, data_shards=16)
+    batch, params = batch_of(one)
+
+    def loss_of(share):
+        def loss(outputs, batch):
+            (term,) = one.recipe.objective.loss(outputs, batch).values()
+            return {"mine": objectives.Term(share * term.sums, share * term.weights)}
+
+        recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
+        weights = term_weights(recipe, params, [batch])
+        return gradients(recipe, params, [batch], weights, 0, jax.random.key(0))[0]
+
+    np.testing.assert_allclose(loss_of(share), expected * loss_of(1.0), rtol=1e-5)
+
+
 def test_metrics_are_what_they_say():
     """Loss by member, z-loss and useful share, recomputed row by row with NumPy."""
     name, mesh = "encoder_decoder_ul2_two_groups", tiny.mesh_of(1)
