@@ -20,6 +20,7 @@ from jax import lax
 # still fit an int32.
 MAX_DENOMINATOR = 1000
 MAX_LENGTH = 2**31 // (2 * MAX_DENOMINATOR)
+MAX_DOCUMENTS = 2**16 - 1  # of a row: their numbers are 16 bits of those by which tokens are chosen
 
 
 def ratio(value: float | Fraction, name: str) -> Fraction:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arithmetic import MAX_DOCUMENTS, MAX_LENGTH
 from .contract import Array, Objective, Row, check_classes, check_parts, column_of, members_of
 
 
@@ -20,15 +21,20 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
     Rows 2k and 2k+1 are partners, so a batch has an even number of rows; no row depends on any
     other, so sharding the batch adds no communication.
 
-    Raises ValueError for a `corrupt` that takes other arguments, or more sentinels than there are;
-    when it is called or traced, for an odd number of rows, a missing column, or rows of more tokens
-    than any member has slots for; when it is called with arrays that are not traced, also for rows
-    whose values are not those of `Row`, or whose documents need more slots (`packed_lengths`).
+    Raises ValueError for a `corrupt` that takes other arguments, more than 65,535 documents, or
+    more sentinels than there are; when it is called or traced, for an odd number of rows, a missing
+    column, or rows of more tokens than any member has slots for, or than 32 bits count; when it is
+    called with arrays that are not traced, also for rows whose values are not those of `Row`, or
+    whose documents need more slots (`packed_lengths`).
 
     Inside of `jit` a number of no member gives another member's features, and documents beyond
     `max_documents`, or the slots, are left out: call it once outside on rows like those to come.
     """
     _check_arguments(objective.corrupt)
+    if not 1 <= max_documents <= MAX_DOCUMENTS:
+        raise ValueError(
+            f"Got max_documents={max_documents}, expected 1 … {MAX_DOCUMENTS:,}: cut longer rows."
+        )
     if objective.sentinels is not None:
         check_sentinels("Rows", lengths, objective.sentinels)
 
@@ -72,6 +78,11 @@ def _check_rows(
     B, L = rows_B.tokens.shape
     if B % 2:
         raise ValueError(f"Rows come in pairs, got a batch of {B}: use an even number of rows.")
+    if L >= MAX_LENGTH:
+        raise ValueError(
+            f"Got rows of {L:,} tokens, expected fewer than {MAX_LENGTH:,}, beyond which counts "
+            "of tokens would exceed 32 bits: cut them."
+        )
     column = column_of(objective)
     if column and getattr(rows_B, column) is None:
         raise ValueError(f"The objective reads {column}, which these rows have not.")

@@ -93,9 +93,17 @@ def _span_laws(span_lengths: Sequence[float]):
             "span_lengths must be the probabilities of spans of 1, 2, … tokens, which sum to 1, "
             f"got {span_lengths}: use `geometric_lengths()` or `inverse_lengths()`."
         )
+    if p.size > _LONGEST_SPAN:
+        raise ValueError(
+            f"Got {p.size:,} probabilities as span_lengths, expected at most {_LONGEST_SPAN}, the "
+            "longest span: lower `longest`."
+        )
     at_least = np.cumsum(p[::-1])[::-1]  # a randomly cut cell has at least one token left
     laws = np.cumsum([p / p.sum(), at_least / at_least.sum()], axis=1)
     return np.round(laws * 2**24).astype(np.int32)
+
+
+_LONGEST_SPAN = 256  # tokens: in the longest rows, sums of lengths that are drawn stay exact
 
 
 def quota(n, selection: Selection, xp=jnp):

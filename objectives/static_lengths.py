@@ -9,10 +9,10 @@ import bisect
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
-from annotated_types import MinLen
+from annotated_types import Interval, MinLen
 
 from ..constraints import Count, checked
-from .arithmetic import MAX_LENGTH
+from .arithmetic import MAX_DOCUMENTS, MAX_LENGTH
 from .contract import Member, Objective, members_of
 from .corrupted_batches import check_sentinels, lengths_of_documents
 from .features import PER_DOCUMENT
@@ -92,7 +92,7 @@ def plan(
     layout: Layout,
     ids: TokenIds,
     shapes: Annotated[Sequence[Mapping[str, Count]], MinLen(1)],
-    max_documents: Count = 1,
+    max_documents: Annotated[int, Interval(ge=1, le=MAX_DOCUMENTS)] = 1,
 ) -> tuple[RowGroup, ...]:
     """Assigns every member of a mixture to the smallest of the given shapes that suits it.
 

@@ -300,6 +300,7 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
         ({"span_lengths": ()}, "span_lengths"),
         ({"span_lengths": (1.5, -0.5)}, "span_lengths"),
         ({"span_lengths": 3}, "span_lengths"),
+        ({"span_lengths": geometric_lengths(longest=257)}, "Got 257 probabilities .* at most 256"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -9,6 +9,7 @@ import pytest
 from pretrax.objectives import (
     Row,
     batched,
+    causal_lm,
     corruptor,
     packed_lengths,
     prefix_lm,
@@ -18,6 +19,7 @@ from pretrax.objectives import (
     turns,
     ul2,
 )
+from pretrax.objectives.arithmetic import MAX_LENGTH
 from pretrax.objectives.mixtures import mixture
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, features_of, text_row
@@ -140,3 +142,14 @@ def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
     short = text_to_text(IDS)
     with pytest.raises(ValueError, match="reads parts, which these rows have not"):
         jax.eval_shape(batched(short, short.lengths(L)), keys, two)
+
+
+def test_rows_that_are_too_long_or_have_too_many_documents_are_refused():
+    objective = causal_lm(IDS)
+    with pytest.raises(ValueError, match="Got max_documents=65536, expected 1 … 65,535"):
+        batched(objective, objective.lengths(L), 2**16)
+    tokens = jax.ShapeDtypeStruct((2, MAX_LENGTH), np.int32)
+    rows = Row(tokens, tokens, jax.ShapeDtypeStruct((2,), np.int32))
+    corrupt = batched(objective, objective.lengths(MAX_LENGTH))
+    with pytest.raises(ValueError, match="Got rows of 1,073,741 tokens, expected fewer"):
+        jax.eval_shape(corrupt, jax.eval_shape(lambda: jax.random.split(jax.random.key(0))), rows)

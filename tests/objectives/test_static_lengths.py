@@ -192,9 +192,11 @@ def test_a_stack_of_no_whole_length_is_refused():
             plan(causal_lm(IDS), DECODER, IDS, [{"decoder": wrong}])
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 2.0, "2"])
-def test_max_documents_below_one_is_refused(wrong):
-    with pytest.raises(ValueError, match=f"max_documents must .* at least 1, got {wrong!r}"):
+@pytest.mark.parametrize("wrong", [0, -1, 2.0, "2", 65_536])
+def test_max_documents_that_no_row_holds_is_refused(wrong):
+    with pytest.raises(
+        ValueError, match=f"max_documents must .* at least 1 and at most 65,535, got {wrong!r}"
+    ):
         plan(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}], wrong)
 
 
