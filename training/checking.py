@@ -13,6 +13,7 @@ import numpy as np
 from ..data.packing import PackedRow, stacked
 from ..objectives import RowGroup
 from ..objectives.laws import check_objective, check_shapes, is_own, text_row
+from .router_terms import router_terms
 from .step import Recipe, arranged
 
 PROBES = 8  # slots of a stack whose inputs are changed
@@ -53,14 +54,16 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
 
 
 def check_terms(recipe: Recipe, batch: dict) -> None:
-    """Raises ValueError where the model's outputs and the loss do not match; nothing is run."""
+    """Raises ValueError where the model's outputs and the loss do not match, or the loss has a term
+    of a name that the model's routers have; nothing is run."""
 
     def terms(batch):
         params = nn.unbox(recipe.model.init(jax.random.key(0), batch))
         outputs = recipe.model.apply(params, batch)
-        return outputs.hidden["top"], recipe.objective.loss(outputs, batch)
+        of_routers = router_terms(outputs.routing, batch, 0.0, 0.0)
+        return outputs.hidden["top"], recipe.objective.loss(outputs, batch), of_routers
 
-    top, losses = jax.eval_shape(terms, batch)
+    top, losses, of_routers = jax.eval_shape(terms, batch)
     stack = _predicting_stack(batch)
     rows, slots = batch[f"{stack}_segment_ids"].shape
     if top.shape[:2] != (rows, slots):
@@ -69,6 +72,11 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
             f"[{rows}, {slots}, …]: one state for each slot of the {stack}."
         )
     check_shapes(losses, rows)
+    for name in losses.keys() & of_routers.keys():
+        raise ValueError(
+            f"The objective's loss has a term {name!r}, and so have the routers of the model's "
+            "experts, which would replace it: give the objective's another name."
+        )
 
 
 def _predicting_stack(batch: dict) -> str:

@@ -84,6 +84,17 @@ def test_a_loss_of_another_shape_is_refused():
         setup(tiny.decoder(), objective)
 
 
+def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
+    def loss(outputs, batch):
+        (term,) = causal_lm(tiny.IDS).loss(outputs, batch).values()
+        return {"load_balance": term}
+
+    objective = causal_lm(tiny.IDS)._replace(loss=loss)
+    setup(tiny.decoder(), objective)
+    with pytest.raises(ValueError, match="a term 'load_balance', and so have the routers"):
+        setup(tiny.decoder(num_experts=2), objective)
+
+
 def test_an_objective_of_ones_own_is_checked():
     def corrupt(*row):
         return causal_lm(tiny.IDS).corrupt(*row) | {"target": row[1].tokens}
