@@ -69,7 +69,7 @@ class Config:
     num_experts: SizeOrZero = 0  # N, MLPs of width mlp_dim, in place of a layer's one; 0: none
     experts_per_token: Size = 2  # K, of the N, that process each token
     # A token's K weights sum to 1, as in Mixtral. False with K = 1, as in Switch: a weight that is
-    # always 1 gives the router no gradient of the loss.
+    # always 1 gives the router no gradient of the loss, so a run from the start refuses it.
     normalize_expert_weights: bool = True
     sparse_every: Size = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 

@@ -93,6 +93,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
         ) from None
     if trains:
         _check_attention(model, mesh)
+        _check_router(model, run)
     _check_experts(model, mesh)
     losses = run.z_loss, run.load_balance_loss, run.router_z_loss
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, *losses)
@@ -259,6 +260,20 @@ def _check_experts(model: Model, mesh: Mesh) -> None:
             f"Got a model of {experts} experts on a mesh that spreads them over {devices} devices, "
             "expected a multiple: lower --gin.mesh.make_mesh.expert and raise fsdp, or change the "
             "model's num_experts."
+        )
+
+
+def _check_router(model: Model, run: Run) -> None:
+    c = model.config
+    if c is None or not c.num_experts or run.initial_run is not None:
+        return
+    if c.experts_per_token == 1 and c.normalize_expert_weights:
+        raise ValueError(
+            "Got a model with experts_per_token=1 and normalize_expert_weights=True to be trained "
+            "from the start: the one weight of a token is always 1, so that its router has no "
+            "gradient of the loss. Give the model normalize_expert_weights=False, as Switch "
+            "Transformers have, or 2 experts_per_token. A trained router is accepted "
+            "(training.Run.initial_run)."
         )
 
 

@@ -101,6 +101,18 @@ def test_experts_that_a_mesh_does_not_divide_are_refused():
         plan_of(make_mesh(data=1, expert=8))
 
 
+def test_one_expert_a_token_needs_weights_that_train_its_router():
+    one_each = SPARSE | dict(experts_per_token=1)
+    with pytest.raises(ValueError, match="no gradient of the loss.*normalize_expert_weights=False"):
+        plan_of(model=tiny.decoder(**one_each))
+    plan_of(model=tiny.decoder(**one_each, normalize_expert_weights=False))
+
+
+def test_one_expert_a_token_may_be_trained_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrax.training.planning.check_source", lambda run: None)
+    plan_of(model=tiny.decoder(**SPARSE, experts_per_token=1), initial_run=str(tmp_path))
+
+
 def gradients_of(one, params, batch):
     recipe = one.recipe
     weights = term_weights(recipe, params, [batch])
