@@ -126,6 +126,15 @@ def test_nt_xent_selects_among_all_other_views():
     np.testing.assert_allclose(got, naive_nt_xent(left, right, 3.0, hard), rtol=1e-5)
 
 
+@pytest.mark.parametrize("loss", [info_nce, nt_xent])
+def test_similarities_and_their_gradients_are_products_in_float32(loss):
+    """A TPU and a GPU would round them for their products."""
+    texts, live = jnp.ones((6, 8)), jnp.ones(6, bool)
+    lowered = jax.jit(jax.grad(lambda e: loss(e, e, 20.0, live, live).sum())).lower(texts).as_text()
+    products = [line for line in lowered.splitlines() if "dot_general" in line]
+    assert products and all(line.count("HIGHEST") == 2 for line in products)
+
+
 def test_the_objective_has_the_loss_that_is_named():
     rng = np.random.default_rng(2)
     embeddings = jnp.array(rng.normal(size=(3, 4, 5)), jnp.float32)
