@@ -27,10 +27,12 @@ from .prompt_forms import PromptForm
 from .random_order import random_order
 from .span_lengths import MeanOfPoisson, infilling_counts, mean_fits, poisson_lengths, poisson_table
 from .splicing import (
+    alternated,
     documents,
     frame_of,
     framed,
     joined,
+    kept,
     of_document,
     piece,
     sentence_ends,
@@ -282,8 +284,8 @@ def _tell_hidden(hiding: _Hiding, marked, key, text: Text, count: int) -> Text:
     hidden, opens, number = _iid_pieces(hiding, key, text, count)
     last = text.segments != jnp.append(text.segments[1:], 0)  # of its document
     text_follows = last & ~hidden & hiding.whole_runs
-    tokens = _alternate(_from_table(hiding.stand_ins, key, number), text.tokens)
-    keep = _alternate((opens | text_follows) & marked, hidden)
+    tokens = alternated(_from_table(hiding.stand_ins, key, number), text.tokens)
+    keep = alternated((opens | text_follows) & marked, hidden)
     return _compact(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
 
 
@@ -468,19 +470,9 @@ def _continues(hidden_N, text: Text, document):
     return jnp.roll(hidden_N, 1) & (_position(text, document) > 0)
 
 
-def _alternate(a_N, b_N):
-    """a0 b0 a1 b1 …"""
-    return jnp.stack([a_N, b_N], 1).reshape(-1)
-
-
 def _compact(tokens_M, segments_M, keep_M, size: int) -> Text:
     """Returns the kept tokens of documents, one after another."""
-    keep_M &= segments_M > 0
-    slot = jnp.where(keep_M, running_sum(keep_M) - 1, size)
-    source = jnp.arange(tokens_M.size, dtype=jnp.int32)
-    origin = jnp.zeros(size, jnp.int32).at[slot].set(source, mode="drop")
-    live = jnp.arange(size) < jnp.sum(keep_M)
-    return Text(*(jnp.where(live, x[origin], 0) for x in (tokens_M, segments_M)))
+    return Text(*kept((tokens_M, segments_M), keep_M & (segments_M > 0), size))
 
 
 def _order(bits_N, text: Text, count: int):

@@ -236,6 +236,24 @@ def with_specials(tokens_L, *specials):
     return jnp.concatenate(parts), tuple(begins)
 
 
+def alternated(a_N, b_N):
+    """Returns a0 b0 a1 b1 …"""
+    return jnp.stack([a_N, b_N], 1).reshape(-1)
+
+
+def kept(columns, keep_M, size: int):
+    """Returns the marked entries of each column [M], one after another in `size` slots, then 0.
+
+    >>> kept([jnp.array([7, 8, 9])], jnp.array([True, False, True]), 4)
+    [Array([7, 9, 0, 0], dtype=int32)]
+    """
+    slot = jnp.where(keep_M, running_sum(keep_M) - 1, size)
+    source = jnp.arange(keep_M.size, dtype=jnp.int32)
+    origin = jnp.zeros(size, jnp.int32).at[slot].set(source, mode="drop")
+    live = jnp.arange(size) < jnp.sum(keep_M)
+    return [jnp.where(live, x[origin], 0) for x in columns]
+
+
 def _column_sums(x_PN):
     """Returns i32[N]: the sums over the first axis of integers or bools.
 

@@ -22,16 +22,7 @@ from .features import input_sequence, labels_in_place, pool_columns, target_sequ
 from .language_modeling import divided
 from .losses import at_slots, class_terms, pool_class_terms, predictions, token_loss
 from .prompt_forms import PromptForm
-from .splicing import (
-    documents,
-    frame_of,
-    framed,
-    interleaved,
-    part_of,
-    pieces,
-    splice,
-    with_specials,
-)
+from .splicing import alternated, documents, frame_of, framed, kept, part_of
 from .token_ids import TokenIds
 
 THOUSANDTHS = 1000  # a number's label is in thousandths
@@ -106,10 +97,9 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
     {'targets': 512}
     """
     sep = ids.special("sep")
-    turns = jnp.arange(max_turns, dtype=jnp.int32)
     return Objective(
         lengths=lambda n: {"targets": n + min(n, max_turns)},
-        corrupt=Partial(_take_turns, jnp.int32(sep), jnp.int32(ids.eos), turns),
+        corrupt=Partial(_take_turns, jnp.int32(sep), jnp.int32(ids.eos), jnp.int32(max_turns)),
         loss=token_loss,
         prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
         rows="parts",
@@ -117,20 +107,26 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
     )
 
 
-def _take_turns(sep, eos, turns, key, row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
-    source, (sep_at, eos_at) = with_specials(row.tokens, sep, eos)
-    each = [part_of(row, document, number) for number in range(turns.size)]
-    parts = pieces(*(jnp.stack(x, 1) for x in zip(*each)))
-    is_answer = (turns % 2 == 1)[None]
-    markers = pieces(jnp.where(is_answer, eos_at, sep_at), parts.length > 0)
-    written = interleaved(parts, markers)
-    origin, segments = splice(jnp.arange(source.size), written, lengths["targets"])
-    # Tokens of answers count, and so does the end of an answer.
-    counts = jnp.concatenate([row.parts % 2 == 1, jnp.array([False, True])])
-    live = segments > 0
-    features = target_sequence((jnp.where(live, source[origin], 0), segments))
-    return features | {"targets_weights": (live & counts[origin]).astype(jnp.int32)}
+def _take_turns(sep, eos, max_turns, key, row, partner, lengths, max_documents):
+    """Writes the tokens of a row in order, each turn's last one with a marker after it.
+
+    Pieces, as of `splice`, would be documents times turns: with 16 of each, 50 times the time.
+    """
+    segments, parts = row.segments, row.parts
+    taken = (segments > 0) & (segments <= max_documents) & (parts < max_turns)
+    ends = taken & ((_next(parts) != parts) | (_next(segments) != segments))
+    is_answer = parts % 2 == 1  # of which the tokens count, and their end
+    columns = (
+        alternated(row.tokens, jnp.where(is_answer, eos, sep)),
+        alternated(segments, segments),
+        alternated(is_answer, is_answer).astype(jnp.int32),
+    )
+    *text, weights = kept(columns, alternated(taken, ends), lengths["targets"])
+    return target_sequence(tuple(text)) | {"targets_weights": weights}
+
+
+def _next(x_L):
+    return jnp.append(x_L[1:], -1)
 
 
 @checked
