@@ -81,7 +81,7 @@ def check_settings(owner: Callable, values: Mapping[str, Any], prefix: str | Non
             raise ValueError(f"{where}{name} must be {_words(hints[name])}, got {value!r}.")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _hints(owner: Callable) -> dict[str, Any]:
     if not (inspect.isfunction(owner) or dataclasses.is_dataclass(owner)):
         return {}

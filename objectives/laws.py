@@ -28,6 +28,7 @@ from .token_ids import TokenIds
 # Tokens of the documents of each row: the shortest are where noise degenerates.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
 RAW_LENGTH = 56  # tokens of a row, its padding included
+PROGRAMS = 256  # compiled ones of a kind that are kept, for each law to find again
 LABELS = 2  # labels of example rows are below
 MORE_PADDING, MORE_SLOTS = 37, 9
 
@@ -131,7 +132,7 @@ def _hashed(case: LawExamples, name: str) -> Any:
     return function
 
 
-@functools.cache
+@functools.lru_cache(maxsize=PROGRAMS)
 def _compiled(corrupt: Any, lengths, max_documents):
     """Corruption by a function alone: examples that differ in rows share a program."""
     bare = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})
@@ -397,7 +398,7 @@ def _few_rows(case: LawExamples) -> dict:
     return jax.device_get(arrange(few))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=PROGRAMS)
 def _arranging(layout: Layout, stacks, bos: int | None, max_documents: int):
     settings = dict(lengths=dict(stacks), bos=bos, max_documents=max_documents)
     return quick_jit(jax.vmap(functools.partial(layout.arrange, **settings)))
@@ -418,7 +419,7 @@ def _terms(case: LawExamples, batch: dict, seed: int, rows: int = FEW) -> dict[s
     return loss(states[:rows], {name: x[:rows] for name, x in batch.items()})
 
 
-@functools.cache
+@functools.lru_cache(maxsize=PROGRAMS)
 def _compiled_loss(loss: Any, heads, size: int):
     def terms(states, batch) -> dict[str, Term]:
         outputs = _AnyOutputs(AnyStates(states, dict(heads)), dict(heads), size)

@@ -93,6 +93,22 @@ def test_imports_within_the_package_are_relative(package):
             assert not {name.partition(".")[0] for name in names} & {"pretrax", *PACKAGES}, file
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_caches_have_a_bound(package):
+    """`functools.cache` keeps every value: of functions without arguments one, of others any
+    number, which have `lru_cache`."""
+    for file in sorted((ROOT / package).rglob("*.py")):
+        without_arguments = {
+            id(decorator)
+            for node in ast.walk(parsed(file))
+            if isinstance(node, ast.FunctionDef) and not ast.unparse(node.args)
+            for decorator in node.decorator_list
+        }
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == "functools.cache":
+                assert id(node) in without_arguments, f"{file}:{node.lineno}"
+
+
 def test_imports_from_outside_are_of_pretrax():
     """In a checkout `import models` would work too, and make every class and cache a second
     time."""

@@ -133,7 +133,7 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
     return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def checksum_of_code(module: str) -> str:
     """Returns a checksum of the code of a yardstick's module, without comments and docstrings."""
     trees = sorted((name, ast.dump(tree)) for name, tree in code_of(module).items())

@@ -108,7 +108,7 @@ def _labelled(run_dir: str, documents: DocumentArrays) -> Iterator[Labelled]:
 def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
     """The label of each text, without decoding the text."""
     classes, decode = load_classes(run_dir), load_vocabulary(run_dir).codec.decode
-    written = functools.cache(lambda tokens: decode(list(tokens)).strip())
+    written = functools.lru_cache(maxsize=1024)(lambda tokens: decode(list(tokens)).strip())
     for i in range(len(documents)):
         tokens, _, parts, labels = documents.piece(i)
         yield written(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]
