@@ -6,7 +6,7 @@ including end-of-sequence, mode tokens and sentinels. One bisection inverts ever
 """
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 from annotated_types import Interval, MinLen
@@ -19,6 +19,8 @@ from .features import PER_DOCUMENT
 from .layouts import Layout, joint_slots
 from .mixtures import longest
 from .token_ids import TokenIds
+
+FEATURES = {"encoder": "inputs", "decoder": "targets"}  # of T5, by the stack that reads them
 
 
 def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
@@ -37,7 +39,8 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
     unknown = [name for name in budget if name not in shortest]
     if unknown or not budget:
         raise ValueError(
-            f"Lengths must be given for stacks among {sorted(shortest)}, got {budget or 'none'}."
+            f"Lengths must be given for stacks among {sorted(shortest)}, got {budget or 'none'}: "
+            f"give {_by_stack(budget, shortest)}."
         )
 
     def fits(n: int) -> bool:
@@ -57,6 +60,12 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
             "stack must grow with the document."
         )
     return longest_row
+
+
+def _by_stack(lengths: Mapping[str, int], stacks: Iterable[str]) -> dict[str, int]:
+    """Returns lengths of features, as T5X has them, as those of these stacks."""
+    usual = max(lengths.values(), default=512)
+    return {s: lengths.get(feature, usual) for s, feature in FEATURES.items() if s in stacks}
 
 
 def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:

@@ -34,6 +34,7 @@ from ...objectives import (
 )
 from ...objectives.contract import column_of
 from ...objectives.features import COLUMNS
+from ...objectives.static_lengths import FEATURES
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
 
@@ -239,14 +240,35 @@ def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sen
 
 def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int] | None):
     lengths = sequence_length or {}
-    features = {"encoder": "inputs", "decoder": "targets"}
-    stacks = {stack: lengths[name] for stack, name in features.items() if lengths.get(name)}
+    stacks = {stack: lengths[name] for stack, name in FEATURES.items() if lengths.get(name)}
     if not stacks:
         raise ValueError(
             f"An objective on the host needs sequence lengths, got {sequence_length}: expected "
             'such as {"inputs": 512, "targets": 114}.'
         )
+    layout, known = "_".join(stacks), sorted(layouts.LAYOUTS, reverse=True)
+    needed = {
+        name: " and ".join(FEATURES[stack] for stack in name.split("_"))
+        for name in known
+        if _suits(objective, name)
+    }
+    if needed and layout not in needed:
+        expected = ", or ".join(f"of {names} for {name!r}" for name, names in needed.items())
+        raise ValueError(
+            f"Got the sequence lengths {dict(lengths)}, those of a model of layout {layout!r}, "
+            f"expected those of one that this objective trains: {expected}, and no others."
+        )
     try:
-        return plan(objective, layouts.LAYOUTS["_".join(stacks)], ids, [stacks])[0]
+        return plan(objective, layouts.LAYOUTS[layout], ids, [stacks])[0]
     except ValueError as error:
         raise ValueError(f"With sequence lengths {dict(lengths)}: {error}") from None
+
+
+def _suits(objective: Objective, layout: str) -> bool:
+    """Whether a model of this layout can be trained by every member of the objective."""
+    try:
+        for member in members_of(objective):
+            layouts.LAYOUTS[layout].lengths(member.objective.lengths(2))
+    except ValueError:
+        return False
+    return True

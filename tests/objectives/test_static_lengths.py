@@ -1,6 +1,7 @@
 """Lengths are solved once, when a run is configured; that is the one place that says no."""
 
 import functools
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from pretrax.objectives import (
     causal_lm,
     layouts,
+    masked_lm,
     mixture,
     plan,
     prefix_lm,
@@ -184,6 +186,16 @@ def test_the_member_that_does_not_fit_is_named():
     built = mixture(IDS, {"c": (causal_lm, 1), "p": (prefix_lm, 1)})
     with pytest.raises(ValueError, match="Member 'p': .*too short"):
         plan(built, DECODER, IDS, [{"decoder": 3}])
+
+
+def test_lengths_by_the_features_of_t5x_are_said_by_stack():
+    for objective, layout, expected in (
+        (masked_lm, layouts.encoder, {"encoder": 64}),
+        (span_corruption, ENCODER_DECODER, {"encoder": 64, "decoder": 16}),
+        (causal_lm, DECODER, {"decoder": 16}),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"'targets': 16}}: give {expected}")):
+            plan(objective(IDS), layout, IDS, [{"inputs": 64, "targets": 16}])
 
 
 def test_a_stack_of_no_whole_length_is_refused():
