@@ -76,6 +76,7 @@ class Model(NamedTuple):
     extend: Callable[[dict, Any, dict], tuple["Outputs", Any]] | None = None
     part: Callable[[dict], Part] | None = None  # params -> what is kept of it after pre-training
     attention: str | None = None  # as of `Config`; None: it is a network of one's own
+    texts: int | None = None  # of a pair, where each has an encoder: `two_towers`; None: any number
 
 
 class Outputs(NamedTuple):

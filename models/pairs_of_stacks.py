@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from ..constraints import Count, PositiveShare, checked
+from ..constraints import PositiveShare, checked
 from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
 from .heads import LogitScale, Projection, ReplacedHead, dense, projection
@@ -151,7 +152,7 @@ class Electra(nn.Module):
 
 @checked
 def two_towers(
-    vocab_size, heads=("embedding", "logit_scale"), *, texts: Count = 2, **encoder_settings
+    vocab_size, heads=("embedding", "logit_scale"), *, texts: Literal[2, 3] = 2, **encoder_settings
 ):
     """Two encoders of one shape, one for each text of a pair (Radford et al. 2021, CLIP).
 
@@ -164,7 +165,7 @@ def two_towers(
 
     Args:
       heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` requires them.
-      texts: texts of a pair: 2, or 3 with a hard negative.
+      texts: texts of a pair: 2, or 3 with a hard negative, as the objective has them.
       encoder_settings: of each tower, as in `encoder`.
 
     Returns:
@@ -180,7 +181,7 @@ def two_towers(
         return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
 
     known = ("embedding", "logit_scale")
-    return _of_stacks(TwoTowers(config, texts), config, known, heads, flops)
+    return _of_stacks(TwoTowers(config, texts), config, known, heads, flops, texts=texts)
 
 
 def _of_stacks(network, config: Config, known, heads, flops, **fields) -> Model:

@@ -46,6 +46,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"The objective needs the heads {missing}, the model offers {recipe.model.heads}: "
             "choose a model that has them."
         )
+    texts, parts = recipe.model.texts, recipe.objective.num_parts
+    if None not in (texts, parts) and texts != parts:
+        raise ValueError(
+            f"The objective's documents have {parts} texts, the model is one of {texts}, whose "
+            "towers would read texts of each other: set --gin.models.two_towers.texts="
+            f"{parts}."
+        )
     config = recipe.model.config
     if recipe.objective.needs_dropout and config is not None:
         if not config.dropout_rate or config.dropout_shared:

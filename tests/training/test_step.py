@@ -542,3 +542,17 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error():
             mesh=tiny.mesh_of(2),
             microbatches=3,
         )
+
+
+def test_towers_of_another_number_of_texts_are_an_error():
+    objective = objectives.contrastive_pairs(IDS, hard_negatives=True)
+
+    def plan_with(texts):
+        model = models.two_towers(128, objective.heads, **tiny.SIZES, num_layers=1, texts=texts)
+        tiny.plan(model, objective, {"encoder": 32})
+
+    with pytest.raises(ValueError, match="documents have 3 texts, the model is one of 2.*texts=3"):
+        plan_with(texts=2)
+    plan_with(texts=3)
+    with pytest.raises(ValueError, match="texts must be 2 or 3, got 1"):
+        plan_with(texts=1)
