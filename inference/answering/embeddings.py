@@ -11,10 +11,11 @@ import numpy as np
 
 from ...constraints import checked
 from ...objectives.prompt_forms import Pooling
-from ..decoding.batching import encoder_batch, in_batches, jitted
+from ..decoding.batching import in_batches, jitted
 from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
 from ..trained import Trained, prompt_form
+from .masks import batch_of
 
 
 @checked
@@ -52,8 +53,7 @@ def embed(
 
     def vectors(chosen: list[int]) -> np.ndarray:
         some = [rows[i] for i in chosen]
-        batch = encoder_batch(some, trained.model.max_positions, 2 if second else 1)
-        return np.asarray(run(trained.params, batch))
+        return np.asarray(run(trained.params, batch_of(trained, some, 2 if second else 1)))
 
     return np.stack(in_batches(vectors, [len(row) for row in rows], batch_size, on_batch))
 

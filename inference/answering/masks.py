@@ -135,12 +135,13 @@ def unmask(
     return in_batches(filled, [len(one.tokens) for one in read], batch_size, on_batch)
 
 
-def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
-    """Returns a batch with bidirectional attention for the model's stack."""
+def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
+    """Returns a batch with bidirectional attention for the model's stack; `segment` as of
+    `encoder_batch`."""
     if trained.model.layout == "decoder":
         width = padded_width(rows, trained.model.max_positions)
         return padded_rows("decoder", rows, width)[0]
-    batch = encoder_batch(rows, trained.model.max_positions)
+    batch = encoder_batch(rows, trained.model.max_positions, segment)
     if "generator" in trained.model.heads:  # ELECTRA samples at labelled slots: there are none
         none = jnp.zeros((len(rows), 1), jnp.int32)
         names = ("target_tokens", "target_slots", "loss_weights")

@@ -9,6 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference.answering.embeddings import embed
+from pretrax.inference.answering.states import token_states
 from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, arranged, trained
@@ -51,6 +52,14 @@ def test_pairs_are_as_their_loss_saw_them(builder):
     np.testing.assert_allclose(got, expected, atol=1e-5)
     other = embed(one, [first], second=True)[0]
     assert (np.abs(other - got[0]).max() > 1e-3) == (builder == "two_towers")
+
+
+def test_an_embedding_of_electra_is_of_its_discriminator():
+    one = trained("electra", "replaced_token_detection")
+    ((_, found),) = token_states(one, [CODEC.encode(TEXTS[0])])
+    mean = found.layers[0].mean(0)
+    expected = mean / np.linalg.norm(mean)
+    np.testing.assert_allclose(embed(one, TEXTS[:1])[0], expected, atol=1e-5)
 
 
 def test_views_are_as_their_loss_saw_them():
