@@ -114,7 +114,7 @@ def classes_of(name: str, *heads: str) -> tuple[tuple[tuple[str, ...], str], ...
     return tuple(((head,), name + CLASSES[head]) for head in heads)
 
 
-def class_names(hf: dict) -> list[str]:
+def class_names(hf: Mapping[str, Any]) -> list[str]:
     """Returns the names of classes in a config.json, in order; none where they are numbered."""
     named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
     names = [named[number] for number in sorted(named)]
