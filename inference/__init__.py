@@ -6,6 +6,7 @@ from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
 from .answering.masks import Guess, fill_masks, unmask
+from .answering.next_tokens import next_tokens
 from .answering.scoring import Scored, score
 from .decoding.beam_search import Beams, beam_search
 from .decoding.decoding import (
@@ -55,6 +56,7 @@ __all__ = [
     "judge",
     "mode_of",
     "model_drafter",
+    "next_tokens",
     "own_drafts",
     "score",
     "show_passages",

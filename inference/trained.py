@@ -19,6 +19,7 @@ class Mode(NamedTuple):
 
 MODES = {
     "continue": Mode("goes on from a text", ("decoder",)),
+    "next": Mode("predicts the likeliest tokens after a text", ("decoder",)),
     "complete": Mode("goes on from a text that it reads both ways", ("encoder_decoder", "decoder")),
     "infill": Mode("fills blanks, <extra_id_0> and so on", ("encoder_decoder", "decoder")),
     "middle": Mode("writes what stands between --prefix and --suffix", ("decoder",)),
@@ -34,6 +35,8 @@ MODES = {
     ),
     "tag": Mode("predicts the class of each word", ("encoder", "decoder")),
 }
+
+WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
 
 # The mode of an imported model, and of one whose objective states no prompt form.
 MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
@@ -65,11 +68,18 @@ def mode_of(trained: Trained) -> str:
     return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
 
 
+def writing_mode(trained: Trained) -> str:
+    """Returns the mode in which the model reads a text whose next token it predicts."""
+    modes = [form.mode for form in trained.prompt_forms if form.mode in WRITING]
+    return modes[0] if modes else "continue"
+
+
 def is_trained_for(trained: Trained, mode: str) -> bool:
     """Returns whether training prompted the model so, or nothing is known of its training."""
     trained_for = {form.mode for form in trained.prompt_forms}
-    same_form = {"mask", "unmask"} if mode in ("mask", "unmask") else {mode}
-    return mode == "states" or not trained_for or bool(trained_for & same_form)  # all have states
+    alike = {"mask": ("mask", "unmask"), "unmask": ("mask", "unmask"), "next": WRITING}
+    alike_modes = alike.get(mode, (mode,))
+    return mode == "states" or not trained_for or not trained_for.isdisjoint(alike_modes)
 
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:

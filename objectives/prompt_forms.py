@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, get_args
 # What a model can be asked for (`inference.trained.MODES` describes each), and how.
 MODES = (
     "continue",
+    "next",
     "complete",
     "infill",
     "middle",

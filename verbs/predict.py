@@ -4,6 +4,7 @@
     pretrax predict --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
     pretrax predict --run=runs/fim --prefix="def f(x):" --suffix="    return y"
     pretrax predict --run=runs/bert "The [MASK] is open." --top=10
+    pretrax predict --run=runs/decoder --mode=next "import " --top=10
     pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
     pretrax predict --run=runs/NAME --score "How likely is this?"
     pretrax predict --run=runs/bert --mode=pair "It rains." "Does this follow?"
@@ -78,7 +79,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--suffix", help="what stands after it")
     add("--cursor", metavar="FILE:LINE:COLUMN", help="the middle is here in a file, from 1")
     add("--denoiser", metavar="R|S|X", help="the mode token before the text (UL2)")
-    add("--top", type=at_least(1), metavar="N", default=5, help="guesses for each mask")
+    guesses = "guesses for each mask or next token, or classes"
+    add("--top", type=at_least(1), metavar="N", default=5, help=guesses)
     add("--masks", type=at_least(0), default=0, metavar="N", help="N times [MASK] after each text")
     add("--steps", type=int, metavar="N", help="of unmasking; default: one for each mask")
     add("--order", default="confidence", help="of unmasking: confidence or random")

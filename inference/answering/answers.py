@@ -20,7 +20,8 @@ from ..trained import Trained, check_mode, prompt_form
 from .classifying import classify, judge, tag
 from .embeddings import embed
 from .generation import Answer, Decoding, Draft, generate
-from .masks import Order, fill_masks, unmask
+from .masks import Guess, Order, fill_masks, unmask
+from .next_tokens import next_tokens
 from .scoring import Scored, score
 
 
@@ -31,7 +32,7 @@ class Options:
     decoding: Decoding = Decoding()
     draft: Draft | None = None  # a smaller model for speculative decoding
     denoiser: str | None = None  # the mode token that is put before the text, such as UL2's "R"
-    top: int = 5  # guesses for each mask, or classes of each text
+    top: int = 5  # guesses for each mask or next token, or classes of each text
     steps: int | None = None  # of unmasking; None: one for each mask
     order: Order = "confidence"  # of unmasking
     pooling: Pooling | None = None  # of embeddings
@@ -171,15 +172,18 @@ def _middle(trained, mode, gaps, options: Options, numbers):
 
 def _masks(trained, mode, texts, options: Options, numbers):
     batch_size = options.decoding.batch_size
-    return [
-        {
-            "masks": [
-                [{"token": guess.token, "probability": guess.probability} for guess in guesses]
-                for guesses in masks
-            ]
-        }
-        for masks in fill_masks(trained, texts, options.top, batch_size, options.on_batch)
-    ]
+    found = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
+    return [{"masks": [_guessed(guesses) for guesses in masks]} for masks in found]
+
+
+def _next(trained, mode, texts, options: Options, numbers):
+    batch_size = options.decoding.batch_size
+    found = next_tokens(trained, texts, options.top, batch_size, options.on_batch)
+    return [{"next": _guessed(guesses)} for guesses in found]
+
+
+def _guessed(guesses: Sequence[Guess]) -> list[dict]:
+    return [{"token": guess.token, "probability": guess.probability} for guess in guesses]
 
 
 def _unmasked(trained, mode, texts, options: Options, numbers):
@@ -256,6 +260,7 @@ _ANSWERS = {
     "infill": _infill,
     "middle": _middle,
     "mask": _masks,
+    "next": _next,
     "unmask": _unmasked,
     "embed": _embeddings,
     **dict.fromkeys(("pair", "classify"), _classes),

@@ -18,7 +18,7 @@ from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Decoded, Prompts, decode_stream, decoding_form
 from ..decoding.sampling import Sampling, numbered_keys
 from ..decoding.speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
-from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_width
+from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_width, text_after
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask
 
@@ -242,21 +242,14 @@ def _answer(
     tokens = [int(x) for x in generated]
     ended = bool(tokens) and tokens[-1] == trained.ids.eos
     tokens, count = (tokens[:-1] if ended else tokens), len(tokens)
-    text = _text_after(trained, prompt.before, tokens)
+    text = text_after(trained, prompt.before, tokens)
     cuts = [at for at in (text.find(stop) for stop in decoding.stop_strings) if at >= 0]
     if cuts:
 
         def has_stop(n: int) -> bool:
-            written = _text_after(trained, prompt.before, tokens[:n])
+            written = text_after(trained, prompt.before, tokens[:n])
             return any(stop in written for stop in decoding.stop_strings)
 
         count = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=has_stop)
         text, tokens, ended = text[: min(cuts)], tokens[:count], True
     return Answer(text, tokens, float(log_probs[:count].sum()), ended)
-
-
-def _text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
-    """Returns the text of tokens that follow others: a first word keeps the space before it."""
-    context = trained.decode(before)
-    whole = trained.decode([*before, *tokens])
-    return whole[len(context) :] if whole.startswith(context) else trained.decode(tokens)

@@ -237,6 +237,13 @@ def few_shot_prompt(
     return separator.join([*shown, last.rstrip(" ")])
 
 
+def text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
+    """Returns the text of tokens that follow others: a first word keeps the space before it."""
+    context = trained.decode(before)
+    whole = trained.decode([*before, *tokens])
+    return whole[len(context) :] if whole.startswith(context) else trained.decode(tokens)
+
+
 _FILLED_BY = {  # mode of a model -> how it fills blanks
     "infill": "this model fills them in mode 'infill': give --mode=infill",
     "middle": "this model fills one gap, in mode 'middle': give what stands around it as --prefix "

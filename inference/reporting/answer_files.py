@@ -15,8 +15,8 @@ from rich.console import Console
 
 from ..answering.answers import answer
 from ..prompting.items import Unreadable
-from ..trained import Trained
-from .predict_options import WRITING, Request
+from ..trained import WRITING, Trained
+from .predict_options import Request
 from .printing import draft_counts, progress_of
 
 

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 from ..answering.answers import Options
 from ..answering.generation import Decoding
 from ..prompting.items import items_of, with_examples, with_masks
-from ..trained import Trained, check_mode, mode_of
+from ..trained import WRITING, Trained, check_mode, mode_of
 
-WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
 _DECODING = (*WRITING, "infill", "middle")
 # The modes that use an option; others stand beside any mode.
 _USED_BY: dict[str, tuple[str, ...]] = {
     "denoiser": ("complete", "infill", "respond", "restore", "score"),
-    "top": ("mask", "classify"),
+    "top": ("next", "mask", "classify"),
     "masks": ("mask", "unmask"),
     "layer": ("states",),
     **dict.fromkeys(("steps", "order"), ("unmask",)),
@@ -78,9 +77,10 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
         check_mode(trained, mode)
     for name, modes in _USED_BY.items():
         if mode not in modes and name in arguments.given:
+            users = [f"--{x}" if x == "score" else f"--mode={x}" for x in modes]
             raise ValueError(
-                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give "
-                f"--mode; modes that use it: {', '.join(modes)}."
+                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give one "
+                f"of {', '.join(users)}."
             )
     sources = ("texts", "target", "file", "prefix", "suffix", "cursor")
     items = items_of(mode, **{name: values[name] for name in sources})

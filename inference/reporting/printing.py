@@ -15,8 +15,8 @@ from ..answering.answers import Options, answer
 from ..answering.states import states
 from ..decoding.speculation import DraftCounts
 from ..prompting.items import text_of
-from ..trained import MODES, Trained, is_trained_for
-from .predict_options import WRITING, Request
+from ..trained import MODES, WRITING, Trained, is_trained_for
+from .predict_options import Request
 from .state_files import layers_named, write_states
 
 NEAREST = 3  # tokens that are named beside each
@@ -92,7 +92,10 @@ def _print_stream(
 def print_answer(console: Console, mode: str, item: dict, record: dict) -> None:
     """Prints one item with its answer, a record of `inference.answer`."""
     if mode == "mask":
-        _print_masks(console, item["text"], record["masks"])
+        columns = {f"mask {k}": guesses for k, guesses in enumerate(record["masks"], 1)}
+        _print_guesses(console, item["text"], columns)
+    elif mode == "next":
+        _print_guesses(console, item["text"], {"next token": record["next"]})
     elif mode == "score":
         words = f"over {record['tokens']} tokens"
         if "pseudo_log_prob" in record:
@@ -119,13 +122,13 @@ def print_answer(console: Console, mode: str, item: dict, record: dict) -> None:
             console.print(before + Text(text), soft_wrap=True)
 
 
-def _print_masks(console: Console, text: str, masks: Sequence) -> None:
+def _print_guesses(console: Console, text: str, columns: dict[str, Sequence[dict]]) -> None:
     console.print(Text(text), soft_wrap=True)
     table = _table()
-    for number in range(1, len(masks) + 1):
-        table.add_column(f"mask {number}")
+    for name in columns:
+        table.add_column(name)
         table.add_column("p", justify="right")
-    for guesses in zip(*masks):
+    for guesses in zip(*columns.values()):
         cells = [(Text(repr(one["token"])), f"{one['probability']:.3f}") for one in guesses]
         table.add_row(*(cell for pair in cells for cell in pair))
     console.print(table)

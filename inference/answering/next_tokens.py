@@ -1,0 +1,60 @@
+"""The distribution of the token after a text.
+
+    next_tokens(trained, ["import "], top=3)[0][0]     # the likeliest: Guess(token, id, p)
+
+Letters: B rows, P slots, V ids, N tokens shown.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..decoding.batching import in_batches, jitted
+from ..decoding.decoding import Prompts, next_logits
+from ..prompting.prompts import batch_prompts, prompt_size, prompts_width, text_after, text_prompt
+from ..prompting.windows import check_prompts
+from ..trained import Trained, allowed_token_mask, writing_mode
+from .masks import Guess
+
+
+def next_tokens(
+    trained: Trained,
+    texts: Sequence[str],
+    top: int = 5,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[Guess]]:
+    """Returns the `top` likeliest tokens after each text, of the whole distribution's probability.
+
+        next_tokens(trained, ["def f(x):", "import "], top=3)
+        # [[Guess("\\n", 202, 0.81), …], [Guess("os", 4219, 0.07), …]]
+
+    A text is read as in training: from left to right, or both ways by a model that was trained to
+    complete or answer it, whose next token begins the answer.
+
+    Raises ValueError for a text with blanks, and for one longer than the model's positions.
+    """
+    model, mode = trained.model, writing_mode(trained)
+    prompts = [text_prompt(trained, mode, text) for text in texts]
+    check_prompts(trained, prompts, 0)
+    run = jitted(_likeliest, model, min(top, trained.ids.size))
+    allowed_V = allowed_token_mask(trained.ids, model.vocab_size)
+
+    def guesses(chosen: list[int]) -> Iterator[list[Guess]]:
+        some = [prompts[i] for i in chosen]
+        batch = batch_prompts(model.layout, some, trained.ids, prompts_width(model, some))
+        p_BxN, ids_BxN = jax.device_get(run(trained.params, batch, allowed_V))
+        for prompt, p_N, ids_N in zip(some, p_BxN.tolist(), ids_BxN.tolist()):
+            yield [Guess(text_after(trained, prompt.before, [i]), i, p) for i, p in zip(ids_N, p_N)]
+
+    sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
+    return in_batches(guesses, sizes, batch_size, on_batch)
+
+
+def _likeliest(model, top, params, prompts: Prompts, allowed_V):
+    """Returns (probabilities f32[B, N], ids i32[B, N]) of the tokens after each prompt."""
+    outputs = model.apply(params, prompts.batch)
+    last_BxE = outputs.hidden["top"][jnp.arange(prompts.lengths.shape[0]), prompts.lengths - 1]
+    return lax.top_k(jax.nn.softmax(next_logits(outputs, last_BxE, allowed_V), -1), top)

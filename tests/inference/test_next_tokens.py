@@ -1,0 +1,62 @@
+"""The likeliest next tokens, beside one pass of the model over each text alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.inference import Options, answer, next_tokens
+from pretrax.inference.decoding.decoding import decoder_prompts
+from tests.inference.runs import CODEC, IDS, trained
+
+TEXTS = ["a", "Ada, ça va?", "tea"]
+
+
+def distribution(one, row, prefix=0):
+    """f64[V] of the token after a row, of which so many tokens are read both ways."""
+    outputs = one.model.apply(one.params, decoder_prompts([row], [prefix]).batch)
+    logits = np.array(outputs.head("vocabulary", outputs.hidden["top"])[0, -1], np.float64)
+    logits[IDS.size :] = logits[IDS.pad] = -np.inf
+    return np.asarray(jax.nn.softmax(jnp.asarray(logits)))
+
+
+@pytest.mark.parametrize("name", ["causal_lm", "prefix_lm"])
+def test_the_likeliest_of_the_whole_distribution(name):
+    one = trained("decoder", name)
+    told = []
+    found = next_tokens(one, TEXTS, 4, batch_size=2, on_batch=told.append)
+    for text, guesses in zip(TEXTS, found, strict=True):
+        tokens = CODEC.encode(text)
+        causal, both_ways = [IDS.bos, *tokens], [*tokens, IDS.eos, IDS.bos]
+        row, prefix = (causal, 0) if name == "causal_lm" else (both_ways, len(tokens) + 1)
+        p = distribution(one, row, prefix)
+        assert [guess.id for guess in guesses] == np.argsort(-p, kind="stable")[:4].tolist()
+        np.testing.assert_allclose([guess.probability for guess in guesses], np.sort(p)[:-5:-1],
+                                   atol=1e-6)  # fmt: skip
+        assert guesses[0].token == CODEC.decode([guesses[0].id])
+    assert told == [2, 1]
+
+
+def test_all_tokens_together_are_one():
+    (guesses,) = next_tokens(trained("decoder", "causal_lm"), ["Ada"], top=10**6)
+    assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
+
+
+def test_answers_are_the_guesses():
+    one = trained("decoder", "causal_lm")
+    (guesses,) = next_tokens(one, ["Ada"], top=2)
+    (record,) = answer(one, "next", [{"text": "Ada"}], Options(top=2))
+    assert record == {
+        "next": [{"token": guess.token, "probability": guess.probability} for guess in guesses]
+    }
+
+
+def test_texts_that_have_no_next_token():
+    short = trained("decoder", "causal_lm", positions="learned", max_positions=8)
+    assert next_tokens(short, ["1234567"])
+    with pytest.raises(ValueError, match="9 slots for the decoder .*expected at most 8"):
+        next_tokens(short, ["12345678"])
+    with pytest.raises(ValueError, match="Got a text with blanks"):
+        next_tokens(short, ["a <extra_id_0>"])
+    with pytest.raises(ValueError, match="mode 'next' for a model of layout 'encoder'"):
+        answer(trained("encoder", "masked_lm"), "next", [{"text": "a"}])
