@@ -127,9 +127,10 @@ def slow(*case):
         ("spans", ["abc", "--mode=states"], "states — gives each token its hidden states",
          r"Layer -1, of 16 numbers(.*\n)+ *'a' +\d.*'[bc<].* -?[01]\.\d\d, .*\n *'b' "),
         ("causal", ["Ada", "--score"], "score — tells how likely a text is",
-         r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits per byte: 'Ada'"),
+         r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits per byte: 'Ada'\n token +p +nats *\n"
+         r" 'A' +0\.\d+ +-\d+\.\d{3} *\n 'd' +0\.\d+ +-\d+\.\d{3} *\n 'a' "),
         ("respond", ["Ada", "--score", "--target=tea"], "score",
-         r"nats over 4 tokens, .*: 'tea'"),
+         r"nats over 4 tokens, .*: 'tea'\n token(.*\n){4} '</s>' +0\.\d+ +-\d+\.\d{3} *\n"),
         ("prefix", ["Ada", "--mode=respond"],
          "respond — answers a text with a text, which it was not trained for, but for: "
          "complete.", ".*"),
@@ -145,6 +146,19 @@ def test_a_text_sends_the_terminal_nothing(run_of, capsys):
     predict.main([f"--run={run_of('causal')}", "Ada\x1b]0;x\x07", "b", "--max_new=1"])
     said = capsys.readouterr().out
     assert "Ada␛]0;x" in said and "\x1b" not in said and "\x07" not in said
+
+
+def test_the_probability_of_each_token_is_that_of_the_file(run_of, said, tmp_path):
+    run, text, out = f"--run={run_of('elsewhere')}", "so it was", tmp_path / "out.jsonl"
+    file = write_items(tmp_path / "in.jsonl", [{"text": text}])
+    said(run, "--score", f"--file={file}", f"--out={out}")
+    (record,) = read(out)
+    _, _, _, *rows, _ = said(run, "--score", text)
+    assert [row.split()[-2:] for row in rows] == [
+        [f"{np.exp(x):.3g}", f"{x:.3f}"] for _, x in record["token_log_probs"]
+    ]
+    _, summary, told, _ = said(run, "--score", text * 8)
+    assert "over 72 tokens" in summary and told.startswith("--file and --out write")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@
     pretrax predict --run=runs/decoder --mode=next "import " --top=10
     pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
     pretrax predict --run=runs/NAME --score "How likely is this?"
+    pretrax predict --run=runs/NAME --score "How likely, given this," --target=" is that?"
     pretrax predict --run=runs/bert --mode=pair "It rains." "Does this follow?"
 
 RUN is the directory of a run, or of a model that `pretrax convert` imported. Without --mode it does
@@ -73,8 +74,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
     add = parser.add_argument_group("what to do").add_argument
     add("--mode", help="one of those below; default: what it was trained for")
-    add("--score", action="store_true", help="print how likely the texts are")
-    add("--target", help="with --score: the answer to TEXT that is scored")
+    add("--score", action="store_true", help="print how likely the texts and their tokens are")
+    add("--target", help="with --score: what follows TEXT, scored given it")
     add("--prefix", help="what stands before the middle")
     add("--suffix", help="what stands after it")
     add("--cursor", metavar="FILE:LINE:COLUMN", help="the middle is here in a file, from 1")

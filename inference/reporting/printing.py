@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -20,6 +21,7 @@ from .predict_options import Request
 from .state_files import layers_named, write_states
 
 NEAREST = 3  # tokens that are named beside each
+MOST_TOKENS = 64  # of a text whose tokens are shown as a table
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
 
@@ -105,6 +107,7 @@ def print_answer(console: Console, mode: str, item: dict, record: dict) -> None:
             words = f"{record['log_prob']:.3f} nats {words}, {bits}"
         scored = item.get("target", item["text"])
         console.print(f"{words}: {scored!r}", markup=False, soft_wrap=True)
+        _print_token_log_probs(console, record["token_log_probs"])
     elif mode == "tag":
         console.print(Text(" ".join(f"{word}/{name}" for word, name in record["words"])))
     elif mode in ("classify", "pair"):
@@ -131,6 +134,16 @@ def _print_guesses(console: Console, text: str, columns: dict[str, Sequence[dict
     for guesses in zip(*columns.values()):
         cells = [(Text(repr(one["token"])), f"{one['probability']:.3f}") for one in guesses]
         table.add_row(*(cell for pair in cells for cell in pair))
+    console.print(table)
+
+
+def _print_token_log_probs(console: Console, token_log_probs: Sequence) -> None:
+    if len(token_log_probs) > MOST_TOKENS:
+        console.print("--file and --out write the log-probability of each token.", style="dim")
+        return
+    table = _table("token", Column("p", justify="right"), Column("nats", justify="right"))
+    for name, log_prob in token_log_probs:
+        table.add_row(Text(repr(name)), f"{math.exp(log_prob):.3g}", f"{log_prob:.3f}")
     console.print(table)
 
 
