@@ -122,7 +122,9 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
 
 
 def check_mode(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode that does not exist, or that this model's layout cannot have."""
+    """Raises ValueError for a mode that does not exist, that this model's layout cannot have, or
+    that fills masks, where training is known and had none.
+    """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
     layout, layouts = trained.model.layout, MODES[mode].layouts
@@ -131,6 +133,17 @@ def check_mode(trained: Trained, mode: str) -> None:
         raise ValueError(
             f"Got mode {mode!r} for a model of layout {layout!r}, which can {able}: use one of "
             f"these, or a model of layout {' or '.join(layouts)}."
+        )
+    if mode in ("mask", "unmask") and not is_trained_for(trained, mode):
+        modes = " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))
+        also = (
+            ", 'next' for the likeliest tokens after a text, or score (--score) for the "
+            "probability of each token of it"
+        ) * (layout == "decoder")
+        raise ValueError(
+            f"Got mode {mode!r} for a model that never learned to predict masks, expected one that "
+            "masked_lm, masked_next_token or masked_diffusion trained. This one was trained for "
+            f"mode {modes}: use that{also}."
         )
 
 

@@ -312,6 +312,14 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", ["a", "--mode=pair"], "for a model of layout 'decoder', which can continue"),
         ("causal", ["a", "--mode=classify"], "expected 'classes' among them: train an encoder"),
         ("masked", ["a", "--mode=infill"], "for a model of layout 'encoder', which can mask"),
+        (
+            "causal",
+            ["a [MASK]", "--mode=mask"],
+            "a model that never learned to predict masks, expected one that masked_lm, "
+            "masked_next_token or masked_diffusion trained. This one was trained for mode 'continue': use that, 'next'",
+        ),
+        ("prefix", ["a [MASK]", "--mode=unmask"], "trained for mode 'complete': use that, 'next'"),
+        ("classes", ["a [MASK]", "--mode=mask"], "trained for mode 'classify': use that."),
         ("spans", ["a", "--mode=mask"], "for a model of layout 'encoder_decoder'"),
         (
             "diffusion",

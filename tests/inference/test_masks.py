@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
+from pretrax.inference import answer
 from pretrax.inference.answering.masks import batch_of, fill_masks, masked_text, unmask
 from pretrax.inference.trained import prompt_form
 from pretrax.objectives import PromptForm
@@ -137,6 +138,15 @@ def test_a_model_from_elsewhere_reads_between_cls_and_sep():
     one = trained("encoder")
     row = masked_text(one, "[MASK]", prompt_form(one, "mask"))
     assert row.tokens == [IDS.cls, IDS.mask, IDS.sep] and row.masks == [1]
+
+
+@pytest.mark.parametrize("mode", ["mask", "unmask"])
+def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
+    items = [{"text": "a [MASK]"}]
+    with pytest.raises(ValueError, match="never learned to.*'middle': use that, 'next'"):
+        answer(trained("decoder", "fill_in_the_middle"), mode, items)
+    for one in (trained("decoder"), model("gpt_bert"), model("masked_diffusion on a decoder")):
+        assert answer(one, mode, items)
 
 
 def test_what_is_told_of_batches():
