@@ -26,7 +26,7 @@ MODES = {
     "restore": Mode("writes a damaged text as it was", ("encoder_decoder", "decoder")),
     "respond": Mode("answers a text with a text", ("encoder_decoder", "decoder")),
     "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
-    "unmask": Mode("writes all [MASK]s, the surest first", ("encoder", "decoder")),
+    "unmask": Mode("writes all [MASK]s, by --order", ("encoder", "decoder")),
     "embed": Mode("gives each text an embedding", ("encoder",)),
     "states": Mode("gives each token its hidden states", ("encoder", "decoder", "encoder_decoder")),
     "pair": Mode("judges whether a second text follows the first", ("encoder",)),

@@ -115,7 +115,7 @@ def slow(*case):
          "next — predicts the likeliest tokens after a text.",
          r"^Ada\s+next token +p *\n( *'.*' +0\.\d{3} *\n){3}$"),
         slow("diffusion", ["a[MASK]b", "--masks=3", "--steps=2", "--order=random"],
-         "unmask — writes all [MASK]s, the surest first", "a.*b.*"),
+         "unmask — writes all [MASK]s, by --order", "a.*b.*"),
         ("towers", ["a", "b", "--against", "c", "d"], "embed — gives each text an embedding",
          r"2 embeddings of 16 numbers(.*\n)+Cosines\s+c +d *\n *a +-?[01]\.\d+ +-?[01]\.\d+ *\n"
          r" *b "),
@@ -316,15 +316,17 @@ def test_killed_and_started_again(run_of, said, tmp_path):
             "causal",
             ["a [MASK]", "--mode=mask"],
             "a model that never learned to predict masks, expected one that masked_lm, "
-            "masked_next_token or masked_diffusion trained. This one was trained for mode 'continue': use that, 'next'",
+            "masked_next_token or masked_diffusion trained. This one was trained for mode "
+            "'continue': use that, 'next'",
         ),
         ("prefix", ["a [MASK]", "--mode=unmask"], "trained for mode 'complete': use that, 'next'"),
         ("classes", ["a [MASK]", "--mode=mask"], "trained for mode 'classify': use that."),
         ("spans", ["a", "--mode=mask"], "for a model of layout 'encoder_decoder'"),
+        ("masked", ["[MASK]", "--mode=unmask", "--order=gibbs"], "set a temperature above 0"),
         (
             "diffusion",
             ["[MASK]", "--order=first"],
-            "order must be 'confidence' or 'random', got 'first'",
+            "order must be 'confidence', 'random', 'mask_predict' or 'gibbs', got 'first'",
         ),
         ("spans", ["a <extra_id_1> b"], "expected <extra_id_0>, <extra_id_1> and so on"),
         ("spans", ["<extra_id_0> <extra_id_0>"], "each once"),

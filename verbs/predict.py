@@ -84,7 +84,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--top", type=at_least(1), metavar="N", default=5, help=guesses)
     add("--masks", type=at_least(0), default=0, metavar="N", help="N times [MASK] after each text")
     add("--steps", type=int, metavar="N", help="of unmasking; default: one for each mask")
-    add("--order", default="confidence", help="of unmasking: confidence or random")
+    add(
+        "--order",
+        default="confidence",
+        help="of unmasking: confidence, random, mask_predict, gibbs",
+    )
     add("--pooling", help="of embeddings: first, mean or last")
     add("--against", nargs="+", metavar="TEXT", help="texts to compare with")
     add("--layer", default="-1", metavar="N", help="of hidden states: 0 the embeddings, -1, all")

@@ -2,6 +2,7 @@
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
     guesses[0][0][0]           # of the first text's first mask the likeliest: Guess(token, id, p)
+    unmask(trained, ["The [MASK] sat on the [MASK]."])           # a text
 
 Letters: B rows, T slots, K masks of a row, V ids.
 """
@@ -18,13 +19,20 @@ from jax import lax
 
 from ...constraints import Count, NonNegative, checked
 from ...objectives import PromptForm
-from ..decoding.batching import encoder_batch, in_batches, jitted, padded_rows, padded_width
+from ..decoding.batching import (
+    encoder_batch,
+    in_batches,
+    jitted,
+    padded_length,
+    padded_rows,
+    padded_width,
+)
 from ..decoding.sampling import most_likely, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
-Order = Literal["confidence", "random"]
+Order = Literal["confidence", "random", "mask_predict", "gibbs"]
 
 
 class Guess(NamedTuple):
@@ -100,18 +108,36 @@ def unmask(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Returns texts with all masks filled: in each step some of those that are left.
+    """Returns texts with all masks filled; nothing else of a text changes.
+
+        unmask(trained, ["import [MASK], [MASK]"], order="mask_predict", steps=4)
+        unmask(trained, ["import [MASK], [MASK]"], order="gibbs", steps=20, temperature=1.0)
+
+    "confidence" and "random" write each mask once, the others write over what they have written:
+
+        confidence      a step writes its share of the masks, those with the most confident
+                        prediction first (Chang et al. 2022, arXiv:2202.04200; LLaDA's
+                        low-confidence remasking)
+        random          the same in any order: with temperature 1 and many steps it draws from the
+                        masked diffusion model itself
+        mask_predict    the first step writes all; each later one masks the tokens that were least
+                        probable, linearly fewer, and writes them anew given the others
+                        (Ghazvininejad et al. 2019, arXiv:1904.09324)
+        gibbs           a step visits all in a random order, and masks and draws one at a time given
+                        the others, a call of the model each (Wang and Cho 2019, arXiv:1902.04094)
 
     Args:
       steps: their number; None: one for each mask of the text.
-      order: of the masks: those with the most confident prediction first ("confidence": Chang et
-        al. 2022, arXiv:2202.04200; LLaDA's low-confidence remasking), or any order ("random", with
-        which temperature 1 draws from the masked diffusion model itself, with many steps).
       temperature: 0 takes the likeliest token of each mask.
       numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
 
-    Raises ValueError for a text without a mask.
+    Raises ValueError for a text without a mask, and for "gibbs" with temperature 0.
     """
+    if order == "gibbs" and not temperature:
+        raise ValueError(
+            "Got order='gibbs' with temperature=0, which takes the likeliest tokens, expected some "
+            "to draw them: set a temperature above 0, such as 1."
+        )
     prompt = prompt_form(trained, "unmask")
     read = [masked_text(trained, text, prompt) for text in texts]
     check_texts(trained, [one.tokens for one in read])
@@ -123,12 +149,17 @@ def unmask(
     def filled(chosen: list[int]) -> Iterator[str]:
         rows = [read[i] for i in chosen]
         batch = batch_of(trained, [row.tokens for row in rows])
-        steps_B = np.array([steps or len(row.masks) for row in rows], np.int32)
+        total_B = np.array([len(row.masks) for row in rows], np.int32)
+        slots_BxK = np.zeros((len(rows), padded_length(int(total_B.max()))), np.int32)
+        for slots_K, row in zip(slots_BxK, rows):
+            slots_K[: len(row.masks)] = row.masks
+        steps_B = np.full_like(total_B, steps) if steps else total_B
         keys = numbered_keys(seed, [numbers[i] for i in chosen])
-        tokens_BxT = run(
-            trained.params, batch, trained.ids.mask, allowed_V, keys, steps_B, temperature
-        )
-        for row, tokens in zip(rows, np.asarray(tokens_BxT)):
+        masks, given = (slots_BxK, total_B), (trained.ids.mask, allowed_V)
+        tokens_BxK = run(trained.params, batch, *masks, *given, keys, steps_B, temperature)
+        for row, tokens_K in zip(rows, np.asarray(tokens_BxK)):
+            tokens = np.array(row.tokens)
+            tokens[row.masks] = tokens_K[: len(row.masks)]
             last = len(row.tokens) - len(prompt.after)
             yield trained.decode(tokens[len(prompt.before) : last].tolist())
 
@@ -165,37 +196,101 @@ def _mask_logits(model, head, shift, params, batch, slots_BxK):
 
 
 def _unmask(
-    model, head, shift, order, sampled, params, batch, mask, allowed_V, keys_B, steps_B, temperature
+    model,
+    head,
+    shift,
+    order,
+    sampled,
+    params,
+    batch,
+    slots_BxK,
+    total_B,
+    mask,
+    allowed_V,
+    keys_B,
+    steps_B,
+    temperature,
 ):
-    stack = "decoder" if model.layout == "decoder" else "encoder"
-    tokens_BxT = batch[f"{stack}_input_tokens"]
-    total_B = jnp.sum(tokens_BxT == mask, 1)
-    slots_T = jnp.arange(tokens_BxT.shape[1])
-    all_BxT = jnp.broadcast_to(slots_T[None], tokens_BxT.shape)
-    # A slot's draw does not depend on the padding of its row.
-    key_of_slots = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
+    """Returns the tokens i32[B, K] written into the masks at these slots, `total_B` of each row."""
+    name = f"{'decoder' if model.layout == 'decoder' else 'encoder'}_input_tokens"
+    given_BxT = jnp.asarray(batch[name])
+    rows_Bx1 = jnp.arange(slots_BxK.shape[0])[:, None]
+    asked_BxK = jnp.arange(slots_BxK.shape[1])[None] < total_B[:, None]
+    into_BxK = jnp.where(asked_BxK, slots_BxK, given_BxT.shape[1])  # beyond the row: dropped
+    calls_B = steps_B * total_B if order == "gibbs" else steps_B
 
-    def step(s, tokens_BxT):
-        masked_BxT = tokens_BxT == mask
-        given = batch | {f"{stack}_input_tokens": tokens_BxT}
-        logits = _mask_logits(model, head, shift, params, given, all_BxT)
+    def predicted(s, tokens_BxK):
+        """Returns a token for each mask, i32[B, K], and its probability f32[B, K]."""
+        filled_BxT = given_BxT.at[rows_Bx1, into_BxK].set(tokens_BxK, mode="drop")
+        filled = batch | {name: filled_BxT}
+        logits = _mask_logits(model, head, shift, params, filled, slots_BxK)
         logits = jnp.where(allowed_V, logits, -1e30)
-        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, s)))(keys_B)
         if sampled:
             logits = logits / temperature
-            keys_BxT = key_of_slots(keys[:, 0], slots_T)
-            chosen_BxT = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxT, logits)
+            keys_BxK = _keys_of_slots(keys_B, s, DRAW, slots_BxK)
+            chosen_BxK = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxK, logits)
         else:
-            chosen_BxT = most_likely(logits)
-        p_BxTxV = jax.nn.softmax(logits, -1)
-        sure_BxT = jnp.take_along_axis(p_BxTxV, chosen_BxT[..., None], -1)[..., 0]
-        if order == "random":
-            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(key_of_slots(keys[:, 1], slots_T))
-        # Masks are spread over the steps as evenly as possible.
-        count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
-        sure_BxT = jnp.where(masked_BxT, sure_BxT, -1.0)
-        rank_BxT = jnp.argsort(jnp.argsort(-sure_BxT, 1), 1)
-        now_BxT = masked_BxT & (rank_BxT < count_B[:, None])
-        return jnp.where(now_BxT, chosen_BxT, tokens_BxT).astype(jnp.int32)
+            chosen_BxK = most_likely(logits)
+        p_BxKxV = jax.nn.softmax(logits, -1)
+        return chosen_BxK, jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
 
-    return lax.fori_loop(0, jnp.max(steps_B), step, tokens_BxT)
+    def call(s, written):
+        tokens_BxK, p_BxK = written
+        if order == "mask_predict":
+            now_BxK = _least_sure(s, p_BxK, asked_BxK, steps_B, total_B)
+        elif order == "gibbs":
+            random_BxK = _random(keys_B, s // total_B, slots_BxK)
+            now_BxK = _visited(s, random_BxK, asked_BxK, total_B) & (s < calls_B)[:, None]
+        else:
+            now_BxK = asked_BxK & (tokens_BxK == mask)
+        tokens_BxK = jnp.where(now_BxK, mask, tokens_BxK)
+        chosen_BxK, sure_BxK = predicted(s, tokens_BxK)
+        if order == "confidence":
+            now_BxK = _surest(s, sure_BxK, now_BxK, steps_B, total_B)
+        elif order == "random":
+            now_BxK = _surest(s, _random(keys_B, s, slots_BxK), now_BxK, steps_B, total_B)
+        tokens_BxK = jnp.where(now_BxK, chosen_BxK, tokens_BxK).astype(jnp.int32)
+        return tokens_BxK, jnp.where(now_BxK, sure_BxK, p_BxK)
+
+    start = jnp.full(slots_BxK.shape, mask, jnp.int32), jnp.zeros(slots_BxK.shape, jnp.float32)
+    return lax.fori_loop(0, jnp.max(calls_B), call, start)[0]
+
+
+DRAW, ORDER = 0, 1  # what a row's key of a call is split into
+
+
+def _keys_of_slots(keys_B, call, use, slots_BxK):
+    """Returns a key for each slot, [B, K]: no slot's depends on the padding of its row."""
+    call_B = jnp.broadcast_to(call, keys_B.shape)
+    of_call_B = jax.vmap(lambda key, s: jax.random.split(jax.random.fold_in(key, s))[use])(
+        keys_B, call_B
+    )
+    fold_in = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
+    return fold_in(of_call_B, slots_BxK)
+
+
+def _random(keys_B, call, slots_BxK):
+    """Returns uniform numbers f32[B, K], which order the masks of each row."""
+    return jax.vmap(jax.vmap(jax.random.uniform))(_keys_of_slots(keys_B, call, ORDER, slots_BxK))
+
+
+def _rank(numbers_BxK, among_BxK):
+    """Returns i32[B, K]: how many of a row's numbers, `among` these, come before each."""
+    return jnp.argsort(jnp.argsort(jnp.where(among_BxK, numbers_BxK, jnp.inf), 1), 1)
+
+
+def _surest(s, sure_BxK, masked_BxK, steps_B, total_B):
+    """Returns the masks of step s: all are spread over the steps as evenly as possible."""
+    count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
+    return masked_BxK & (_rank(-sure_BxK, masked_BxK) < count_B[:, None])
+
+
+def _least_sure(s, p_BxK, asked_BxK, steps_B, total_B):
+    """Returns what step s masks again and writes anew: all at first, then linearly fewer."""
+    count_B = total_B * (steps_B - s) // steps_B
+    return asked_BxK & (_rank(p_BxK, asked_BxK) < count_B[:, None])
+
+
+def _visited(s, random_BxK, asked_BxK, total_B):
+    """Returns the one mask of visit s, the next by its random number; all come in turn."""
+    return asked_BxK & (_rank(random_BxK, asked_BxK) == (s % total_B)[:, None])

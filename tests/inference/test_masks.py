@@ -159,6 +159,13 @@ def test_what_is_told_of_batches():
 # --- all masks, one after another ---------------------------------------------------------------
 
 
+def probabilities(name, tokens):
+    """f[T, V] of what may be written."""
+    logits = logits_of(name)(tokens)
+    logits[:, IDS.size :] = logits[:, IDS.pad] = logits[:, IDS.mask] = -1e30
+    return np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
+
+
 def revealed(name, text, steps):
     """Texts after each step of a plain loop that writes what it is surest of."""
     one = model(name)
@@ -166,9 +173,7 @@ def revealed(name, text, steps):
     row = masked_text(one, text, prompt)
     tokens, total = np.array(row.tokens), len(row.masks)
     for s in range(steps):
-        logits = logits_of(name)(tokens)
-        logits[:, IDS.size :] = logits[:, IDS.pad] = logits[:, IDS.mask] = -1e30
-        p = np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
+        p = probabilities(name, tokens)
         masks = [at for at in row.masks if tokens[at] == IDS.mask]
         sure = sorted(masks, key=lambda at: -p[at + prompt.shift].max())
         count = total * (s + 1) // steps - total * s // steps
@@ -188,18 +193,83 @@ def test_the_surest_are_written_first(name, steps):
         assert unmask(one, [text], steps=steps) == [CODEC.decode(expected[bos:])]
 
 
+def predicted_again(name, text, steps):
+    """Tokens after a plain loop that writes all masks, then the least probable of them again."""
+    one = model(name)
+    prompt = prompt_form(one, "unmask")
+    row = masked_text(one, text, prompt)
+    tokens, p = np.array(row.tokens), dict.fromkeys(row.masks, 0.0)
+    for s in range(steps):
+        count = len(row.masks) * (steps - s) // steps
+        again = sorted(row.masks, key=lambda at: p[at])[:count]
+        tokens[again] = IDS.mask
+        of_vocabulary = probabilities(name, tokens)
+        for at in again:
+            tokens[at] = of_vocabulary[at + prompt.shift].argmax()
+            p[at] = of_vocabulary[at + prompt.shift].max()
+    return tokens
+
+
+def drawn_in_turn(name, text, steps, temperature, seed):
+    """Tokens after a plain loop that visits all masks `steps` times, and draws each anew."""
+    one = model(name)
+    prompt = prompt_form(one, "unmask")
+    row = masked_text(one, text, prompt)
+    tokens, of_text = np.array(row.tokens), jax.random.fold_in(jax.random.key(seed), 0)
+    for r in range(steps):
+        _, of_order = jax.random.split(jax.random.fold_in(of_text, r))
+        order = {at: jax.random.uniform(jax.random.fold_in(of_order, at)) for at in row.masks}
+        for visit, at in enumerate(sorted(row.masks, key=order.get), r * len(row.masks)):
+            tokens[at] = IDS.mask
+            p = probabilities(name, tokens)[at + prompt.shift]
+            of_draw, _ = jax.random.split(jax.random.fold_in(of_text, visit))
+            key = jax.random.fold_in(of_draw, at)
+            tokens[at] = jax.random.categorical(key, jnp.log(p) / temperature)
+    return tokens
+
+
+@pytest.mark.parametrize("name", ["masked_lm", "masked_next_token"])
+@pytest.mark.parametrize("steps", [3, 9])
+def test_the_least_probable_are_predicted_again(name, steps):
+    one = model(name)
+    frame = prompt_form(one, "unmask")
+    for text in TEXTS[1:3]:
+        tokens = predicted_again(name, text, steps)
+        expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
+        assert unmask(one, [text], order="mask_predict", steps=steps) == [expected]
+
+
+@pytest.mark.parametrize("name", ["masked_lm", "masked_next_token"])
+def test_each_mask_is_drawn_again_in_turn(name):
+    one = model(name)
+    frame = prompt_form(one, "unmask")
+    how = dict(order="gibbs", steps=3, temperature=2.0, seed=4)
+    for text in TEXTS[1:3]:
+        tokens = drawn_in_turn(name, text, steps=3, temperature=2.0, seed=4)
+        expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
+        assert unmask(one, [text], **how) == [expected]
+
+
+@pytest.mark.parametrize("order", ["mask_predict", "gibbs"])
+def test_text_that_was_not_masked_stays(order):
+    first, second, third = "ça <extra_id_0>", " and ", "[x] so"
+    text = f"{first}[MASK][MASK]{second}[MASK]{third}"
+    for filled in unmask(model("masked_lm"), [text] * 8, order=order, temperature=4.0, steps=2):
+        assert filled.startswith(first) and filled.endswith(third) and second in filled
+
+
 def written(monkeypatch, one, text, steps, **settings):
-    """The tokens after 1, 2, … of so many steps."""
+    """The tokens of the masks after 1, 2, … of so many steps."""
     from jax import lax
 
     seen = []
 
-    def unrolled(first, last, step, tokens):
+    def unrolled(first, last, step, written):
         step = jax.jit(step)
         for s in range(first, int(last)):
-            tokens = step(s, tokens)
-            seen.append(np.asarray(tokens)[0])
-        return tokens
+            written = step(s, written)
+            seen.append(np.asarray(written[0])[0])
+        return written
 
     monkeypatch.setattr(lax, "fori_loop", unrolled)
     monkeypatch.setattr(
@@ -212,8 +282,7 @@ def written(monkeypatch, one, text, steps, **settings):
 @pytest.mark.parametrize("order", ["confidence", pytest.param("random", marks=pytest.mark.slow)])
 def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
     one, text = model("masked_diffusion"), "a[MASK]b" * 7
-    row = masked_text(one, text, prompt_form(one, "unmask"))
-    before = np.array(row.tokens)
+    before = np.full(7, IDS.mask)
     counts = []
     for tokens in written(monkeypatch, one, text, 3, order=order, temperature=1.0):
         tokens = tokens[: len(before)]
@@ -228,6 +297,8 @@ def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
     "order, temperature, steps",
     [
         ("random", 1.0, None),
+        ("gibbs", 1.0, 2),
+        pytest.param("mask_predict", 1.0, 3, marks=pytest.mark.slow),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in itertools.product(("confidence", "random"), (0.0, 1.0), (None, 2))
@@ -264,7 +335,8 @@ def test_masks_and_padding_are_never_written():
 def test_what_unmask_refuses():
     one = model("masked_diffusion")
     for settings, said in (
-        (dict(order="first"), "order must be 'confidence' or 'random', got 'first'"),
+        (dict(order="first"), "order must be .*'mask_predict' or 'gibbs', got 'first'"),
+        (dict(order="gibbs"), "order='gibbs' with temperature=0, .*set a temperature above 0"),
         (dict(steps=0), "steps must be a whole number of at least 1 or None, got 0"),
         (dict(temperature=-1), "temperature must be a number of at least 0, got -1"),
     ):
