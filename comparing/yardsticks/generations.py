@@ -1,14 +1,18 @@
 """What a model writes: does it parse, is it what stood there, does it repeat itself?"""
 
 import collections
+import dataclasses
 import difflib
+import os
 import re
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...constraints import Count, checked
-from ...inference import Decoding, Options, Trained, answer
+from ...inference import Decoding, Options, Trained, answer, mode_of
+from ...inference.answering.masks import Order
+from ...inference.prompting.items import with_masks
 from ...inference.prompting.prompts import completes
 from ..figures import HIGHER, NEITHER, Figure
 from .parts.python_prompts import Gap, continuations, continues_to_parse, hidden_lines, parses
@@ -32,7 +36,8 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
         continuation/sampled/…         the same of samples, at temperature 1 and top-p .95
 
     The baseline of each writes the last line again and again, which parses and means nothing. Notes
-    give the figures of the true text.
+    give the figures of the true text. A model that predicts masks fills `max_new` of them after the
+    beginning: see `in_masks`.
 
     Args:
       prompts: beginnings of functions and classes.
@@ -45,7 +50,11 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     truth = [_beginning(trained, gap, max_new) for gap in gaps]
     lines = [(gap.prefix.splitlines()[-1] + "\n") * len(gap.truth) for gap in gaps]
     trivial = [line[: len(text)] for line, text in zip(lines, truth)]
-    return _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
+    first, *others = _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
+    if _continuing_mode(trained) == "unmask":
+        how = f"{max_new} masks filled, the surest first, samples in any order and without top-p"
+        first = first._replace(note=f"{first.note}; {how}")
+    return [first, *others]
 
 
 @checked
@@ -69,16 +78,43 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 
 def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
     """Returns what the model writes after each prefix."""
-    modes = {form.mode for form in trained.prompt_forms}
-    from_left = trained.model.layout == "decoder" and (not modes or modes & {"continue", "middle"})
-    if not from_left and not completes(trained):
-        raise ValueError(
-            f"Got a model of layout {trained.model.layout!r} trained to {_mode_words(modes)}, "
-            "expected one that continues texts: of a causal or prefix language model, or UL2."
-        )
+    mode = _continuing_mode(trained)
+    if mode == "unmask":
+        return in_masks(trained, gaps, decoding)
     items = [{"text": gap.prefix} for gap in gaps]
-    mode = "continue" if from_left else "complete"
     return [x["answer"] for x in answer(trained, mode, items, Options(decoding))]
+
+
+def _continuing_mode(trained: Trained) -> str:
+    """Returns the mode in which the model continues a text; raises ValueError where it has none."""
+    modes = {form.mode for form in trained.prompt_forms}
+    if trained.model.layout == "decoder" and (not modes or modes & {"continue", "middle"}):
+        return "continue"
+    if completes(trained):
+        return "complete"
+    if (modes or {mode_of(trained)}) & {"mask", "unmask"}:
+        return "unmask"
+    raise ValueError(
+        f"Got a model of layout {trained.model.layout!r} trained to {_mode_words(modes)}, expected "
+        "one that continues texts: of a causal, prefix or masked language model, masked diffusion, "
+        "or UL2."
+    )
+
+
+def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
+    """Returns what the model writes into `max_new` masks after each prefix.
+
+    Greedily the surest are written first. Samples are in any order, since the surest of them would
+    be no draw of the model, and without the nucleus, which unmasking does not have.
+    """
+    items = with_masks([{"text": gap.prefix} for gap in gaps], decoding.max_new)
+    order: Order = "random" if decoding.temperature else "confidence"
+    options = Options(dataclasses.replace(decoding, top_p=None), order=order)
+    written = []
+    for gap, record in zip(gaps, answer(trained, "unmask", items, options)):
+        read, whole = trained.decode(trained.encode(gap.prefix)), record["answer"]
+        written.append(whole[len(os.path.commonprefix([read, whole])) :])
+    return written
 
 
 def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:

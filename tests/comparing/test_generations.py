@@ -13,6 +13,7 @@ from pretrax.comparing.yardsticks.parts.python_prompts import (
     continues_to_parse,
     gaps,
 )
+from pretrax.inference import Decoding, unmask
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
@@ -159,6 +160,35 @@ def test_constant_outputs_are_not_flattered(yardstick, name, text, monkeypatch):
         assert figures[f"{own}/repetition"].value > 0.8
 
 
+@pytest.mark.parametrize("name", ["masked_lm", "masked_diffusion"])
+def test_a_model_that_predicts_masks_fills_them_after_the_text(name, monkeypatch):
+    """Greedily the surest first, samples in any order; one that writes the truth is right."""
+    asked, found = [], generations.continuations(4)
+
+    def answer(trained, mode, items, options):
+        asked.append((mode, options.order, options.decoding.temperature, options.decoding.top_p))
+        for item, gap in zip(items, found, strict=True):
+            assert item == {"text": gap.prefix + "[MASK]" * 400}
+        return [{"answer": gap.prefix + gap.truth} for gap in found]
+
+    monkeypatch.setattr(generations, "answer", answer)
+    subject = model_of(name, builder="encoder")
+    first, *others = continuation(subject, prompts=4, max_new=400)
+    assert first.value == 1.0 and by_name(others)["continuation/sampled/exact_match"].value == 1.0
+    assert first.note.endswith("; 400 masks filled, the surest first, samples in any order and "
+                               "without top-p")  # fmt: skip
+    assert asked == [("unmask", "confidence", 0.0, None), ("unmask", "random", 1.0, None)]
+
+
+def test_what_is_written_into_masks():
+    """The rest of what unmasking makes of the text, of a model from elsewhere as well."""
+    gaps = [Gap("x = 1\n", "y", ""), Gap("def f():\n    ", "pass", "")]
+    for one in (trained("encoder", "masked_lm"), trained("encoder")):
+        whole = unmask(one, [gap.prefix + "[MASK]" * 5 for gap in gaps])
+        written = generations.continued(one, gaps, Decoding(max_new=5))
+        assert [gap.prefix + text for gap, text in zip(gaps, written, strict=True)] == whole
+
+
 def test_what_a_model_writes_is_the_same_every_time():
     one = model_of("causal_lm")
     first, second = (continuation(one, prompts=2, max_new=3) for _ in range(2))
@@ -166,8 +196,8 @@ def test_what_a_model_writes_is_the_same_every_time():
 
 
 def test_models_that_cannot_write_are_refused():
-    with pytest.raises(ValueError, match="'encoder' trained to mask, expected one that continues"):
-        continuation(model_of("masked_lm", builder="encoder"))
+    with pytest.raises(ValueError, match="'encoder' trained to embed, pair, expected one that con"):
+        continuation(model_of("next_sentence_prediction", builder="encoder"))
     with pytest.raises(ValueError, match="trained to infill, expected one that continues"):
         continuation(model_of("span_corruption", builder="encoder_decoder"))
     with pytest.raises(ValueError, match="trained to continue, expected one that fills in"):
