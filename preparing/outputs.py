@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import AtLeastTwo, checked
@@ -143,4 +144,6 @@ class _Tokenise(PipelineStep):
                         writer.add(Piece(tokens, True))
                     self.stat_update("forwarded")
                     self.stat_update("tokens", value=int(tokens.size))
+                    unknown = int(np.count_nonzero(tokens == tokenizer.unknown))
+                    self.stat_update("unknown", value=unknown)
         yield from ()

@@ -24,6 +24,7 @@ class StepReport(NamedTuple):
     dropped: Mapping[str, int]  # by rule
     changed: int | None = None  # documents whose text it changed; None: it changes none
     tokens: int = 0  # that it wrote
+    unknown: int = 0  # of these, which stand for what the vocabulary does not know
     examples: Mapping[str, Sequence[Mapping[str, str]]] = {}  # by rule: {"id": …, "text": …}
 
 
@@ -58,6 +59,7 @@ def write(out: str, report: PreparationReport, page: str) -> None:
         "steps": steps,
         "documents": report.documents,
         "tokens": report.tokens,
+        "unknown_tokens": report.steps[-1].unknown,
         "settings": dict(report.settings),
         "made_of": report.made_of,
     }
@@ -78,11 +80,12 @@ def print_table(console: Console, steps: Sequence[StepReport]) -> None:
 
 
 def words_of(step: StepReport) -> str:
-    """Returns what a step dropped and changed, in words.
+    """Returns what a step dropped, changed and did not know, in words.
 
     >>> words_of(StepReport("clean", 9, 7, {"empty": 2}, changed=3))
     'empty 2; 3 changed'
     """
     dropped = ", ".join(f"{rule} {number:,}" for rule, number in step.dropped.items())
     changed = "" if step.changed is None else f"{step.changed:,} changed"
-    return "; ".join(filter(None, (dropped, changed)))
+    unknown = f"{step.unknown:,} tokens unknown to the vocabulary" if step.unknown else ""
+    return "; ".join(filter(None, (dropped, changed, unknown)))

@@ -218,5 +218,6 @@ def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str
         dropped=dict(sorted(rules.items(), key=lambda item: (-item[1], item[0]))),
         changed=totals.get("changed"),
         tokens=totals["tokens"],
+        unknown=totals["unknown"],
         examples=examples_in(dropped),
     )

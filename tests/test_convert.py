@@ -28,6 +28,7 @@ from pretrax.models.trees import named, nested
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import special_tokens, tokenization
 from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.vocabularies.word_training import train_words
 from pretrax.training import run_directory
 from pretrax.training.run_directory import IMPORTED
 from pretrax.training.saved.runs import open_run
@@ -358,8 +359,14 @@ def hugging_faces(tmp_path):
     return tokenization.hugging_face_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
+def of_words(tmp_path):
+    path = str(tmp_path / "words.json")
+    train_words([inspect.getsource(convert)], path, size=600, model_type="wordpiece")
+    return tokenization.hugging_face_tokenizer(path)
+
+
 @pytest.mark.parametrize(
-    "make", [trained, lambda path: tokenization.byte_tokenizer(), hugging_faces]
+    "make", [trained, lambda path: tokenization.byte_tokenizer(), hugging_faces, of_words]
 )
 def test_an_export_has_the_runs_tokenizer_with_its_special_ids(make, tmp_path, capsys):
     import tokenizers

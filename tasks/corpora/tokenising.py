@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...data.corpus import Corpus, Piece
 from ...data.documents import UNCUT, heldout_records, training_records
 from ...data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
@@ -90,14 +92,16 @@ def _pieces(
     split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
 ) -> Iterator[Piece]:
     """The documents of a text; adds what was left out of it, in words, to `left_out`."""
-    tokens = empty = 0
+    tokens = empty = unknown = 0
     with progress_bar(f"Tokenising ({split})", text.total) as advance:
         read = text.read(advance)
         for piece in text.encode(vocabulary.tokenizer, read, text.left_out):
             yield piece
             tokens += piece.tokens.size
             empty += not piece.tokens.size
+            unknown += int(np.count_nonzero(piece.tokens == vocabulary.tokenizer.unknown))
     text.left_out["empty documents"] += empty
+    text.left_out["tokens of text unknown to the vocabulary"] += unknown
     left_out.append(text.left_out.describe())
     if not tokens:
         raise EmptyText(split, left_out[-1])

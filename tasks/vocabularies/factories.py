@@ -11,11 +11,11 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
-from ...constraints import Natural
+from ...constraints import Natural, checked
 from ...data.corpus import Codec
 from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...data.whole_files import checksum, damaged, read_json, write_bytes, write_json
@@ -23,15 +23,17 @@ from ...models.directories import own_file
 from ...objectives import TokenIds, check_token_ids
 from ...training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ..progress_bar import progress_bar
-from .sentencepiece_training import ModelType, train_sentencepiece
+from .sentencepiece_training import SentencePieceType, train_sentencepiece
 from .special_tokens import DEFAULT_SPECIALS, codec, special_names, token_ids
 from .tokenization import (
     Tokenizer,
     byte_tokenizer,
+    hugging_face_tokenizer,
     open_tokenizer,
     sentencepiece_tokenizer,
     with_extra_ids,
 )
+from .word_training import WordType, train_words
 
 _FILES = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}  # by kind
 _MOST_EXTRA_IDS = 1 << 16  # of a tokenizer in a run directory; T5 has 100
@@ -60,27 +62,33 @@ class VocabularySource(NamedTuple):
 Factory = Callable[[str, VocabularySource], Vocabulary]
 
 
+@checked
 def trained(
     run_dir: str,
     source: VocabularySource,
     *,
     size: int = 4096,
-    model_type: ModelType = "bpe",
+    model_type: Literal[SentencePieceType, WordType] = "bpe",
     sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
-    """A SentencePiece vocabulary that is trained on the text of the corpus.
+    """A vocabulary that is trained on the text of the corpus.
 
         vocabularies.trained(run_dir, source, size=8192).ids.size    # 8329 with the special ids
+        vocabularies.trained(run_dir, source, model_type="wordpiece")
+
+    Those of SentencePiece give back any text exactly. "wordpiece" and "word" keep no white space,
+    and have an id for what they do not know: the corpus says how often it was needed.
 
     Args:
         source: its `texts` are read once, and sampled.
         size: ids before the special ones are appended.
-        model_type: "bpe", or "unigram" (T5's kind, which takes longer).
+        model_type: of SentencePiece "bpe", or "unigram" (T5's kind, which takes longer); of
+            `tokenizers` "wordpiece" (BERT's kind), or "word" (the most frequent words).
         sentinels, specials: how many, and which other special tokens (`special_tokens.token_ids`).
 
-    Raises ValueError for what `train_sentencepiece` refuses, a corpus without text of its own, and
-    a run directory that keeps another vocabulary.
+    Raises ValueError for what `train_sentencepiece` and `train_words` refuse, a corpus without text
+    of its own, and a run directory that keeps another vocabulary.
     """
 
     def make() -> Tokenizer:
@@ -90,10 +98,14 @@ def trained(
                 "train on: give it seqio_vocabularies.of_task, vocabularies.from_file, or "
                 "vocabularies.of_run."
             )
+        texts, words = source.texts(), os.path.join(run_dir, TOKENIZER)
         path = os.path.join(run_dir, SENTENCEPIECE_MODEL)
         with progress_bar("Training a vocabulary"):
-            train_sentencepiece(source.texts(), path, size=size, model_type=model_type)
-        return sentencepiece_tokenizer(path, extra_ids=0)
+            if model_type == "wordpiece" or model_type == "word":
+                train_words(texts, words, size=size, model_type=model_type)
+                return hugging_face_tokenizer(words)
+            train_sentencepiece(texts, path, size=size, model_type=model_type)
+            return sentencepiece_tokenizer(path, extra_ids=0)
 
     about = {"factory": "trained", "size": size, "model_type": model_type}
     return _with_special_ids(run_dir, about, make, sentinels, specials)

@@ -1,18 +1,17 @@
 """Trains a SentencePiece vocabulary that gives back any text exactly."""
 
 import io
-import random
 import re
 from collections.abc import Iterable
 from typing import Literal
 
 from ...constraints import checked
 from ...data.whole_files import write_bytes
+from .training_sample import CHARACTERS, training_sample
 
 SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
-_CHUNK = 1000  # characters that the trainer sees as one sentence
 
-ModelType = Literal["bpe", "unigram"]
+SentencePieceType = Literal["bpe", "unigram"]
 
 
 @checked
@@ -21,8 +20,8 @@ def train_sentencepiece(
     path: str,
     *,
     size: int = 4096,
-    model_type: ModelType = "bpe",
-    sample_characters: int = 3_000_000,
+    model_type: SentencePieceType = "bpe",
+    sample_characters: int = CHARACTERS,
 ) -> None:
     """Trains a vocabulary on a sample of `texts` and writes it to `path` (a `.model` file).
 
@@ -46,9 +45,7 @@ def train_sentencepiece(
             "characters and some pieces): raise vocabularies.trained.size, or give the corpus "
             "vocabularies.utf8_bytes."
         )
-    sample = _sample(texts, sample_characters)
-    if not any(chunk.strip() for chunk in sample):
-        raise ValueError("Got no text to train a vocabulary on, expected at least one line.")
+    sample = training_sample(texts, sample_characters)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.Train(
@@ -85,36 +82,3 @@ def train_sentencepiece(
             "vocabularies.trained.size, give more text, or give the corpus vocabularies.utf8_bytes."
         ) from error
     write_bytes(path, model.getvalue())
-
-
-def _sample(texts: Iterable[str], characters: int) -> list[str]:
-    """About `characters` of `texts` in chunks of whole lines, spread evenly, memory bounded.
-
-    Reservoir sampling over chunks: each chunk has the same chance to be kept.
-    """
-    generator = random.Random(0)
-    kept: list[str] = []
-    capacity = max(1, characters // _CHUNK)
-    chunks = (chunk for text in texts for chunk in _chunks(text))
-    for number, chunk in enumerate(chunks, 1):
-        if len(kept) < capacity:
-            kept.append(chunk)
-        elif (at := generator.randrange(number)) < capacity:
-            kept[at] = chunk
-    return kept
-
-
-def _chunks(text: str) -> Iterable[str]:
-    """Runs of whole lines of about `_CHUNK` characters; a longer line is cut."""
-    parts: list[str] = []
-    length = 0
-    for line in text.splitlines(keepends=True):
-        for start in range(0, len(line), _CHUNK):
-            part = line[start : start + _CHUNK]
-            parts.append(part)
-            length += len(part)
-            if length >= _CHUNK:
-                yield "".join(parts)
-                parts, length = [], 0
-    if parts:
-        yield "".join(parts)

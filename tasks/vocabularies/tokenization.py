@@ -47,6 +47,8 @@ class Tokenizer(NamedTuple):
     spaced: bool = False  # decoding drops the space before a first word
     extra_ids: int = 0  # sentinels named above its own ids, as SeqIO's vocabularies have them
     swallowing: frozenset[str] = frozenset()  # names that take the white space before them
+    unknown: int | None = None  # what stands for text that it has no other id for
+    whole_words: bool = False  # no id is part of a word, or several
 
 
 def batches(
@@ -134,6 +136,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         pad=processor.pad_id() if processor.pad_id() >= 0 else None,
         eos=processor.eos_id() if processor.eos_id() >= 0 else None,
         spaced=processor.Decode(processor.Encode(" a")) == "a",
+        unknown=None if byte_fallback else processor.unk_id(),
     )
     return with_extra_ids(tokenizer, extra_ids)
 
@@ -172,7 +175,7 @@ def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
 
 
 def hugging_face_tokenizer(path: str) -> Tokenizer:
-    """A Hugging Face `tokenizer.json`: BPE, WordPiece or unigram.
+    """A Hugging Face `tokenizer.json`: BPE, WordPiece, unigram or whole words.
 
     Its padding, truncation and post-processor are left out: objectives add special tokens.
     """
@@ -182,6 +185,13 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # the library raises a bare Exception
         raise ValueError(f"{path} is no Hugging Face tokenizer.json ({error}).") from error
+    return tokenizer_of(tokenizer, path)
+
+
+def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
+    """A `tokenizers.Tokenizer`, which is changed; `path` is its file, where it has one."""
+    import tokenizers
+
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True  # "[MASK]" in a document is text
@@ -204,12 +214,13 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
                 ids[i] = [x for part in parts for x in part.ids]
         return [np.asarray(row, np.int32) for row in ids]
 
-    word_pieces = isinstance(tokenizer.model, tokenizers.models.WordPiece)
+    models = tokenizers.models
+    of_words = isinstance(tokenizer.model, (models.WordPiece, models.WordLevel))
     bytewise = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
 
     def surface(i: int) -> str:
         piece = tokenizer.id_to_token(i) or ""
-        if word_pieces:
+        if of_words:
             return piece.removeprefix("##") if piece.startswith("##") else " " + piece
         return tokenizer.decode([i]) if bytewise else _surface_of_piece(piece)
 
@@ -226,6 +237,8 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
         eos,
         spaced=not bytewise,
         swallowing=frozenset(t.content for t in added.values() if t.special and t.lstrip),
+        unknown=tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>"),
+        whole_words=isinstance(tokenizer.model, models.WordLevel),
     )
 
 

@@ -180,6 +180,24 @@ def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
     assert report["documents"] == len(written) and report["tokens"] == sum(map(len, written))
 
 
+def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
+    written = [f"Text {i} of them." for i in range(200)]  # 204 words, of which 100 are known
+    planted.write_texts(tmp_path / "raw.jsonl", written)
+    settings = {
+        "FILES": str(tmp_path / "raw.jsonl"),
+        "OUT": str(tmp_path / "out"),
+        "preparing.Preparation.steps": [],
+        "vocabularies.trained.model_type": "word",
+        "vocabularies.trained.size": 105,
+    }
+    here = "--gin.preparing.Preparation.executor=@executors.this_process"
+    planted.run(here, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["tokens"], report["unknown_tokens"]) == (1000, 104)
+    assert "104 tokens unknown to the vocabulary" in capsys.readouterr().out
+    assert load_vocabulary(str(tmp_path / "out")).tokenizer.unknown == 1
+
+
 def test_a_step_whose_files_have_changed_is_done_again(tmp_path, capsys, monkeypatch):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five six", "seven eight"])
     monkeypatch.syspath_prepend(tmp_path)

@@ -312,6 +312,16 @@ def test_a_run_of_an_earlier_version_is_tokenised_again(tmp_path, monkeypatch):
         text_files(str(run_dir), **settings)
 
 
+def test_unknown_words_are_counted(tmp_path):
+    for split, words in (("train", "one two two"), ("heldout", "one three four")):
+        (tmp_path / f"{split}.txt").write_text(words)
+    vocabulary = functools.partial(vocabularies.trained, size=7, model_type="word")
+    settings = {"heldout_files": str(tmp_path / "heldout.txt"), "vocabulary": vocabulary}
+    corpus = text_files(str(tmp_path / "run"), files=str(tmp_path / "train.txt"), **settings)
+    assert "left out: 2 tokens of text unknown to the vocabulary" in corpus.summary
+    assert decoded(corpus, everything(corpus)[1]) == ["one [UNK] [UNK]"]
+
+
 def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []

@@ -3,12 +3,14 @@ import inspect
 import json
 
 import pytest
+import tokenizers
 
 from pretrax.objectives import TokenIds
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
 from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.tasks.vocabularies.special_tokens import token_ids
+from pretrax.tasks.vocabularies.word_training import SPECIALS, train_words
 from pretrax.training.saved.warm_start import check_same_vocabulary
 
 EXACT_TEXTS = [
@@ -66,6 +68,72 @@ def test_vocabularies_that_cannot_be_trained(tmp_path, text, texts, settings, sa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("model_type, size", [("wordpiece", 240), ("word", 60)])
+def test_vocabularies_of_words(tmp_path, text, model_type, size):
+    """The library numbers pieces in another order each time, where it is not kept from it."""
+    source = vocabularies.VocabularySource(lambda: [text])
+    files = []
+    for name in ("first", "second"):
+        run_dir = str(tmp_path / name)
+        made = vocabularies.trained(run_dir, source, size=size, model_type=model_type)
+        assert sorted(p.name for p in (tmp_path / name).iterdir()) == [
+            *("tokenizer.json", "vocabulary.json")
+        ]
+        files.append((tmp_path / name / "tokenizer.json").read_bytes())
+    assert files[0] == files[1]
+    tokenizer, ids, _ = made
+    assert tokenizer.size == size and tokenizer.whole_words == (model_type == "word")
+    assert (ids.pad, tokenizer.unknown, ids.cls, ids.sep, ids.mask) == (0, 1, 2, 3, 4)
+    assert ids.text == (len(SPECIALS), size) and min(*ids.sentinels, ids.eos) >= size
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "first" / "tokenizer.json"))
+    for each in (text, "The mean of values, 日本 and [their] sum: unheard\u0301-of!", ""):
+        assert encode(tokenizer, each) == theirs.encode(each, add_special_tokens=False).ids
+    assert tokenizer.decode(encode(tokenizer, "The   mean of some\nvalues.")) == (
+        "The mean of some values."
+    )
+    assert made.codec.decode(made.codec.encode("The[MASK] of<extra_id_0>")) == (
+        "The[MASK] of<extra_id_0>"
+    )
+
+
+def test_word_pieces_begin_words_and_continue_them(tmp_path, text):
+    train_words([text], str(tmp_path / "v.json"), size=220, model_type="wordpiece")
+    tokenizer = tokenization.hugging_face_tokenizer(str(tmp_path / "v.json"))
+    tokens = encode(tokenizer, "The numbers divided, undreamt.")
+    starts = token_ids(tokenizer).flags("word_starts")[tokens]
+    surfaces = [tokenizer.surface(i) for i in tokens]
+    words = "".join(("/" if start else "") + s.strip() for start, s in zip(starts, surfaces))
+    assert words == "/The/numbers/divided/,/undreamt/." and len(tokens) > 6
+    assert tokenizer.unknown not in encode(tokenizer, "~Zq @9")  # ASCII is known, seen or not
+    assert encode(tokenizer, "sum 日 Größe") == [*encode(tokenizer, "sum"), 1, 1]
+
+
+def test_the_most_frequent_words_are_known(tmp_path):
+    texts = ["b b b a a c c d", "a cat"]
+    train_words(texts, str(tmp_path / "v.json"), size=8, model_type="word")
+    tokenizer = tokenization.hugging_face_tokenizer(str(tmp_path / "v.json"))
+    assert [tokenizer.surface(i) for i in range(5, 8)] == [" a", " b", " c"]  # a tie: by spelling
+    assert tokenizer.decode(encode(tokenizer, "a cat, b!")) == "a [UNK] [UNK] b [UNK]"
+
+
+@pytest.mark.parametrize(
+    ("texts", "model_type", "size", "said"),
+    [
+        (["\n"], "wordpiece", 300, "Got no text"),
+        (["abc"], "wordpiece", 50, "expected at least 161 for the special tokens and the char"),
+        (["abc abc"], "wordpiece", 1000, "expected at most 163 for this text: lower"),
+        (["abc"], "word", 5, "expected at least 6"),
+        (["abc de"], "word", 8, "expected at most 7 for this text: lower vocabularies.trained"),
+        (["abc"], "words", 8, "must be 'bpe', 'unigram', 'wordpiece' or 'word', got"),
+    ],
+)
+def test_vocabularies_of_words_that_cannot_be_trained(tmp_path, texts, model_type, size, said):
+    source = vocabularies.VocabularySource(lambda: texts)
+    with pytest.raises(ValueError, match=said):
+        vocabularies.trained(str(tmp_path), source, size=size, model_type=model_type)
+    assert not list(tmp_path.iterdir())
+
+
 def test_t5_ids(t5_like):
     tokenizer = tokenization.open_tokenizer(t5_like)
     pieces = tokenizer.size - 100
@@ -73,7 +141,7 @@ def test_t5_ids(t5_like):
     assert ids.sentinels == tuple(range(pieces + 99, pieces - 1, -1))  # 32099 … 32000
     assert ids.text == (2, pieces)  # unknown characters are text
     assert (ids.pad, ids.eos, ids.bos, ids.size) == (0, 1, 0, pieces + 100)
-    assert encode(tokenizer, "☃")[-1] == 2
+    assert encode(tokenizer, "☃")[-1] == 2 == tokenizer.unknown
 
 
 def test_more_sentinels_than_the_tokenizer_has_are_appended(t5_like):
@@ -106,6 +174,9 @@ def test_hugging_face_names_its_special_ids(hugging_face):
     assert gpt.eos == 0 and gpt.text[0] == 1 and gpt.pad >= gpt.text[1]
     unigram = token_ids(tokenization.open_tokenizer(hugging_face["unigram"]), sentinels=2)
     assert (unigram.pad, unigram.eos, unigram.mask, unigram.text[0]) == (0, 1, 3, 4)
+    kinds = ("wordpiece", "bpe", "unigram")
+    opened = [tokenization.open_tokenizer(hugging_face[kind]) for kind in kinds]
+    assert [one.unknown for one in opened] == [1, None, 2]
 
 
 def test_special_names_in_documents_are_text(hugging_face, t5_like, tokenizer):
