@@ -1,5 +1,7 @@
 """Draws: the same documents corrupted several times, each time with noise of its own."""
 
+import itertools
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,20 +62,31 @@ def marked(tokens: np.ndarray, pieces: Sequence[str], reader: Reader) -> np.ndar
     whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
     starts, hidden, at = ends - [len(text) for text in texts], np.zeros(len(texts), bool), 0
     for piece in pieces:
-        first = whole.find(piece, at)
-        if not piece or first < 0:
+        wanted = _as_words(piece) if reader.whole_words else piece
+        found = [at + one.start() for one in re.finditer(f"(?={re.escape(wanted)})", whole[at:])]
+        if not wanted or not found:
             later = " after what is hidden before it" if at else ""
             raise ValueError(f"Got {piece!r} to hide, which the text has not{later}.")
-        at = first + len(piece)
-        inside = (starts < at) & (ends > first)
-        cut = "".join(text for text, is_inside in zip(texts, inside) if is_inside)
-        if cut.strip() != piece.strip():
+        runs = [(starts < first + len(wanted)) & (ends > first) for first in found]
+        cuts = ["".join(itertools.compress(texts, run)) for run in runs]
+        inside = next((run for run, cut in zip(runs, cuts) if cut.strip() == wanted.strip()), None)
+        if inside is None:
             raise ValueError(
-                f"Got {piece!r} to hide, and the tokens there are {cut!r}: hide whole tokens, or "
-                "choose a finer vocabulary (--vocabulary=bytes)."
+                f"Got {piece!r} to hide, and the tokens there are {cuts[0]!r}: hide whole tokens, "
+                "or choose a finer vocabulary (--vocabulary=bytes)."
             )
+        at = int(ends[inside].max())
         hidden |= inside
     return hidden
+
+
+def _as_words(piece: str) -> str:
+    """Returns a piece of a text as the words of a vocabulary of whole words.
+
+    >>> _as_words("add(a, b)")
+    ' add ( a , b )'
+    """
+    return "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", piece))
 
 
 def pieces_of(names: Sequence[str], text: str) -> list[str]:

@@ -11,6 +11,7 @@ from ..objectives import Objective, TokenIds
 from .rows import STACKS, ModelView, ShownObjective
 
 NO_SPAN = -1
+CLOSING = frozenset(".,;:!?)]}")  # words that no space comes before
 
 
 class Reader(NamedTuple):
@@ -20,6 +21,7 @@ class Reader(NamedTuple):
     names: dict[int, str]  # of special ids
     decode: Callable[[Sequence[int]], str]  # of text ids
     surface: Callable[[int], str]  # the text of an id within a text, with the space before a word
+    whole_words: bool = False  # tokens are words, and are shown with a space between them
 
 
 class Token(NamedTuple):
@@ -31,6 +33,7 @@ class Token(NamedTuple):
     span: int = NO_SPAN  # number of its hidden span, or of its sentinel
     id: int = 0
     slot: int = -1  # in the raw row; -1 if it is not copied from it
+    before: str = ""  # the space between it and the token before, where that is no part of it
 
 
 class Slot(NamedTuple):
@@ -218,10 +221,11 @@ class _Describer:
 
     def __call__(self, tokens, slots, of_text: bool = False) -> list[Token]:
         texts = surfaces(self.reader, tokens)
-        return [
+        described = [
             self._token(int(token), int(slot), text, of_text)
             for token, slot, text in zip(tokens, slots, texts)
         ]
+        return _apart(described) if self.reader.whole_words else described
 
     def _token(self, token: int, slot: int, text: str, of_text: bool) -> Token:
         if token in self.sentinel:
@@ -240,6 +244,13 @@ class _Describer:
         span = int(self.spans[slot]) if slot < self.spans.size else NO_SPAN
         kind = "kept" if slot in self.labelled and not of_text else "text"
         return Token(text, kind, span, token, slot)
+
+
+def _apart(words: Sequence[Token]) -> list[Token]:
+    """Returns words with a space before each but the first, and those that close a phrase."""
+    bare = [word._replace(text=word.text.strip()) for word in words]
+    rest = [word if word.text in CLOSING else word._replace(before=" ") for word in bare[1:]]
+    return bare[:1] + rest
 
 
 def surfaces(reader: Reader, tokens) -> list[str]:

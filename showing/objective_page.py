@@ -94,7 +94,7 @@ def _example(one: Example, number: int, of: int) -> str:
 
 
 def _flow(tokens: Iterable[Token]) -> str:
-    return f'<div class="flow">{"".join(map(_token, tokens))}</div>\n'
+    return f'<div class="flow">{"".join(t.before + _token(t) for t in tokens)}</div>\n'
 
 
 def _token(token: Token, one_line: bool = False) -> str:

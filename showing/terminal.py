@@ -146,7 +146,8 @@ def style(token: Token) -> str:
 
 def flowing(tokens: Iterable[Token]) -> Text:
     """Returns tokens as one text, with its own line breaks."""
-    return Text.assemble(*((t.text.replace("\t", "    "), style(t)) for t in tokens))
+    parts = (((t.before, ""), (t.text.replace("\t", "    "), style(t))) for t in tokens)
+    return Text.assemble(*itertools.chain.from_iterable(parts))
 
 
 def in_one_line(token: Token) -> str:

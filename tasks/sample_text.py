@@ -17,6 +17,7 @@ from ..training.run_directory import VOCABULARY, check_is_run
 from . import vocabularies
 from .python_library.python_sources import library_documents
 from .vocabularies import Vocabulary, special_tokens, tokenization
+from .vocabularies.word_training import word_tokenizer
 
 STREAM = 300_000  # tokens that statistics are cut from
 OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
@@ -32,10 +33,8 @@ class SampleText(NamedTuple):
     stream_name: str
 
 
-def of_texts(
-    vocabulary: Vocabulary, texts: Sequence[str] | None = None, file: str | None = None
-) -> SampleText:
-    """Returns documents with Python's library as the stream.
+def read_documents(texts: Sequence[str] | None = None, file: str | None = None) -> list[str]:
+    """Returns documents to be shown.
 
     A blank line separates two documents of `texts`; `file` is a text file in their place, as one
     document. Without either: the Zen of Python.
@@ -55,6 +54,11 @@ def of_texts(
     documents = [document for document in documents if document.strip()]
     if not documents:
         raise ValueError("The text is empty: give --text='some words', or --file with some.")
+    return documents
+
+
+def of_texts(vocabulary: Vocabulary, documents: Sequence[str]) -> SampleText:
+    """Returns documents with Python's library as the stream."""
     encoded = vocabulary.tokenizer.encode_batch([*documents, OTHER_TEXT])
     return SampleText(
         vocabulary,
@@ -63,6 +67,19 @@ def of_texts(
         lambda: _library_tokens(vocabulary),
         "Python's library",
     )
+
+
+def of_words(documents: Sequence[str]) -> SampleText:
+    """Returns documents in a vocabulary of their own words; repeated, they are the stream.
+
+    >>> text = of_words(["To be, or not to be"])
+    >>> [text.vocabulary.tokenizer.surface(i) for i in text.documents[0]]
+    [' To', ' be', ' ,', ' or', ' not', ' to', ' be']
+    """
+    tokenizer = tokenization.tokenizer_of(word_tokenizer([*documents, OTHER_TEXT]))
+    text = of_texts(Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {}), documents)
+    stream = np.resize(np.concatenate(text.documents), STREAM)
+    return text._replace(stream=lambda: stream, stream_name="this text, repeated")
 
 
 def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -> SampleText:

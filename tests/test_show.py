@@ -77,6 +77,18 @@ def test_what_a_textbook_hides(capsys):
     assert re.search(r"<\|fim_middle\|> a +d.*\n +, · b \).*\n +· b \) </s>", said)
 
 
+def test_a_textbooks_example_word_by_word(capsys):
+    said = prints(capsys, "--vocabulary=words", FOX, "--hide=quick brown,jumps")
+    assert "The ⟨0⟩ fox ⟨1⟩ over the lazy dog </s>" in said
+    assert re.search(r"\n +▷ +⟨0⟩ +quick brown ⟨1⟩ +jumps ⟨2⟩", said)
+    call = "--text=def add(a, b): return a + b"
+    fim = "--objective=fill_in_the_middle", "--vocabulary=words"
+    said = prints(capsys, *fim, call, "--hide=add(a, b)")
+    assert re.search(r"<\|fim_middle\|> add +\( +a +, +b +\)", said)
+    later = "--text=an apple a day", "--hide=a"  # the first that is a whole word
+    assert "an apple ⟨0⟩ day" in prints(capsys, "--vocabulary=words", *later)
+
+
 @pytest.mark.parametrize(
     "objective, hide, expected",
     [

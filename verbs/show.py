@@ -3,6 +3,7 @@
     pretrax show                                               span corruption, on a short text
     pretrax show --objective=ul2 --text="To be, or not to be"  every member of a mixture
     pretrax show --text="The quick brown fox jumps." --hide="quick brown,jumps"    what to hide
+    pretrax show --vocabulary=words --text="The cat sat"       word by word
     pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
     pretrax show --list                                        all objectives
     pretrax show --objective=my_objectives.mine                an objective of your own
@@ -98,8 +99,9 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     documents = prepared(documents, objective, ids, marked)
     count = options.rows or (3 if options.html and len(members) == 1 else 1)
     names = special_tokens.special_names(tokenizer, ids)
-    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface)
-    hide = pieces_of(options.hide, text.vocabulary.codec.decode(documents[0].tolist()))
+    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.whole_words)
+    own = options.text or [text.vocabulary.codec.decode(documents[0].tolist())]
+    hide = pieces_of(options.hide, "\n\n".join(own))
     how = dict(count=count, slots=options.length, seed=options.seed, hide=hide)
     examples = [
         one for member in shown for one in draws(member, documents, text.other, reader, **how)
@@ -156,7 +158,8 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
     run = "a run directory: its vocabulary and, if no other is given, its objective"
     add("--run", metavar="DIR", help=run)
-    add("--vocabulary", metavar="PATH", help="'bytes', a SentencePiece .model or a tokenizer.json")
+    vocabulary = "'bytes', 'words' (those of the text), a SentencePiece .model or a tokenizer.json"
+    add("--vocabulary", metavar="PATH", help=vocabulary)
     add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
     length = "of the encoder or the single stack: the most the text may take (default: 512)"
     add("--length", type=at_least(1), default=512, metavar="SLOTS", help=length)
@@ -211,5 +214,8 @@ def open_text(console: Console, options: argparse.Namespace) -> SampleText:
             raise ValueError("A task has its own vocabulary: leave --run and --vocabulary out.")
         folder = f"{CACHE}/{options.task}"
         return sample_text.of_task(folder, options.task, options.module, options.length)
+    documents = sample_text.read_documents(options.text, options.file)
+    if options.vocabulary == "words":
+        return sample_text.of_words(documents)
     vocabulary = sample_text.open_vocabulary(CACHE, options.run, options.vocabulary, console.print)
-    return sample_text.of_texts(vocabulary, options.text, options.file)
+    return sample_text.of_texts(vocabulary, documents)

@@ -26,11 +26,20 @@ def decoded(text):
 def test_documents(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one\n\ntwo")
-    assert decoded(sample_text.of_texts(BYTES, ["one\n \ntwo", " ", "three"])) == [
-        *("one", "two", "three")
-    ]
-    assert decoded(sample_text.of_texts(BYTES, file=str(file))) == ["one\n\ntwo"]
-    assert decoded(sample_text.of_texts(BYTES))[0].startswith("Beautiful is better than ugly.")
+    read = sample_text.read_documents
+    assert read(["one\n \ntwo", " ", "three"]) == ["one", "two", "three"]
+    assert read(file=str(file)) == ["one\n\ntwo"]
+    assert read()[0].startswith("Beautiful is better than ugly.")
+    assert decoded(sample_text.of_texts(BYTES, ["one", "two"])) == ["one", "two"]
+
+
+def test_a_text_word_by_word():
+    text = sample_text.of_words(["The cat sat.", "The dog!"])
+    assert decoded(text) == ["The cat sat.", "The dog!"]
+    tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
+    assert [len(document) for document in text.documents] == [4, 3]
+    assert tokenizer.unknown not in [*text.other, *text.stream()]
+    assert text.stream().size == sample_text.STREAM and ids.mask is not None
 
 
 @pytest.mark.parametrize(
@@ -45,4 +54,4 @@ def test_text_that_cannot_be_shown_is_refused(arguments, expected, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     with pytest.raises(ValueError, match=expected):
-        sample_text.of_texts(BYTES, **arguments)
+        sample_text.read_documents(**arguments)
