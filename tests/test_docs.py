@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import gzip
 import importlib
+import itertools
 import json
 import os
 import re
@@ -78,6 +79,13 @@ for _block in BLOCKS:
     if _block.language == "sh":
         for _command in commands_of(_block):
             COMMANDS.setdefault(_command, _block.place)
+EXAMPLES = [block for block in BLOCKS if block.place.startswith("textbook_examples.md")]
+PRINTED = {  # of a command, lines that it prints
+    command: after.text.splitlines()
+    for block, after in itertools.pairwise(EXAMPLES)
+    if (block.language, after.language) == ("sh", "text")
+    for command in commands_of(block)
+}
 
 
 def test_every_block_says_what_it_is():
@@ -124,6 +132,7 @@ RUNS = {  # what commands suppose to be there, beside the quickstart: model, obj
     "bytes_ahead": ("decoder", "multi_token_prediction", {"num_layers": 2}),
     "finetune_text_to_text": ("encoder_decoder", "text_to_text", {}),
 }
+RULE = 12  # characters that the pages have of a line between members
 SMALL = [  # of `pretrax train`: two steps of few rows
     "--gin.training.Run.steps=2",
     "--gin.training.Run.batch_size=8",
@@ -223,9 +232,18 @@ YARDSTICKS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{COMMANDS[c]} {c[:40]}")
-def test_a_command(folder, command):
+def test_a_command(folder, command, capsys):
+    capsys.readouterr()
     for word, *arguments in parts_of(command):
         TOOLS[word](arguments)
+    said = capsys.readouterr().out.splitlines() if command in PRINTED else []
+    said = iter([line[:RULE] if "──" in line else line.rstrip() for line in said])
+    for line in PRINTED.get(command, []):
+        assert line in said, line  # in this order
+
+
+def test_the_textbooks_examples_say_what_they_print():
+    assert len(PRINTED) == sum(block.language == "sh" for block in EXAMPLES) > 15
 
 
 def parts_of(command: str) -> list[list[str]]:
