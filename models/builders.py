@@ -159,8 +159,9 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
       heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once;
         'classes' or 'token_classes', of an imported classifier.
       ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
-        of num_layers - 1 (Gloeckle et al. 2024), or 'sequential', a module for each on the states
-        of the one before (DeepSeek-V3). Not used without such heads.
+        of num_layers - 1 (Gloeckle et al. 2024), 'sequential', a module for each on the states of
+        the one before (DeepSeek-V3), or 'linear', a norm and a linear layer for each on the states
+        of the last layer. Not used without such heads.
       settings: any field of `models.config.Config`; emb_dim, num_heads, head_dim and mlp_dim must
         be set.
 
@@ -253,14 +254,14 @@ def forward_flops(config, lengths):
         return 2 * slots * ((layers - sparse) * weights + sparse * of_experts)
 
     slots, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
-    layers = c.num_decoder_layers + c.num_ahead
+    layers = c.num_decoder_layers + (c.num_ahead if c.ahead != "linear" else 0)
     total = layers * attention(slots, slots) + mlps(slots, layers)
     total += c.num_encoder_layers * attention(sources, sources)
     total += mlps(sources, c.num_encoder_layers)
     if c.num_decoder_layers and c.num_encoder_layers:
         total += c.num_decoder_layers * attention(slots, sources)
-    if c.num_ahead and c.ahead == "sequential":
-        total += c.num_ahead * 4 * slots * c.emb_dim**2
+    square = 2 * slots * c.emb_dim**2
+    total += c.num_ahead * {"parallel": 0, "sequential": 2 * square, "linear": square}[c.ahead]
     predictions = lengths["predict"] * (1 + c.num_ahead) if "vocabulary" in c.heads else 0
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0

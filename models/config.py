@@ -151,8 +151,8 @@ class Config:
 
     # --- multi-token prediction, of a decoder
     num_ahead: SizeOrZero = 0  # tokens predicted beyond the next one
-    # `transformer.ParallelHeads` or `SequentialModules`.
-    ahead: Literal["parallel", "sequential"] = "parallel"
+    # `transformer.ParallelHeads`, `SequentialModules` or `LinearHeads`.
+    ahead: Literal["parallel", "sequential", "linear"] = "parallel"
 
     def __post_init__(self):
         for name in ("heads", "mlp_activations", "rope_scaling"):

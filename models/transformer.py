@@ -226,13 +226,15 @@ class Stack(nn.Module):
         x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
         if num_layers < self.num_layers:
             return ParallelHeads(c, self._layer(), name="ahead")(x_BxTxE, context)
+        ahead = {}
+        if c.num_ahead and c.ahead == "linear":
+            ahead = LinearHeads(c, name="ahead")(x_BxTxE)
         if c.norm_place != "after":
             x_BxTxE = dropout(self, Norm(c, name="final_norm")(x_BxTxE))
-        top = {"top": x_BxTxE}
-        if c.num_ahead:
+        if c.num_ahead and c.ahead == "sequential":
             modules = SequentialModules(c, self._layer(), name="ahead")
-            top |= modules(x_BxTxE, embedded_BxTxE, context)
-        return top
+            ahead = modules(x_BxTxE, embedded_BxTxE, context)
+        return {"top": x_BxTxE} | ahead
 
     def _embedded(self, x_BxTxE, batch, side):
         """Returns the input of the first layer: token, type and position embeddings summed."""
@@ -349,7 +351,7 @@ class ParallelHeads(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxE, context):
         c = self.config
-        layers = _ahead(LastLayer, c.num_ahead + 1, c, self.layer, "layers")
+        layers = _ahead(LastLayer, c.num_ahead + 1, "layers", c, self.layer)
         _, x_NxBxTxE = layers(None, x_BxTxE, context)
         x_NxBxTxE = dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
         return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
@@ -369,6 +371,37 @@ class LastLayer(nn.Module):
         return None, x_BxTxE
 
 
+class LinearHeads(nn.Module):
+    """A norm and a linear layer for each token beyond the next, on the states of the last layer.
+
+    Head k predicts at slot t the token of slot t + k + 1. As in Medusa (arXiv:2401.10774) no head
+    depends on another; the vocabulary projection after them is shared.
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, x_BxTxE):
+        c = self.config
+        heads = _ahead(LinearHead, c.num_ahead, "modules", c)
+        _, ahead_NxBxTxE = heads(None, x_BxTxE)
+        return {"ahead": dropout(self, ahead_NxBxTxE)}
+
+
+class LinearHead(nn.Module):
+    """One of `LinearHeads`."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, _, x_BxTxE):
+        c = self.config
+        linear_ExE = self.param(
+            "linear", partitioned(weights(c), "embed", None), (c.emb_dim, c.emb_dim)
+        )
+        return None, project(Norm(c, name="norm")(x_BxTxE), linear_ExE.astype(c.dtype))
+
+
 class SequentialModules(nn.Module):
     """A module for each token beyond the next, each on the states of the one before (DeepSeek-V3).
 
@@ -381,7 +414,7 @@ class SequentialModules(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxE, embedded_BxTxE, context):
         c = self.config
-        modules = _ahead(NextModule, c.num_ahead, c, self.layer, "modules")
+        modules = _ahead(NextModule, c.num_ahead, "modules", c, self.layer)
         _, ahead_NxBxTxE = modules((x_BxTxE, _shifted_left(embedded_BxTxE)), context)
         return {"ahead": dropout(self, ahead_NxBxTxE)}
 
@@ -415,11 +448,11 @@ def _shifted_left(embedded_BxTxE):
     return jnp.roll(embedded_BxTxE, -1, axis=1)
 
 
-def _ahead(module, length, config, layer, name):
+def _ahead(module, length, name, config, *layer):
     """Returns (carry, *args) -> (carry, outputs [length, …]): `length` modules in sequence."""
     if config.scan_layers:
-        return _scanned(module, length, nn.broadcast)(config, layer, name=name)
-    modules = [module(config, layer, name=f"{name}_{k}") for k in range(length)]
+        return _scanned(module, length, nn.broadcast)(config, *layer, name=name)
+    modules = [module(config, *layer, name=f"{name}_{k}") for k in range(length)]
 
     def one_after_another(carry, *args):
         outputs = []

@@ -62,7 +62,7 @@ def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
     """Returns (model, params) that predict the next token only, without those of tokens ahead.
 
     The first of parallel last layers becomes the last layer of a plain stack; sequential modules
-    are left out. Takes parameters as `unrolled` returns them.
+    and linear heads are left out. Takes parameters as `unrolled` returns them.
     """
     config = model.config
     if config is None or not config.num_ahead:

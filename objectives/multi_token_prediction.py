@@ -1,7 +1,7 @@
 """Multi-token prediction: every slot predicts the next token and those after it.
 
 Sources: Gloeckle et al. 2024 (arXiv:2404.19737), parallel heads; DeepSeek-V3 (arXiv:2412.19437),
-sequential modules. The model chooses: `models.decoder`'s `ahead`.
+sequential modules. The model chooses, these or linear heads: `models.decoder`'s `ahead`.
 """
 
 from collections.abc import Callable

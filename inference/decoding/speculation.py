@@ -247,8 +247,7 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
 
         decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
 
-    Drafts come from the heads for tokens ahead, of either kind, that `multi_token_prediction`
-    trained.
+    Drafts come from the heads for tokens ahead, of any kind, that `multi_token_prediction` trained.
 
     Raises ValueError for a model without such heads.
     """
@@ -258,13 +257,14 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
             "multi_token_prediction: decode plainly, or give a draft model."
         )
     model, params = unrolled(model, params)
-    if model.config.ahead == "parallel":
-        return model, params, parallel_drafter(model), params
-    return *next_token_only(model, params), sequential_drafter(model), params
+    if model.config.ahead == "sequential":
+        return *next_token_only(model, params), sequential_drafter(model), params
+    return model, params, independent_drafter(model), params
 
 
-def parallel_drafter(model) -> Drafter:
-    """Drafts by the model's parallel heads, from its hidden state of the last accepted token."""
+def independent_drafter(model) -> Drafter:
+    """Drafts by the model's parallel or linear heads, from its hidden state of the last accepted
+    token."""
     number = model.config.num_ahead
 
     def start(params, prompts, capacity):

@@ -61,6 +61,7 @@ ARCHITECTURES = {
     "parallel heads": lambda: ahead("parallel"),
     "parallel heads, windows": lambda: ahead("parallel", window=2, global_every=2),
     "sequential modules": lambda: ahead("sequential"),
+    "linear heads": lambda: ahead("linear"),
     "sequential modules, relative": lambda: ahead("sequential", **RELATIVE),
 }
 QUICK = ["t5", "bart", "gpt2", "parallel heads, windows", "sequential modules"]

@@ -46,7 +46,7 @@ NEW = 8
 @functools.cache
 def speculator(name):
     """(plain, four): what `decode` and what `speculate` wants, of a model and its drafts."""
-    if name in ("parallel heads", "parallel heads, windows", "sequential modules"):
+    if name in ("parallel heads", "parallel heads, windows", "sequential modules", "linear heads"):
         return form(name), own_drafts(*made(name))
     target, _, drafts = name.partition(" with ")
     model, params = form(target)
@@ -64,6 +64,7 @@ def disturbed(params, by):
 DRAFTED = [
     "parallel heads",
     "sequential modules",
+    "linear heads",
     "llama3 with another",
     *(
         pytest.param(name, marks=pytest.mark.slow)
@@ -167,7 +168,7 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
 # --- drafts of the model's own ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["parallel heads", "sequential modules"])
+@pytest.mark.parametrize("name", ["parallel heads", "sequential modules", "linear heads"])
 def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
     """After a prompt, from a run of the model as it is trained over prompt and drafts."""
     model, params = made(name)

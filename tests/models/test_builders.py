@@ -36,6 +36,7 @@ BUILDERS = {
     "sequential": lambda **settings: models.decoder(
         64, THREE, **SMALL, ahead="sequential", **settings
     ),
+    "linear": lambda **settings: models.decoder(64, THREE, **SMALL, ahead="linear", **settings),
     "encoder": lambda **settings: models.encoder(
         64, ("vocabulary", *ENCODER_HEADS), num_classes=3, **SMALL, **settings
     ),
@@ -85,8 +86,8 @@ def test_every_parameter_names_its_axes(builder, scan_layers):
         assert x.value.ndim < 2 or spread & set(x.names), f"{path} is whole on every device"
         stacked += "layers" in x.names
     assert (stacked > 0) == scan_layers
-    if builder in ("parallel", "sequential"):
-        ahead = [x for path, x in boxed if "'layer'" in str(path)]
+    if builder in ("parallel", "sequential", "linear"):
+        ahead = [x for path, x in boxed if "'layer'" in str(path) or "'linear'" in str(path)]
         assert ahead and all((x.names[0] == "layers") == scan_layers for x in ahead)
 
 
@@ -140,20 +141,23 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
 def test_parameter_counts_of_heads_ahead():
     """A parallel head is a layer more than a plain decoder of so many layers has."""
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=3)
-    plain, parallel, sequential = (
+    plain, parallel, sequential, linear = (
         models.decoder(10, heads, **shape, ahead=ahead)
         for heads, ahead in (
             (("vocabulary",), "parallel"),
             (THREE, "parallel"),
             (THREE, "sequential"),
+            (THREE, "linear"),
         )
     )
-    assert parallel.heads == sequential.heads == THREE and plain.heads == ("vocabulary",)
+    assert parallel.heads == sequential.heads == linear.heads == THREE
+    assert plain.heads == ("vocabulary",)
     kernels = 4 * 4 * 12 + 3 * 4 * 8
     norms, join = 2 * 4, 2 * 4 * 4
     base = count(init_shapes(plain))
     assert count(init_shapes(parallel)) == base + 2 * (kernels + norms)
     assert count(init_shapes(sequential)) == base + 2 * (kernels + norms + join + 3 * 4)
+    assert count(init_shapes(linear)) == base + 2 * (4 * 4 + 4)
 
     lengths = {"decoder": 5, "predict": 2}
     layer = 2 * 5 * (kernels + 2 * 5 * 2 * 6)  # products with weights; five keys, two heads of six
@@ -161,6 +165,7 @@ def test_parameter_counts_of_heads_ahead():
     assert plain.flops(lengths) == 3 * layer + vocabulary
     assert parallel.flops(lengths) == 5 * layer + 3 * vocabulary
     assert sequential.flops(lengths) == 5 * layer + 3 * vocabulary + 2 * 2 * 5 * join
+    assert linear.flops(lengths) == 3 * layer + 3 * vocabulary + 2 * 2 * 5 * 4 * 4
 
 
 @pytest.mark.parametrize(
@@ -253,7 +258,7 @@ def test_bad_values_are_refused_with_a_remedy(change, message):
         (
             models.decoder,
             dict(ahead="twice"),
-            "ahead must be 'parallel' or 'sequential', got 'twice'",
+            "ahead must be 'parallel', 'sequential' or 'linear', got 'twice'",
         ),
         (models.decoder, dict(heads=THREE, num_layers=1), "num_layers=1, expected 2 or more"),
     ],

@@ -34,7 +34,7 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"scan_layers": 0}, "scan_layers must be True or False, got 0"),
         ({"dropout_rate": "0.1"}, "dropout_rate must be a number .*, got '0.1'"),
         ({"rope_scaling": 8.0}, "rope_scaling must be a list of numbers or None, got 8.0"),
-        ({"ahead": "twice"}, "ahead must be 'parallel' or 'sequential', got 'twice'"),
+        ({"ahead": "twice"}, "ahead must be 'parallel', 'sequential' or 'linear', got 'twice'"),
     ],
 )
 def test_invalid_settings_are_refused(settings, message):

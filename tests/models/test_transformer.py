@@ -396,8 +396,10 @@ def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
         assert_close(top(plain, params | {"decoder": decoder}, batch), expected)
 
 
-def test_parallel_heads_attend_to_no_later_token():
-    seen = reach(build("decoder", layers=2, heads=THREE), make_batch(PACKED_CAUSAL), "ahead")
+@pytest.mark.parametrize("ahead", ["parallel", "linear"])
+def test_independent_heads_attend_to_no_later_token(ahead):
+    model = build("decoder", layers=2, heads=THREE, ahead=ahead)
+    seen = reach(model, make_batch(PACKED_CAUSAL), "ahead")
     for head in seen:
         np.testing.assert_array_equal(head[:, 20:28], mask(PACKED_CAUSAL))
 
@@ -416,7 +418,7 @@ def test_a_sequential_module_attends_up_to_the_token_before_its_own():
     assert labelled == 2 + 3 + 1 + 2
 
 
-@pytest.mark.parametrize("ahead", ["parallel", "sequential"])
+@pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
 def test_every_term_ahead_trains_its_own_parameters(ahead):
     """A loss of heads whose gradient stops on the way would still be reported."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
@@ -435,15 +437,15 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
 
     gradients = jax.jit(jax.jacrev(sums))(params)
     assert set(gradients) == {"tokens", "ahead_2", "ahead_3"}
-    first = {"parallel": 0, "sequential": 1}[ahead]
+    first = {"parallel": 0, "sequential": 1, "linear": 1}[ahead]
     for number, name in enumerate(["tokens", "ahead_2", "ahead_3"]):
         stacked = gradients[name]["decoder"]["ahead"]
         stacked = stacked["layers" if ahead == "parallel" else "modules"]
         for path, x in jax.tree_util.tree_leaves_with_path(stacked):
             taught = [bool(np.abs(one).max() > 0) for one in x]
             own = number - first
-            if ahead == "parallel":
-                assert taught == [i == own for i in range(3)], path
+            if ahead != "sequential":
+                assert taught == [i == own for i in range(len(x))], path
             else:  # module 2 goes on from module 1, from what is before its final norm
                 before = "final_norm" not in str(path)
                 assert taught == [i == own or (i < own and before) for i in range(2)], path
@@ -453,7 +455,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
         assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(trunk))
 
 
-@pytest.mark.parametrize("ahead", ["parallel", "sequential"])
+@pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
 def test_dropout_after_the_norm_is_drawn_for_each_head(ahead):
     model = build("decoder", layers=2, heads=THREE, ahead=ahead, dropout_rate=0.5)
     batch = make_batch()

@@ -36,6 +36,7 @@ def test_parameters_of_each_step(tmp_path):
     "builder, names, settings",
     [
         ("decoder", ("multi_token_prediction",), dict(num_layers=2)),
+        ("decoder", ("multi_token_prediction",), dict(ahead="linear")),
         ("encoder", ("contrastive_pairs",), {}),
         ("encoder", ("sequence_classification",), dict(num_classes=3)),
         ("encoder", ("masked_lm",), dict(logits_via_embedding=True)),

@@ -195,9 +195,9 @@ def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
 def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
     """How many tokens beyond the next these parameters predict."""
 
-    def count(kind: str) -> int:
-        scale = "decoder/ahead/{}/layer/mlp_norm/scale"
+    def count(kind: str, norm: str = "layer/mlp_norm") -> int:
+        scale = "decoder/ahead/{}/" + norm + "/scale"
         scanned = shapes.get(scale.format(kind), (0,))[0]
         return scanned or sum(scale.format(f"{kind}_{k}") in shapes for k in range(64))
 
-    return max(count("layers") - 1, count("modules"), 0)
+    return max(count("layers") - 1, count("modules"), count("modules", "norm"), 0)
