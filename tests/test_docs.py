@@ -129,6 +129,9 @@ def test_the_site_builds_without_warnings(tmp_path):
 RUNS = {  # what commands suppose to be there, beside the quickstart: model, objective, settings
     "decoder": ("decoder", "causal_lm", {}),
     "encoder": ("encoder", "masked_lm", {}),
+    "causal": ("decoder", "causal_lm", {}),
+    "masks": ("encoder", "masked_lm", {}),
+    "spans": ("encoder_decoder", "span_corruption", {}),
     "bytes_ahead": ("decoder", "multi_token_prediction", {"num_layers": 2}),
     "finetune_text_to_text": ("encoder_decoder", "text_to_text", {}),
 }
