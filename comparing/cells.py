@@ -61,8 +61,9 @@ class Cell(NamedTuple):
         path = Path(self.run.run_dir) / run_directory.RESULT
         if not path.exists():
             return False
-        record = whole_files.read_json(path)
-        return record["finished"] and record["step"] == self.run.steps
+        return whole_files.read_record(
+            path, lambda record: record["finished"] and record["step"] == self.run.steps
+        )
 
     @property
     def measured(self) -> list[Measured | None]:

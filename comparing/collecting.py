@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -134,8 +135,12 @@ def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
 def _metrics(run_dir: str | Path) -> set[str]:
     """Returns what a run that is finished has logged of held-out text that is no loss."""
     path = Path(run_dir) / run_directory.RESULT
-    scores = whole_files.read_json(path)["scores"] if path.exists() else []
-    return {f"{HELDOUT}{one['member']}/{one['term']}" for one in scores if one["metric"]}
+
+    def metrics(record: Mapping[str, Any]) -> set[str]:
+        metric = (one for one in record["scores"] if one["metric"])
+        return {f"{HELDOUT}{one['member']}/{one['term']}" for one in metric}
+
+    return whole_files.read_record(path, metrics) if path.exists() else set()
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Curve:

@@ -19,7 +19,7 @@ from .budgets import budget_text, tokens_of
 from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
-from .results import of_fields, read_record
+from .results import of_fields
 from .variants import RUNS, SET, SHARED, runs_of_variants
 
 FACTS = "facts.json"
@@ -52,7 +52,9 @@ def read_facts(directory: str, variant: str) -> Facts | None:
     Raises ValueError, naming the file, where it is damaged or of another version.
     """
     path = _path(directory, variant)
-    return read_record(path, lambda record: of_fields(Facts, record)) if path.exists() else None
+    if not path.exists():
+        return None
+    return whole_files.read_record(path, lambda record: of_fields(Facts, record))
 
 
 def write_facts(directory: str, variant: str, facts: Facts) -> None:

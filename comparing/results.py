@@ -10,18 +10,14 @@ Reports are drawn from these three alone, so that a comparison can be kept witho
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..data import whole_files
+from ..data.whole_files import UNLIKE, One, read_record
 from .figures import Figure, figure_of
 
 COMPARISON, RUNS, RESULTS = "comparison.json", "runs.jsonl", "results.jsonl"
 HELDOUT, METRIC = "heldout/", "metric/"  # what the names of curves begin with: losses, and metrics
-
-# Errors of what takes apart a value of JSON that is other than expected.
-UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
-
-One = TypeVar("One")
 
 Curve = tuple[tuple[float, float], ...]  # (text tokens read, value), in order
 
@@ -132,18 +128,6 @@ def _check_variants(results: Results) -> None:
     if unknown := sorted(names - set(results.setup.variants)):
         known = ", ".join(results.setup.variants)
         raise ValueError(f"Got a run of {', '.join(unknown)}, expected one of {known}.")
-
-
-def read_record(path: Path, build: Callable[[Any], One]) -> One:
-    """Returns what `build` makes of the value of a JSON file.
-
-    Raises ValueError, naming the file, where it is damaged or of another version.
-    """
-    value = whole_files.read_json(path)
-    try:
-        return build(value)
-    except UNLIKE as error:
-        raise whole_files.damaged(path, error) from error
 
 
 def of_fields(kind: type[One], record: Mapping[str, Any]) -> One:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import fsspec
 
-from .whole_files import read_json
+from .whole_files import read_record
 
 _STATE, _INFO = "state.json", "dataset_info.json"  # that `datasets` saves
 _SPLITS = "dataset_dict.json"
@@ -94,8 +94,8 @@ def _saved(folder: str) -> list[str]:
     """Returns the Arrow files of a saved dataset, if it is one, without those that are cached."""
     known = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
     if known and (_SPLITS in known or _STATE not in known):  # no state: of `load_dataset`'s cache
-        described = read_json(os.path.join(folder, _SPLITS if _SPLITS in known else _INFO))
-        splits = list(described.get("splits") or ())
+        described = os.path.join(folder, _SPLITS if _SPLITS in known else _INFO)
+        splits = read_record(described, lambda values: list(values.get("splits") or ()))
         if len(splits) > 1:
             one = splits[0] if _SPLITS in known else f"*-{splits[0]}*.arrow"
             raise ValueError(

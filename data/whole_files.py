@@ -10,10 +10,16 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+# Errors of what takes apart a value of JSON that is other than expected.
+UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
+
+One = TypeVar("One")
 
 
 def read_json(path: str | os.PathLike) -> Any:
@@ -23,6 +29,21 @@ def read_json(path: str | os.PathLike) -> Any:
             return json.load(file)
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from error
+
+
+def read_record(path: str | os.PathLike, build: Callable[[Any], One]) -> One:
+    """Returns what `build` makes of the value of a JSON file.
+
+        read_record("runs/mine/result.json", lambda record: record["step"])     # 1000
+
+    Raises OSError for none, and ValueError, naming the file, where it is damaged or of another
+    version.
+    """
+    value = read_json(path)
+    try:
+        return build(value)
+    except UNLIKE as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
 
 
 def damaged(path: str | os.PathLike, why: object) -> ValueError:
@@ -83,6 +104,31 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
         if error.errno is not None and error.filename is None:
             error.filename = os.fspath(path)
         raise
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | os.PathLike) -> Iterator[str]:
+    """Yields a folder beside `path`, whose files are moved there when all of them are written.
+
+        with whole_folder("exported") as folder: ...    # until then it is exported.partial
+
+    What a killed process left of it is removed by the next. Raises OSError where it cannot be
+    written, or where `path` has a folder of a name that it has.
+    """
+    whole = os.path.abspath(path)
+    partial = f"{whole}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    os.makedirs(partial)
+    try:
+        yield partial
+        os.makedirs(whole, exist_ok=True)
+        if not os.listdir(whole):
+            os.replace(partial, whole)
+            return
+        for name in os.listdir(partial):
+            os.replace(os.path.join(partial, name), os.path.join(whole, name))
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -268,6 +268,19 @@ def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
     assert os.listdir(out.parent) == ["states.npz"]
 
 
+def test_a_setting_of_the_model_that_is_damaged_names_its_file(capsys, tmp_path):
+    directory = write_run(tmp_path, "decoder", "causal_lm")
+    config = tmp_path / "config.gin"
+    config.write_text(config.read_text().replace("head_dim", "head_Dim"))
+    assert "config.gin" in fails(capsys, f"--run={directory}", "Ada")
+
+
+def test_prompt_forms_that_are_damaged_name_their_file(capsys, tmp_path):
+    directory = write_run(tmp_path, "decoder")
+    (tmp_path / "prompt_forms.json").write_text('[{"mo`e": "embed"}]')
+    assert "prompt_forms.json is damaged" in fails(capsys, f"--run={directory}", "Ada")
+
+
 @pytest.mark.slow
 def test_killed_and_started_again(run_of, said, tmp_path):
     """As one that was not killed; samples follow from the number of the line."""

@@ -94,7 +94,8 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
 def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:
     """Raises ValueError where a folder holds what was prepared of other text, or by other
     settings."""
-    if not isinstance(before, dict) or "made_of" not in before:  # other programs write reports too
+    # Other programs write reports too.
+    if not isinstance(before, dict) or not {"made_of", "settings"} <= before.keys():
         raise ValueError(f"{out} holds a report.json of something else: give OUT a new folder.")
     if before["made_of"] == made_of:
         return

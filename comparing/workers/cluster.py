@@ -17,7 +17,6 @@ from ..budgets import seconds
 from ..cells import Cell, train_and_measure
 from ..comparison import Comparison, trained_variants
 from ..failures import LOG, STOPPED, failure_of, write_failure
-from ..results import read_record
 
 JOBS = "jobs"  # a folder of a comparison's directory, for submitit's files
 JOB = "job.json"  # in a run's folder: the ticket of the job that trains it, and the job's number
@@ -90,7 +89,7 @@ def _read_job(cell: Cell) -> tuple[str | None, str | None]:
     path = Path(cell.run.run_dir) / JOB
     if not path.exists():
         return None, None
-    return read_record(path, lambda record: (record["ticket"], record["number"]))
+    return whole_files.read_record(path, lambda record: (record["ticket"], record["number"]))
 
 
 def _write_job(cell: Cell, ticket: str, number: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...data.corpus import Codec
-from ...data.whole_files import read_json
+from ...data.whole_files import read_record
 from ...objectives import TokenIds, bitmap, check_token_ids
 from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer
 
@@ -118,7 +118,7 @@ def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[s
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = os.path.join(directory, file)
         if os.path.exists(path):
-            names |= read_json(path)
+            names |= read_record(path, dict)
     roles = {}
     for key in ("pad", "eos", "bos", "mask", "cls", "sep"):
         name = names.get(f"{key}_token")

@@ -7,7 +7,14 @@ import sys
 
 import pytest
 
-from pretrax.data.whole_files import locked, read_json, write_bytes, write_json, write_text
+from pretrax.data.whole_files import (
+    locked,
+    read_json,
+    whole_folder,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from pretrax.training.run_directory import load_classes
 from pretrax.training.saved.result import Result, read_result, write_result
 
@@ -96,6 +103,28 @@ def test_a_damaged_file_is_named(tmp_path, content):
         ValueError, match="classes.json is damaged .got 5, expected a list of names"
     ):
         load_classes(tmp_path)
+
+
+def test_a_result_of_another_kind_names_its_file(tmp_path):
+    write_result(Result(str(tmp_path), 8, True, (), {}, {}))
+    file = tmp_path / "result.json"
+    file.write_text(file.read_text().replace("scores", "rcores"))
+    with pytest.raises(ValueError, match="result.json is damaged .*KeyError: 'scores'"):
+        read_result(str(tmp_path))
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path):
+    (tmp_path / "a.partial").mkdir()
+    (tmp_path / "a.partial" / "of_a_killed_process").write_text("")
+    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "a") as folder:
+        write_text(f"{folder}/half", "")
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+    for name in ("one", "another"):  # the second beside the first
+        with whole_folder(tmp_path / "a") as folder:
+            write_text(f"{folder}/{name}", name)
+    assert sorted(os.listdir(tmp_path / "a")) == ["another", "one"]
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_file_in_the_working_directory(tmp_path, monkeypatch):

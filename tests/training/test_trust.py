@@ -258,6 +258,15 @@ def test_modules_of_a_run():
     assert found == {"builtins", "my_tasks.py", "tests.training.tiny", "more.py", "a.b"}
 
 
+def test_a_file_that_is_not_utf_8_is_named(tmp_path):
+    directory = written(tmp_path)
+    with open(tmp_path / "config.gin", "ab") as file:
+        file.write(b"# \xff")
+    for read in (lambda: read_directory(directory), lambda: plain_field(directory, "steps")):
+        with pytest.raises(ValueError, match="config.gin cannot be read: it is not UTF-8"):
+            read()
+
+
 def test_links_and_pipes(tmp_path):
     directory = tmp_path / "run"
     write_run(directory, "decoder", "causal_lm")

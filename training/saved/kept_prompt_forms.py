@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...data.whole_files import read_json, write_json
+from ...data.whole_files import read_record, write_json
 from ...objectives import PromptForm, TokenIds
 from ..run_directory import PROMPT_FORMS
 
@@ -26,7 +26,10 @@ def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tupl
     objective, file = fields.get("objective"), Path(run_dir) / PROMPT_FORMS
     if objective:
         return objective(ids).prompt_forms
-    values = read_json(file) if file.exists() else []
+    return read_record(file, _forms) if file.exists() else ()
+
+
+def _forms(values: list[dict[str, Any]]) -> tuple[PromptForm, ...]:
     return tuple(PromptForm(**{name: _value(x) for name, x in one.items()}) for one in values)
 
 

@@ -1,7 +1,7 @@
 """`Result`: the figures of a run, as a value and as the file `RUN/result.json`."""
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.experimental import multihost_utils
@@ -39,7 +39,10 @@ def read_result(run_dir: str) -> Result | None:
         return None
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} exists for the first process, but not for this one.")
-    record = whole_files.read_json(path)
-    scores = tuple(Score(**score) for score in record.pop("scores"))
-    record.setdefault("seconds", {})  # which earlier versions did not measure
-    return Result(run_dir=run_dir, scores=scores, **record)
+
+    def result(record: dict[str, Any]) -> Result:
+        scores = tuple(Score(**score) for score in record["scores"])
+        seconds = record.get("seconds", {})  # which earlier versions did not measure
+        return Result(**record | {"run_dir": run_dir, "scores": scores, "seconds": seconds})
+
+    return whole_files.read_record(path, result)

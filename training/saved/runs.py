@@ -77,8 +77,9 @@ def load_model(
         with damage_in_words(directory, step):
             shapes = checkpoints.param_shapes(step)
         if model is None:
+            rows = _embedding_rows(shapes, f"Checkpoint {step} of {directory}")
             with settings_in_words(directory):
-                model = _saved_model(builder, shapes, f"Checkpoint {step} of {directory}")
+                model = _saved_model(builder, shapes, rows)
         target = _spread(abstract_params(model), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
@@ -111,8 +112,8 @@ def load_text_model(
     classes = tuple(run_directory.load_classes(directory))
     with settings_in_words(directory):
         model = model_of_run(fields, ids, len(classes))
-        forms = prompt_forms(directory, fields, ids)
         lengths = longest_rows(fields.get("sequence_lengths", {}))
+    forms = prompt_forms(directory, fields, ids)
     return load_model(directory, fields, step, mesh, model), Reading(forms, classes, lengths)
 
 
@@ -130,9 +131,11 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0)
 
 @contextlib.contextmanager
 def settings_in_words(directory: str) -> Iterator[None]:
-    """Names the file where a setting of the wrong kind ends a call of what a run names."""
+    """Names the file where a setting of the wrong kind or value ends a call of what a run names."""
     try:
         yield
+    except ValueError as error:
+        raise ValueError(f"{directory}/{run_directory.CONFIG}: {error}") from error
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(
             f"{directory}/{run_directory.CONFIG} gives its model or its objective a value of "
@@ -140,14 +143,19 @@ def settings_in_words(directory: str) -> Iterator[None]:
         ) from error
 
 
-def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: str) -> Model:
-    """The model that has parameters of these shapes."""
+def _embedding_rows(shapes: dict[str, tuple[int, ...]], where: str) -> int:
+    """The rows of the token embedding among parameters of these shapes."""
     rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
     if rows is None:
         raise ValueError(
             f"{where} holds no token_embedding, so its model is none of `models`, and its heads "
             "cannot be told by its parameters: expected a run with an objective and a vocabulary."
         )
+    return rows
+
+
+def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], rows: int) -> Model:
+    """The model that has parameters of these shapes."""
     model, heads = builder(rows), saved_heads(shapes)
     c = model.config
     if c is None:  # pairs of stacks have the heads that they have

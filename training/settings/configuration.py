@@ -175,7 +175,7 @@ def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any
     run_directory.check_is_run(run_dir)
     path = Path(run_dir) / run_directory.CONFIG
     check_links(run_dir)
-    if "\ntrain.train." in f"\n{path.read_text()}":
+    if "\ntrain.train." in f"\n{_text_of(path)}":
         raise ValueError(
             f"{path} was written by an earlier version of pretrax, in which a run was a call of "
             "train.train. Open it with that version, or train it anew with this one."
@@ -204,12 +204,19 @@ def plain_field(run_dir: str, name: str) -> Any:
     """
     path = Path(run_dir) / run_directory.CONFIG
     literals = _Delegate(lambda *_: None, lambda _: None)  # functions and macros are read as None
-    for statement in config_parser.ConfigParser(path.read_text(), literals):
+    for statement in config_parser.ConfigParser(_text_of(path), literals):
         match statement:
             case config_parser.BindingStatement("", "training.Run", parameter, value):
                 if parameter == name:
                     return value
     return None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from error
 
 
 def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
@@ -302,9 +309,7 @@ class _Reader:
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         try:
-            return self._read_text(path.read_text("utf-8"), {}, source, (*within, path), checked)
-        except UnicodeDecodeError as error:
-            reason = f"it is not UTF-8 ({error})"
+            return self._read_text(_text_of(path), {}, source, (*within, path), checked)
         except tokenize.TokenError as error:
             reason = error.args[0]
         except SyntaxError as error:
