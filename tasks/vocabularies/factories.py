@@ -18,7 +18,7 @@ from etils import epath
 from ...constraints import Natural, checked
 from ...data.corpus import Codec
 from ...data.token_ids_json import ids_from_json, ids_to_json
-from ...data.whole_files import checksum, damaged, read_json, write_bytes, write_json
+from ...data.whole_files import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
 from ...models.directories import own_file
 from ...objectives import TokenIds, check_token_ids
 from ...training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
@@ -263,22 +263,32 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
             "convert --tokenizer=FILE`."
         )
     values = read_json(file)
+    _check_checksums(run_dir, values)  # first, for a damaged tokenizer can be opened as another one
     try:
         tokenizer = _kept_tokenizer(run_dir, values)
         ids = check_token_ids(ids_from_json(values["ids"]))
         most = tokenizer.size + len(special_names(tokenizer, ids))  # others have no name
         if ids.size > most:
             raise ValueError(f"got {ids.size:,} ids, expected at most {most:,}")
-        vocabulary = Vocabulary(tokenizer, ids, dict(values["about"]))
-        kept = dict(values.get("checksums", {}))  # none in a directory of an earlier version
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return Vocabulary(tokenizer, ids, dict(values["about"]))
+    except UNLIKE as error:
         raise damaged(file, error) from error
-    now = _checksums(run_dir, values)
+
+
+def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
+    """Raises ValueError, naming it, for a file that is not as `save_vocabulary` wrote it."""
+    file = os.path.join(run_dir, VOCABULARY)
+    try:
+        kept = dict(values.get("checksums", {}))  # none in a directory of an earlier version
+        now = _checksums(run_dir, values) if kept else {}
+        if kept.keys() != now.keys():
+            raise ValueError(f"got checksums of {sorted(kept)}, expected of {sorted(now)}")
+    except UNLIKE as error:
+        raise damaged(file, error) from error
     for name in kept:
-        if now.get(name) != kept[name]:
+        if now[name] != kept[name]:
             why = "its checksum is not that of the vocabulary that was saved"
-            raise damaged(os.path.join(run_dir, os.path.basename(name)), why)
-    return vocabulary
+            raise damaged(os.path.join(run_dir, name), why)
 
 
 def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:

@@ -260,6 +260,7 @@ def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, sai
     file = tmp_path / "vocabulary.json"
     values = json.loads(file.read_text())
     change(values)
+    del values["checksums"]  # as in a directory of an earlier version
     file.write_text(json.dumps(values))
     with pytest.raises(ValueError, match="vocabulary.json is damaged") as raised:
         vocabularies.load_vocabulary(str(tmp_path))
@@ -267,6 +268,20 @@ def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, sai
     file.write_text(json.dumps(values)[:40])
     with pytest.raises(ValueError, match="vocabulary.json is damaged .* bring it back from a copy"):
         vocabularies.load_vocabulary(str(tmp_path))
+
+
+def test_a_checksum_that_differs_names_its_file(tmp_path, tokenizer):
+    vocabulary = Vocabulary(tokenizer, token_ids(tokenizer, sentinels=5), {})
+    vocabularies.save_vocabulary(str(tmp_path), vocabulary)
+    for name in ("vocabulary.model", "vocabulary.json"):
+        whole = (tmp_path / name).read_bytes()
+        for at in (whole.rindex(b"vocabulary.") if name.endswith("json") else 20, 30):
+            content = bytearray(whole)
+            content[at] ^= 1
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(ValueError, match=f"{name} is damaged"):
+                vocabularies.load_vocabulary(str(tmp_path))
+        (tmp_path / name).write_bytes(whole)
 
 
 def test_words_and_sentences_are_known_for_every_kind_of_vocabulary(hugging_face, model, t5_like):
