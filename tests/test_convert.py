@@ -759,6 +759,30 @@ def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "again").exists()
 
 
+def test_what_a_killed_conversion_left_is_written_anew(tmp_path, monkeypatch):
+    """Neither is its half taken for a whole, nor are its weights for those of another model."""
+    (first, _), (second, params) = (
+        written(tmp_path / str(scale), llama(), scale) for scale in (1, 2)
+    )
+    for arguments in (
+        (f"--from=hf:{first}", f"--to={tmp_path}/run"),
+        (f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"),
+    ):
+        to = tmp_path / arguments[1].rpartition("/")[2]
+        with monkeypatch.context() as patch:
+            for name in ("config_text", "put_back"):
+                patch.setattr(convert, name, lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                run(*arguments)
+        assert not to.exists()
+        partial = tmp_path / f"{to.name}.partial" / "checkpoints"
+        partial.mkdir(parents=True)
+        source = f"--from=hf:{second}" if to.name == "run" else arguments[0]
+        run(source, arguments[1])
+        assert not partial.exists()
+    assert_equal(open_run(str(tmp_path / "run")).params, params)
+
+
 def test_a_run_is_not_overwritten(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")

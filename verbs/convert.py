@@ -126,20 +126,20 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     """Writes the run directory and prints what it holds and what to run next."""
     run_dir, vocabulary = options.to, imported.vocabulary
     rows = embedding_rows(imported.model, vocabulary and vocabulary.ids)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        count = write_parameters(run_dir, reported(progress, imported.arrays), rows)
-    if imported.files:
-        keep_files(imported.files, Path(run_dir) / run_directory.IMPORTED)
-    if vocabulary is not None:
-        vocabularies.save_vocabulary(run_dir, vocabulary)
-    if imported.classes:
-        run_directory.save_classes(run_dir, imported.classes)
     settings = {**imported.settings, **({"dtype": options.dtype} if options.dtype else {})}
-    if imported.prompt_forms:
-        save_prompt_forms(run_dir, imported.prompt_forms)
-    # Last: a directory with a config is a whole one.
     config = config_text(run_dir, options.source, imported.model.layout, settings, rows)
-    whole_files.write_text(Path(run_dir) / run_directory.CONFIG, config)
+    with whole_files.whole_folder(run_dir) as folder:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            count = write_parameters(folder, reported(progress, imported.arrays), rows)
+        if imported.files:
+            keep_files(imported.files, Path(folder) / run_directory.IMPORTED)
+        if vocabulary is not None:
+            vocabularies.save_vocabulary(folder, vocabulary)
+        if imported.classes:
+            run_directory.save_classes(folder, imported.classes)
+        if imported.prompt_forms:
+            save_prompt_forms(folder, imported.prompt_forms)
+        whole_files.write_text(Path(folder) / run_directory.CONFIG, config)
 
     holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
     lines = [f"{run_dir} holds {imported.kind}, {count:,} parameters: {holds}."]
@@ -174,19 +174,20 @@ def export(console: Console, options: argparse.Namespace) -> None:
     if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
-    with console.status(f"Writing {target}"), whole_files.naming(target):
-        # First, for it may refuse the model.
+    hugging_face.check_holds_no_model(target)
+    writing = whole_files.naming(target), whole_files.whole_folder(target)
+    with console.status(f"Writing {target}"), writing[0], writing[1] as folder:
         family = hugging_face.write_model(
-            target, config, params, family=family, dtype=dtype, extra=extra
+            folder, config, params, family=family, dtype=dtype, extra=extra
         )
-        put_back(kept, target)
+        put_back(kept, folder)
         forms = saved_prompt_forms(options.source, options.trust)
-        lacking = export_vocabulary(options.source, target, run.model, forms)
+        lacking = export_vocabulary(options.source, folder, run.model, forms)
         left = {*others, *hugging_face.left_out(family, config, params)}
         form = next((form for form in forms if form.mode == "embed"), None)
         if form is not None and form.pooling:
             head = params["projections_embedding"]["layer"] if form.head else None
-            sentences.write_modules(target, config.emb_dim, form.pooling, head)
+            sentences.write_modules(folder, config.emb_dim, form.pooling, head)
             left -= {"projections_embedding"} if form.head else set()
     name = family.architecture_of(config)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]

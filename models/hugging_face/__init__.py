@@ -23,13 +23,20 @@ from ..heads import CLASSIFIERS
 from ..trees import named
 from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5
 from .family import Family, Fields, check_fields, class_labels, class_names, refuse
-from .files import TensorFiles, open_source, read_json, write_directory
+from .files import (
+    TensorFiles,
+    check_holds_no_model,
+    open_source,
+    read_json,
+    write_directory,
+)
 from .links import exported, imported, named_tensors, tensor_shapes, unmatched
 
 __all__ = [
     "FAMILIES",
     "Recognised",
     "TensorFiles",
+    "check_holds_no_model",
     "class_labels",
     "class_names",
     "family_of",

@@ -132,6 +132,17 @@ def _opened(file: Path):
         raise ValueError(f"{file} is damaged, or no safetensors file: {error}") from error
 
 
+def check_holds_no_model(directory: str) -> None:
+    """Raises ValueError where a directory holds a model, some of whose files would remain."""
+    path = Path(directory)
+    models = [path / CONFIG, *path.glob("*.safetensors*")]
+    if existing := sorted(file.name for file in models if file.exists()):
+        raise ValueError(
+            f"{path} holds a model already ({existing[0]}): export to a new directory, or delete "
+            "it."
+        )
+
+
 class Tensor(NamedTuple):
     """A tensor to write; its values are computed when it is written."""
 
@@ -151,15 +162,10 @@ def write_directory(
 
     Files are named as `transformers` names them; the index of several is written last.
 
-    Raises ValueError where `directory` holds a model already, some of whose files would remain.
+    Raises ValueError as `check_holds_no_model`.
     """
+    check_holds_no_model(directory)
     path = Path(directory)
-    models = [path / CONFIG, *path.glob("*.safetensors*")]
-    if existing := sorted(file.name for file in models if file.exists()):
-        raise ValueError(
-            f"{path} holds a model already ({existing[0]}): export to a new directory, or delete "
-            "it."
-        )
     path.mkdir(parents=True, exist_ok=True)
     shards: list[list[Tensor]] = [[]]
     for tensor in tensors:
