@@ -8,6 +8,7 @@ import atexit
 import gc
 import os
 import pathlib
+import secrets
 import shutil
 import tempfile
 
@@ -25,6 +26,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the processes of pytest-xdi
     os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# Of tests/storm, drawn once, as the processes of pytest-xdist must agree on it.
+os.environ.setdefault("STORM_SEED", str(secrets.randbelow(10**6)))
 
 import jax  # noqa: E402  (the flags above are read when jax is imported)
 import pytest  # noqa: E402

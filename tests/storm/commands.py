@@ -1,0 +1,93 @@
+"""Commands within this process, and as processes that are killed."""
+
+import contextlib
+import io
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pretrax import verbs
+from tests.training import tiny
+
+KILLS = 3  # in a row
+LONGEST = 600  # seconds for a command, on a machine that others use
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """All that was printed, in one line."""
+        return re.sub(r"\s+", " ", f"{self.out} {self.err}")
+
+
+def here(verb: str, *arguments: object) -> Ended:
+    """`pretrax VERB` in this process; a mistake that is not told in words is raised."""
+    status = 0
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            try:
+                verbs.run(verb, [str(argument) for argument in arguments])
+            except SystemExit as end:
+                status = int(end.code or 0)
+    return Ended(status, out.getvalue(), err.getvalue())
+
+
+def assert_in_words(ended: Ended, *names: str) -> None:
+    """Whether a command ended with an error of one paragraph that has one of these names."""
+    assert ended.status == 2 and "error: " in ended.err, ended
+    assert "Traceback" not in ended.err and len(ended.err) < 2000, ended.err
+    assert any(name in ended.err for name in names), (names, ended.err)
+
+
+def start(verb: str, *arguments: object, **env: str) -> subprocess.Popen:
+    """`pretrax VERB` as a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pretrax", verb, *map(str, arguments)],
+        cwd=tiny.ROOT,
+        env=tiny.environment(**env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> str:
+    """Waits for a command that succeeds; returns what it printed."""
+    out, err = process.communicate(timeout=LONGEST)
+    assert process.returncode == 0, out + err
+    return out
+
+
+def kill_at(process: subprocess.Popen, seconds: float) -> None:
+    """Kills a command and its processes after so many seconds, or finds it ended by then."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def storm(start_it: Callable[[], subprocess.Popen], draw: random.Random, lasts: float) -> str:
+    """Kills a command that takes so many seconds at drawn moments, `KILLS` times in a row, and
+    starts it a last time; returns what that printed."""
+    for _ in range(KILLS):
+        kill_at(start_it(), draw.uniform(0.3, 1.0) * lasts)
+    return finish(start_it())
+
+
+def timed(start_it: Callable[[], subprocess.Popen]) -> float:
+    """Runs a command to its end; returns the seconds that it took."""
+    began = time.monotonic()
+    finish(start_it())
+    return time.monotonic() - began

@@ -1,0 +1,274 @@
+"""One flipped bit in each kind of file that is read: it is named, or changes nothing.
+
+Where a file has a checksum, nothing else is ever read of it; where it has none, as text that users
+edit and weights of other programs, another value may be read, and an error is still in words.
+"""
+
+import json
+import pathlib
+import random
+import shutil
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+
+from pretrax.comparing import results
+from pretrax.data.token_store import open_store
+from pretrax.tasks import vocabularies
+from pretrax.tasks.vocabularies import special_tokens
+from pretrax.training import run_directory
+from pretrax.training.saved.result import read_result
+from pretrax.training.settings.command_line import explanation
+from tests import test_convert as converting
+from tests.data.test_token_store import read as read_records
+from tests.inference.runs import CLASSES, write_run
+from tests.models import test_t5x as t5x
+from tests.storm.commands import assert_in_words, here
+from tests.training import tiny
+
+pytestmark = pytest.mark.storm
+FLIPS = 6  # for each kind of file
+
+
+class Refused(NamedTuple):
+    """What was said instead of a result."""
+
+    words: str
+
+
+class Kind(NamedTuple):
+    """A kind of file: how a folder with it is made and read, and what is true of it."""
+
+    make: Callable[[pathlib.Path], Any]  # fills a folder
+    read: Callable[[pathlib.Path], Any]  # its result, or `Refused`
+    files: str  # within the folder, as a glob
+    has_checksum: bool = True
+    named: tuple[str, ...] = ()  # what an error may name in the place of the file
+
+
+def answer(folder: pathlib.Path, *arguments: str) -> Any:
+    """What `pretrax predict` prints, but for the folder's name."""
+    ended = here("predict", f"--run={folder}", *arguments)
+    if ended.status:
+        assert_in_words(ended, "")
+        return Refused(ended.err)
+    return ended.out.replace(str(folder), "")
+
+
+def write_causal(folder):
+    write_run(folder, "decoder", "causal_lm")
+
+
+def write_classifying(folder):
+    more = dict(classes=CLASSES, num_classes=3)
+    write_run(folder, "encoder", "sequence_classification", **more)
+
+
+def write_embedding(folder):
+    """An import that says how it reads a text."""
+    write_run(folder, "encoder", "masked_lm")
+    config = folder / run_directory.CONFIG
+    config.write_text(config.read_text().replace("training.Run.objective = @", "# "))
+    forms = [{"mode": "embed", "pooling": "mean"}]
+    (folder / run_directory.PROMPT_FORMS).write_text(json.dumps(forms))
+
+
+def with_tokenizer(make):
+    def write(folder):
+        tokenizer = make(folder)
+        ids = special_tokens.token_ids(tokenizer, sentinels=2)
+        vocabulary = vocabularies.Vocabulary(tokenizer, ids, {})
+        vocabularies.save_vocabulary(str(folder / "run"), vocabulary)
+
+    return write
+
+
+def encoded(folder):
+    """What a vocabulary makes of a text."""
+
+    def read():
+        vocabulary = vocabularies.load_vocabulary(str(folder / "run"))
+        codec = special_tokens.codec(vocabulary.tokenizer, vocabulary.ids)
+        ids = codec.encode("def the(a): return a")
+        return list(map(int, ids)), codec.decode(ids), vocabulary.ids
+
+    return in_words(read)
+
+
+def in_words(read: Callable[[], Any]) -> Any:
+    """A result, or what a command would say of the error."""
+    try:
+        return read()
+    except Exception as error:
+        words = explanation(error)
+        assert words is not None, f"a bare {type(error).__name__}: {error}"
+        return Refused(words)
+
+
+def all_tokens(folder):
+    def read():
+        store = open_store(folder)
+        pieces = read_records(store.records("train"), 200)
+        return store.ids, [(piece.tokens.tolist(), piece.ends) for piece in pieces]
+
+    return in_words(read)
+
+
+def write_trained(folder):
+    """A run of four steps of eight."""
+    run = tiny.Run(folder, tiny.write_documents(folder / "store"), STEPS=4)
+    tiny.run_here(run.arguments(training__Run__checkpoint_every=2))
+
+
+def trained_on(steps: int):
+    def train(folder):
+        """The lines and the parameters of a run that is continued."""
+        run = tiny.Run(folder, str(folder / "store"), STEPS=steps)
+        made = (folder / "made").read_text()
+        config = folder / "run" / run_directory.CONFIG
+        if config.exists():
+            config.write_bytes(config.read_bytes().replace(made.encode(), str(folder).encode()))
+        ended = here("train", *run.arguments(training__Run__checkpoint_every=2))
+        if ended.status:
+            assert_in_words(ended, "")
+            return Refused(ended.err)
+        arrays = tiny.saved_arrays(run.dir, steps)
+        figures = read_result(str(run.dir))._replace(seconds={}, run_dir="")
+        lines = [line for line in run.lines() if "loss" in line or line["step"] == steps]
+        return lines, {name: array.tobytes() for name, array in arrays.items()}, figures
+
+    return train
+
+
+def kept_results(folder):
+    return in_words(lambda: results.read(folder / "compared"))
+
+
+def converted(source: str, *more: str):
+    """The parameters of an import."""
+
+    def read(folder):
+        to = folder / "imported"
+        options = [one.format(folder=folder) for one in more]
+        ended = here("convert", f"--from={source.format(folder=folder)}", f"--to={to}", *options)
+        if ended.status:
+            assert_in_words(ended, "")
+            assert not run_directory.is_run(to)
+            return Refused(ended.err)
+        params = converting.open_run(str(to)).params
+        return [
+            (jax.tree_util.keystr(k), v.tobytes()) for k, v in jax.tree.leaves_with_path(params)
+        ]
+
+    return read
+
+
+def write_llama(folder):
+    converting.written(folder / "hf", converting.llama())
+
+
+def write_bert(folder):
+    converting.written(folder / "hf", converting.bert())
+    converting.word_pieces(folder / "hf")
+
+
+def write_t5x(folder):
+    t5x.write(folder / "checkpoint_7", t5x.as_t5x("t5_1_1", t5x.random_params("t5_1_1")))
+    settings = t5x.WIDTHS | {"scan_layers": False}
+    lines = [f"models.encoder_decoder.{k} = {v!r}" for k, v in settings.items()]
+    imports = "from __gin__ import dynamic_registration", "from pretrax import models"
+    of_run = "from pretrax import training", "training.Run.model = @models.encoder_decoder"
+    (folder / "small.gin").write_text("\n".join([*imports, *of_run, *lines, ""]))
+
+
+ASK = ("Ada", "--max_new=4")
+FROM_HF = converted("hf:{folder}/hf")
+FROM_T5X = converted("t5x:{folder}/checkpoint_7", "--model={folder}/small.gin")
+CHECKPOINT = dict(named=("Checkpoint 0 of", "checkpoint 4 is damaged"))
+KINDS = {
+    "config.gin": Kind(write_causal, lambda f: answer(f, *ASK), "config.gin", False),
+    "vocabulary.json": Kind(write_causal, lambda f: answer(f, *ASK), "vocabulary.json"),
+    "vocabulary.model": Kind(with_tokenizer(converting.trained), encoded, "run/vocabulary.model"),
+    "tokenizer.json": Kind(with_tokenizer(converting.hugging_faces), encoded, "run/tokenizer.json"),
+    "classes.json": Kind(
+        write_classifying, lambda f: answer(f, "Ada", "--mode=classify"), "classes.json", False
+    ),
+    "prompt_forms.json": Kind(
+        write_embedding, lambda f: answer(f, "Ada", "--mode=embed"), "prompt_forms.json", False
+    ),
+    "arrays": Kind(
+        write_causal, lambda f: answer(f, *ASK), "checkpoints/0/state/**/d/*", **CHECKPOINT
+    ),
+    "metadata": Kind(
+        write_causal, lambda f: answer(f, *ASK), "checkpoints/0/**/_*METADATA", **CHECKPOINT
+    ),
+    "checksums": Kind(
+        write_causal, lambda f: answer(f, *ASK), "checkpoints/0/data/*.json", **CHECKPOINT
+    ),
+    "resumed arrays": Kind(
+        write_trained, trained_on(6), "run/checkpoints/4/state/**/d/*", **CHECKPOINT
+    ),
+    "resumed position": Kind(
+        write_trained, trained_on(6), "run/checkpoints/4/data/*", **CHECKPOINT
+    ),
+    "metrics.jsonl": Kind(write_trained, trained_on(6), "run/metrics.jsonl", False),
+    "result.json": Kind(write_trained, trained_on(4), "run/result.json", False),
+    "config.gin of a resumed run": Kind(
+        write_trained, trained_on(6), "run/config.gin", False, ("of a run with other values",)
+    ),
+    "store.json": Kind(tiny.write_documents, all_tokens, "store.json"),
+    "blocks": Kind(tiny.write_documents, all_tokens, "train.blocks"),
+    "tokens": Kind(tiny.write_documents, all_tokens, "train/*.tokens"),
+    "index": Kind(tiny.write_documents, all_tokens, "train/*.index"),
+    "safetensors": Kind(write_llama, FROM_HF, "hf/model.safetensors", False, ("left over",)),
+    "config.json": Kind(write_bert, FROM_HF, "hf/config.json", False, ("config.json", "hf")),
+    "imported tokenizer.json": Kind(write_bert, FROM_HF, "hf/tokenizer.json", False),
+    "T5X arrays": Kind(write_t5x, FROM_T5X, "checkpoint_7/*/*", True, ("checkpoint_7",)),
+    "T5X checkpoint": Kind(
+        write_t5x, FROM_T5X, "checkpoint_7/checkpoint", False, ("checkpoint_7",)
+    ),
+}
+
+
+def flip(file: pathlib.Path, draw: random.Random) -> str:
+    """Flips a bit that is drawn; returns which."""
+    content = bytearray(file.read_bytes())
+    within = draw.choice([512, len(content)])  # half of them in the header, if there is one
+    at, bit = draw.randrange(min(within, len(content))), draw.randrange(8)
+    content[at] ^= 1 << bit
+    file.write_bytes(content)
+    return f"bit {bit} of byte {at} of {file}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+    one, whole = KINDS[kind], tmp_path / "whole"
+    whole.mkdir()
+    one.make(whole)
+    (whole / "made").write_text(str(whole))
+    expected = one.read(shutil.copytree(whole, tmp_path / "undisturbed"))
+    assert not isinstance(expected, Refused), expected
+    ends = {"same": 0, "refused": 0, "other": 0}
+    for i in range(FLIPS):
+        folder = shutil.copytree(whole, tmp_path / f"flipped_{i}")
+        files = sorted(file for file in folder.glob(one.files) if file.stat().st_size)
+        where = flip(file := draw.choice(files), draw)
+        try:
+            found = one.read(folder)
+        except BaseException as error:
+            error.add_note(where)
+            raise
+        if isinstance(found, Refused):
+            ends["refused"] += 1
+            names = (file.name, *one.named)
+            assert any(name in found.words for name in names), (where, found.words)
+            assert "Traceback" not in found.words and len(found.words) < 2000, where
+        elif found == expected:
+            ends["same"] += 1
+        else:
+            ends["other"] += 1
+            assert not one.has_checksum, (where, found, expected)
+    print(f"{kind}: {ends}")

@@ -1,0 +1,60 @@
+"""Full disks and closed pipes: an error in words, and no half file in the place of a whole one."""
+
+import contextlib
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from pretrax.training import run_directory
+from tests import test_convert as converting
+from tests.storm.commands import assert_in_words, here, start
+from tests.training import tiny
+
+pytestmark = pytest.mark.storm
+
+
+@contextlib.contextmanager
+def small_disk(folder: pathlib.Path, size: str) -> Iterator[pathlib.Path]:
+    """A disk of so many bytes; skips where none can be mounted."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no small disk can be mounted here: {error}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_an_export_to_a_full_disk(tmp_path):
+    source, _ = converting.written(tmp_path / "hf", converting.llama())
+    assert here("convert", f"--from=hf:{source}", f"--to={tmp_path}/run").status == 0
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        ended = here("convert", f"--from={tmp_path}/run", f"--to=hf:{disk}/out")
+        assert_in_words(ended, "No space left")
+        assert not list(disk.iterdir())
+
+
+def test_a_run_on_a_full_disk(draw, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+    data = tiny.write_documents(tmp_path / "store")
+    with small_disk(tmp_path / "disk", f"{draw.randrange(100, 400)}k") as disk:
+        run = tiny.Run(tmp_path / "run", data, STEPS=200)
+        run.values["RUN_DIR"] = str(disk / "run")
+        ended = here("train", *run.arguments(training__Run__checkpoint_every=2))
+        assert_in_words(ended, "No space left", "could not be saved")
+        assert not (disk / "run" / run_directory.RESULT).exists()
+
+
+@pytest.mark.parametrize("arguments", [["--list"], ["--objective=ul2"]], ids=" ".join)
+def test_a_pipe_that_is_closed(arguments):
+    process = start("show", *arguments)
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(timeout=100)
+    assert "Traceback" not in err and "Exception ignored" not in err, err

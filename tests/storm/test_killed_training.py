@@ -1,0 +1,112 @@
+"""Training that is killed at drawn moments, and started again, equals one that was not killed."""
+
+import json
+import time
+
+import pytest
+
+from pretrax.training.saved.result import read_result
+from tests.storm.commands import KILLS, start, storm, timed
+from tests.training import test_two_processes as two
+from tests.training import tiny
+
+pytestmark = pytest.mark.storm
+
+STORE = """
+training.Run.corpus = @tiny.slow_token_store
+tiny.slow_token_store.path = %DATA
+"""
+TEXT = """
+from pretrax.tasks import corpora
+from pretrax.tasks import vocabularies
+training.Run.corpus = @corpora.text_files
+corpora.text_files.files = %DATA
+corpora.text_files.vocabulary = @vocabularies.trained
+vocabularies.trained.size = 400
+"""
+TASK = """
+from pretrax.tasks.seqio import seqio_corpora
+from pretrax.tasks.seqio import seqio_vocabularies
+training.Run.corpus = @seqio_corpora.seqio_mixture
+seqio_corpora.seqio_mixture.mixture_or_task_name = "storm_text"
+seqio_corpora.seqio_mixture.module = %DATA
+seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
+"""
+MODULE = """
+import seqio
+
+seqio.TaskRegistry.add(
+    "storm_text",
+    source=seqio.TextLineDataSource({{"train": {file!r}, "validation": {file!r}}}),
+    preprocessors=[
+        lambda lines: lines.map(lambda line: {{"targets": line}}),
+        seqio.preprocessors.tokenize,
+    ],
+    output_features={{"targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=False)}},
+)
+"""
+
+
+def write_text(folder) -> str:
+    lines = [f"{i} is half of {2 * i}, and {i * i} its square.\n" for i in range(3000)]
+    (folder / "text.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in lines))
+    (folder / "text.txt").write_text("".join(lines))
+    return str(folder / "text.jsonl")
+
+
+def write_task(folder) -> str:
+    write_text(folder)
+    (folder / "my_tasks.py").write_text(MODULE.format(file=str(folder / "text.txt")))
+    return str(folder / "my_tasks.py")
+
+
+SOURCES = {
+    "text": (TEXT, write_text),
+    "token store": (STORE, lambda folder: tiny.write_documents(folder / "store")),
+    "SeqIO task": (TASK, write_task),
+}
+
+
+def assert_same_run(run: tiny.Run, whole: tiny.Run) -> None:
+    """Figures, lines and the bits of all that is saved."""
+
+    def lines(one):
+        return [line for line in one.lines() if "loss" in line or line["step"] == 12]
+
+    def result(one):
+        return read_result(str(one.dir))._replace(run_dir="", seconds={})
+
+    assert lines(run) == lines(whole) and result(run) == result(whole)
+    tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_killed_at_drawn_moments(source, draw, tmp_path):
+    lines, write = SOURCES[source]
+    data = write(tmp_path)
+    whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
+    for one in (whole, killed):
+        one.config.write_text(tiny.CONFIG.replace(STORE.lstrip(), lines.lstrip()))
+    slowly = {"WAIT": "0.01"}  # of a token store
+    lasts = timed(lambda: start("train", *whole.arguments(), **slowly))
+    storm(lambda: start("train", *killed.arguments(), **slowly), draw, lasts)
+    assert_same_run(killed, whole)
+
+
+def test_two_processes_killed_at_drawn_moments(draw, tmp_path):
+    """One of the two, or both: the other ends by itself."""
+    data = tiny.write_documents(tmp_path / "store")
+    whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
+    began = time.monotonic()
+    two.finish_both(whole)
+    lasts = time.monotonic() - began
+    for _ in range(KILLS):
+        both = two.start_both(killed, env={"WAIT": "0.01"})
+        victims = draw.choice([both, both[:1], both[1:]])
+        time.sleep(draw.uniform(0.3, 1.0) * lasts)
+        for process in victims:
+            process.kill()
+        for process in both:
+            process.communicate(timeout=240)
+    two.finish_both(killed)
+    assert_same_run(killed, whole)
