@@ -69,21 +69,24 @@ def finish(process: subprocess.Popen) -> str:
     return out
 
 
-def kill_at(process: subprocess.Popen, seconds: float) -> None:
-    """Kills a command and its processes after so many seconds, or finds it ended by then."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=seconds)
-    with contextlib.suppress(ProcessLookupError):
+def kill_at(process: subprocess.Popen, seconds: float) -> bool:
+    """Kills a command and its processes after so many seconds; False: it had succeeded by then."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+        process.communicate()
+        return True
+    assert process.returncode == 0, out + err
+    return False
 
 
-def storm(start_it: Callable[[], subprocess.Popen], draw: random.Random, lasts: float) -> str:
-    """Kills a command that takes so many seconds at drawn moments, `KILLS` times in a row, and
-    starts it a last time; returns what that printed."""
-    for _ in range(KILLS):
-        kill_at(start_it(), draw.uniform(0.3, 1.0) * lasts)
-    return finish(start_it())
+def storm(start_it: Callable[[], subprocess.Popen], draw: random.Random, lasts: float) -> None:
+    """Kills a command that takes so many seconds at drawn moments, `KILLS` times in a row unless it
+    succeeds before, and starts it a last time."""
+    moments = [draw.uniform(0.3, 1.0) * lasts for _ in range(KILLS)]
+    if all(kill_at(start_it(), moment) for moment in moments):
+        finish(start_it())
 
 
 def timed(start_it: Callable[[], subprocess.Popen]) -> float:
