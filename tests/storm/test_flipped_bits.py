@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
-from pretrax.comparing import results
 from pretrax.data.token_store import open_store
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import special_tokens
@@ -140,10 +139,6 @@ def trained_on(steps: int):
         return lines, {name: array.tobytes() for name, array in arrays.items()}, figures
 
     return train
-
-
-def kept_results(folder):
-    return in_words(lambda: results.read(folder / "compared"))
 
 
 def converted(source: str, *more: str):

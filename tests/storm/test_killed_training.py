@@ -3,9 +3,12 @@
 import json
 import time
 
+import numpy as np
 import pytest
 
+from pretrax.models.trees import named
 from pretrax.training.saved.result import read_result
+from pretrax.training.saved.runs import open_run
 from tests.storm.commands import KILLS, start, storm, timed
 from tests.training import test_two_processes as two
 from tests.training import tiny
@@ -67,8 +70,19 @@ SOURCES = {
 }
 
 
-def assert_same_run(run: tiny.Run, whole: tiny.Run) -> None:
-    """Figures, lines and the bits of all that is saved."""
+def state(run: tiny.Run) -> dict[str, np.ndarray]:
+    """All that is saved of the last step."""
+    return tiny.saved_arrays(run.dir, 12)
+
+
+def parameters(run: tiny.Run) -> dict[str, np.ndarray]:
+    """The parameters of the last step, which one process reads of what several have saved."""
+    params = named(open_run(str(run.dir), 12).params)
+    return {name: np.asarray(array) for name, array in params.items()}
+
+
+def assert_same_run(run: tiny.Run, whole: tiny.Run, saved=state) -> None:
+    """Figures, lines and bits."""
 
     def lines(one):
         return [line for line in one.lines() if "loss" in line or line["step"] == 12]
@@ -77,7 +91,7 @@ def assert_same_run(run: tiny.Run, whole: tiny.Run) -> None:
         return read_result(str(one.dir))._replace(run_dir="", seconds={})
 
     assert lines(run) == lines(whole) and result(run) == result(whole)
-    tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
+    tiny.assert_same(saved(run), saved(whole))
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -109,4 +123,4 @@ def test_two_processes_killed_at_drawn_moments(draw, tmp_path):
         for process in both:
             process.communicate(timeout=240)
     two.finish_both(killed)
-    assert_same_run(killed, whole)
+    assert_same_run(killed, whole, parameters)
