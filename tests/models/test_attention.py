@@ -51,8 +51,7 @@ dense_gradients = functools.cache(functools.partial(gradients_of, dense))
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("groups, softcap", [(2, None), (4, None), (2, 1.5)])
 def test_equals_the_dense_mask(groups, softcap, biased, order, monkeypatch):
-    choice = ["one after another", "all at once"].index(order)
-    monkeypatch.setattr(attention, "_by_platform", lambda *args: args[choice](*args[2:]))
+    monkeypatch.setattr(attention, "_one_by_one", lambda: order == "one after another")
     q, k, v, intervals, bias = example(groups)
     bias = bias if biased else None
 
