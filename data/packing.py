@@ -30,7 +30,6 @@ import numpy as np
 
 from ..constraints import checked
 from ..objectives import Objective, Row, RowGroup, members_of
-from ..objectives.contract import ROWS, column_of, joint_rows
 from ..objectives.layouts import Layout
 from .corpus import DocumentStream, Piece, Progress, state_within
 
@@ -76,9 +75,9 @@ class PackedRow(NamedTuple):
     labels: np.ndarray | None = None  # i32[n]
 
 
-# The policies for the rows that an objective requires (`objectives.contract.ROWS`), the default
-# first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep documents apart;
-# BERT's pairs, SimCSE's views and examples have a row to themselves.
+# The policies for each kind of rows (`objectives.contract.ROW_KINDS`), the default first: T5 and
+# GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep documents apart; BERT's pairs,
+# SimCSE's views and examples have a row to themselves.
 Policy = Literal["concatenate", "isolate", "whole", "single"]
 POLICIES: dict[str, tuple[Policy, ...]] = {
     "stream": ("concatenate", "isolate", "whole", "single"),
@@ -101,19 +100,19 @@ def resolve(
     Raises ValueError for a policy without the rows that the objective requires, or a mixture of
     members with and without end-of-sequence of their own where rows are no stream.
     """
-    suited = POLICIES[joint_rows([objective.rows])]
+    suited = POLICIES[objective.rows.kind]
     if policy is None:
         policy = suited[0]
     if policy not in suited:
         raise ValueError(
-            f"The objective is made for {ROWS[objective.rows]}, got packing={policy!r}, expected "
-            f"one of {list(suited)}: leave packing out to have {suited[0]!r}."
+            f"The objective is made for {objective.rows.description}, got packing={policy!r}, "
+            f"expected one of {list(suited)}: leave packing out to have {suited[0]!r}."
         )
     if mark_document_ends is None:
         members = members_of(objective)
-        closing = [m for m in members if m.objective.closes_documents]
-        marked = [m for m in members if m.objective.rows == "stream" and m not in closing]
-        if marked and closing and objective.rows != "stream":
+        closing = [m for m in members if m.objective.rows.closes_documents]
+        marked = [m for m in members if m.objective.rows.kind == "stream" and m not in closing]
+        if marked and closing and objective.rows.kind != "stream":
             raise ValueError(
                 f"The member {marked[0].name!r} needs end-of-sequence after every document, and "
                 f"{closing[0].name!r} appends it itself, once more: give "
@@ -138,7 +137,7 @@ def plan_packing(
         for group in groups
         for number, raw in zip(group.members, group.raw_lengths)
     }
-    return Packing(policy, limits, column_of(objective))
+    return Packing(policy, limits, objective.rows.column)
 
 
 def concatenation(groups: Sequence[RowGroup]) -> Packing:

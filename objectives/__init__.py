@@ -22,7 +22,7 @@ from .autoencoding import (
     token_masking,
 )
 from .blanks import blank_infilling
-from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Term, members_of
+from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Rows, Term, members_of
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
@@ -56,6 +56,7 @@ __all__ = [
     "ModelOutputs",
     "PromptForm",
     "Row",
+    "Rows",
     "RowGroup",
     "Term",
     "TokenIds",

@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
 from .arithmetic import ratio, round_ratio, traced
-from .contract import Objective
+from .contract import Objective, Rows
 from .features import input_sequence, target_sequence
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -88,8 +88,7 @@ def blank_infilling(
         ),
         loss=token_loss,
         prompt_forms=(PromptForm("infill", blanks="masks"),),
-        rows="documents",
-        closes_documents=True,
+        rows=Rows("documents", closes_documents=True),
     )
 
 

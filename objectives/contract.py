@@ -9,7 +9,7 @@ Axis letters used in this package:
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -35,8 +35,8 @@ COUNTED = 0  # in place of a number of classes: as many as the corpus of a run n
 class Row(NamedTuple):
     """A raw row, as the host ships it.
 
-    `parts` and `labels` are given to objectives that require them (`Objective.rows`), and None for
-    all others. `hidden` is None in training.
+    `parts` and `labels` are given to objectives that require them (`Rows.kind`), and None for all
+    others. `hidden` is None in training.
     """
 
     tokens: Array  # i32[L] text ids, padding at the end
@@ -54,15 +54,36 @@ class Row(NamedTuple):
     hidden: Array = None
 
 
-# The rows that an objective may require, from the least to the most demanding;
+# The kinds of rows that an objective may require, from the least to the most demanding;
 # `data.packing.POLICIES` maps them to packing policies.
-ROWS = {
+ROW_KINDS = {
     "stream": "text that may run on over the ends of documents",
     "documents": "documents, or stretches of them, kept apart",
     "document": "one document, or a stretch of one, in a row",
     "parts": "whole documents of several parts, such as a text and its answer",
     "labels": "whole documents with labels",
 }
+
+
+class Rows(NamedTuple):
+    """The rows that an objective requires, for those who pack them."""
+
+    kind: str = "stream"  # one of `ROW_KINDS`
+    closes_documents: bool = False  # the objective appends end-of-sequence itself
+    sentinels: int | None = None  # the number available, where `Objective.lengths` counts them
+    num_parts: int | None = None  # parts of a document that it reads; None: any number
+    # Labels are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers; `COUNTED`.
+    num_classes: int | None = None
+
+    @property
+    def column(self) -> str | None:
+        """The further column of rows that is read: "parts", "labels" or None."""
+        return self.kind if self.kind in ("parts", "labels") else None
+
+    @property
+    def description(self) -> str:
+        """The kind in words."""
+        return ROW_KINDS[self.kind]
 
 
 class ClassProjection(Protocol):
@@ -188,16 +209,11 @@ class Objective(NamedTuple):
     # The heads that the loss requires of the model: name -> number of classes. None: the ids of
     # the vocabulary, or no classes. `COUNTED` until a run's corpus is known.
     heads: Mapping[str, int | None] = VOCABULARY
-    rows: str = "stream"  # the rows that it requires: one of `ROWS`
-    closes_documents: bool = False  # it appends end-of-sequence itself
+    rows: Rows = Rows()  # the rows that it requires
     prompt_forms: tuple[PromptForm, ...] = ()  # for models that it trained, the default first
-    sentinels: int | None = None  # the number available, where `lengths` counts them
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is not a sum over rows
     needs_dropout: bool = False  # segments of one text differ by the model's dropout alone
-    # Labels of rows are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers; `COUNTED`.
-    num_classes: int | None = None
-    num_parts: int | None = None  # parts of a document that it reads; None: any number
     # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
     # once, given those before it. None: no term is, as where only hidden tokens are predicted.
     likelihood: str | None = None
@@ -226,6 +242,7 @@ def build(builder: Builder, ids: TokenIds) -> Objective:
         raise ValueError(
             f"The builder returned a {type(objective).__name__}, expected an Objective."
         )
+    check_rows(objective.rows)
     return objective
 
 
@@ -234,24 +251,31 @@ def members_of(objective: Objective) -> tuple[Member, ...]:
     return objective.members or (Member("all", objective, 1.0),)
 
 
-def joint_rows(kinds: Iterable[str]) -> str:
-    """Returns the most demanding of these kinds of rows, which suits objectives of all of them.
+def joint_rows(rows: Mapping[str, Rows]) -> Rows:
+    """Returns the rows that suit all of several objectives, from those of each by its name.
 
-    >>> joint_rows(["stream", "document"])
+    >>> joint_rows({"a": Rows("stream"), "b": Rows("document")}).kind
     'document'
 
     Raises ValueError for "parts" and "labels" together, which no corpus provides.
     """
-    kinds = set(kinds)
-    unknown = kinds - ROWS.keys()
-    if unknown:
-        raise ValueError(f"rows must be one of {list(ROWS)}, got {sorted(unknown)}.")
-    if {"parts", "labels"} <= kinds:
+
+    def known(fact: str) -> list:
+        return [x for one in rows.values() if (x := getattr(one, fact)) is not None]
+
+    kinds = {name: one.kind for name, one in rows.items()}
+    if {"parts", "labels"} <= set(kinds.values()):
         raise ValueError(
-            f"One objective reads {ROWS['parts']}, another {ROWS['labels']}: no corpus has both, "
-            "so train them in two runs."
+            f"The objectives require the rows {kinds}. One reads {ROW_KINDS['parts']}, another "
+            f"{ROW_KINDS['labels']}: no corpus has both, so train them in two runs."
         )
-    return max(kinds, key=list(ROWS).index)
+    return Rows(
+        kind=max(kinds.values(), key=list(ROW_KINDS).index),
+        closes_documents=any(known("closes_documents")),  # of a mixture, members have theirs
+        sentinels=max(known("sentinels"), default=None),
+        num_parts=min(known("num_parts"), default=None),
+        num_classes=min(known("num_classes"), default=None),
+    )
 
 
 def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
@@ -260,10 +284,6 @@ def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
     Raises ValueError where they require rows of different kinds, or different numbers of classes of
     one head.
     """
-
-    def known(fact: str) -> list:
-        return [x for o in objectives.values() if (x := getattr(o, fact)) is not None]
-
     heads: dict[str, int | None] = {}
     for objective in objectives.values():
         for name, classes in objective.heads.items():
@@ -272,35 +292,31 @@ def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
                     f"Two objectives share the head {name!r}, and one has {heads[name]} classes, "
                     f"the other {classes}: give them the same number."
                 )
-    rows = {name: objective.rows for name, objective in objectives.items()}
-    try:
-        joint = joint_rows(rows.values())
-    except ValueError as error:
-        raise ValueError(f"The objectives require the rows {rows}. {error}") from None
     return dict(
         heads=heads,
-        rows=joint,
-        sentinels=max(known("sentinels"), default=None),
-        couples_rows=any(known("couples_rows")),
-        needs_dropout=any(known("needs_dropout")),
-        num_classes=min(known("num_classes"), default=None),
-        num_parts=min(known("num_parts"), default=None),
+        rows=joint_rows({name: objective.rows for name, objective in objectives.items()}),
+        couples_rows=any(o.couples_rows for o in objectives.values()),
+        needs_dropout=any(o.needs_dropout for o in objectives.values()),
     )
-
-
-def column_of(objective: Objective) -> str | None:
-    """Returns the further column of rows that an objective reads: "parts", "labels" or None."""
-    return objective.rows if objective.rows in ("parts", "labels") else None
 
 
 def check_facts(objective: Objective) -> None:
     """Raises ValueError for rows or prompt forms that are none of those known."""
-    joint_rows([objective.rows])
+    check_rows(objective.rows)
     for form in objective.prompt_forms:
         for name, known in (("mode", MODES), ("blanks", BLANKS), ("pooling", (*POOLINGS, None))):
             got = getattr(form, name)
             if got not in known:
                 raise ValueError(f"PromptForm.{name} must be one of {known}, got {got!r}.")
+
+
+def check_rows(rows: Rows) -> None:
+    """Raises ValueError for rows of no known kind."""
+    if not isinstance(rows, Rows) or rows.kind not in ROW_KINDS:
+        raise ValueError(
+            f"An objective's rows must be Rows(kind), with a kind of {list(ROW_KINDS)}, got "
+            f"{rows!r}."
+        )
 
 
 def with_counted_classes(objective: Objective, count: int) -> Objective:
@@ -322,8 +338,10 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
         member._replace(objective=with_counted_classes(member.objective, count))
         for member in objective.members
     )
-    known = count if objective.num_classes == COUNTED else objective.num_classes
-    return objective._replace(heads=heads, members=members, num_classes=known)
+    rows = objective.rows
+    if rows.num_classes == COUNTED:
+        rows = rows._replace(num_classes=count)
+    return objective._replace(heads=heads, members=members, rows=rows)
 
 
 def check_classes(labels: Array, num_classes: int) -> None:

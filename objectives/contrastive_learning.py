@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, ratio, round_ratio, traced
-from .contract import Objective, Term
+from .contract import Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
 from .losses import at_slots
@@ -82,8 +82,7 @@ def contrastive(
         loss=_contrastive_loss(2, temperature, pooling, loss),
         prompt_forms=(_form(ids, pooling),),
         heads=_heads(temperature),
-        rows="document",
-        closes_documents=True,
+        rows=Rows("document", closes_documents=True),
         couples_rows=True,
         needs_dropout=views == "dropout",
     )
@@ -124,10 +123,8 @@ def contrastive_pairs(
         loss=_contrastive_loss(texts, temperature, pooling, loss),
         prompt_forms=(_form(ids, pooling),),
         heads=_heads(temperature),
-        rows="parts",
-        closes_documents=True,
+        rows=Rows("parts", closes_documents=True, num_parts=texts),
         couples_rows=True,
-        num_parts=texts,
     )
 
 

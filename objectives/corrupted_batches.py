@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .arithmetic import MAX_DOCUMENTS, MAX_LENGTH
-from .contract import Array, Objective, Row, check_classes, check_parts, column_of, members_of
+from .contract import Array, Objective, Row, check_classes, check_parts, members_of
 
 
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:
@@ -35,8 +35,8 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
         raise ValueError(
             f"Got max_documents={max_documents}, expected 1 … {MAX_DOCUMENTS:,}: cut longer rows."
         )
-    if objective.sentinels is not None:
-        check_sentinels("Rows", lengths, objective.sentinels)
+    if objective.rows.sentinels is not None:
+        check_sentinels("Rows", lengths, objective.rows.sentinels)
 
     def corrupt_rows(keys_B, rows_B: Row) -> dict[str, Array]:
         _check_rows(objective, lengths, rows_B, max_documents)
@@ -83,7 +83,7 @@ def _check_rows(
             f"Got rows of {L:,} tokens, expected fewer than {MAX_LENGTH:,}, beyond which counts "
             "of tokens would exceed 32 bits: cut them."
         )
-    column = column_of(objective)
+    column = objective.rows.column
     if column and getattr(rows_B, column) is None:
         raise ValueError(f"The objective reads {column}, which these rows have not.")
     needs = [member.objective.lengths(L) for member in members_of(objective)]
@@ -122,10 +122,10 @@ def _check_values(
         raise ValueError(
             f"Got a row of {most} documents, expected at most {max_documents}: raise max_documents."
         )
-    if objective.num_classes and rows_B.labels is not None:
-        check_classes(rows_B.labels[rows_B.segments > 0], objective.num_classes)
-    if objective.num_parts is not None and rows_B.parts is not None:
-        check_parts(rows_B.parts[rows_B.segments > 0], objective.num_parts)
+    if objective.rows.num_classes and rows_B.labels is not None:
+        check_classes(rows_B.labels[rows_B.segments > 0], objective.rows.num_classes)
+    if objective.rows.num_parts is not None and rows_B.parts is not None:
+        check_parts(rows_B.parts[rows_B.segments > 0], objective.rows.num_parts)
     for member, segments in zip(rows_B.member, rows_B.segments):
         sizes = np.bincount(segments)[1:]
         for name, needed in lengths_of_documents(members[member].objective, sizes.tolist()).items():

@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import below, ratio, traced
-from .contract import Objective
+from .contract import Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
 from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_told, permuted_tokens
@@ -104,8 +104,7 @@ def span_corruption(
         ),
         loss=token_loss,
         prompt_forms=(form,),
-        closes_documents=True,
-        sentinels=len(ids.sentinels),
+        rows=Rows(closes_documents=True, sentinels=len(ids.sentinels)),
     )
 
 

@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, Share, checked
 from .arithmetic import below, hits, share24
-from .contract import Objective
+from .contract import Objective, Rows
 from .features import target_sequence
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -87,8 +87,7 @@ def fill_in_the_middle(
         ),
         loss=token_loss,
         prompt_forms=(PromptForm("middle", causal=True),),
-        rows="documents",
-        closes_documents=True,
+        rows=Rows("documents", closes_documents=True),
     )
 
 
@@ -161,9 +160,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         ),
         loss=token_loss,
         prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
-        rows="documents",
-        closes_documents=True,
-        sentinels=max_spans,
+        rows=Rows("documents", closes_documents=True, sentinels=max_spans),
     )
 
 

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, ratio, round_ratio, traced
-from .contract import Objective
+from .contract import Objective, Rows
 from .features import sequence_pair, target_sequence
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -103,7 +103,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
         ),
         loss=token_loss,
         prompt_forms=(form,),
-        closes_documents=True,
+        rows=Rows(closes_documents=True),
     )
 
 

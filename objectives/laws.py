@@ -96,7 +96,7 @@ def examples(
     """Returns rows of `DOCUMENTS`, each with several seeds and through every member."""
     rows, documents = zip(
         *(
-            text_row(ids, lengths, raw_length, seed, member, objective.rows, parts)
+            text_row(ids, lengths, raw_length, seed, member, objective.rows.kind, parts)
             for member in range(len(members_of(objective)))
             for seed in range(seeds)
             for lengths in DOCUMENTS
@@ -578,7 +578,7 @@ def slots_used(
     case: LawExamples, lengths: Sequence[int], seed: int = 2, parts: int = 2
 ) -> dict[str, np.ndarray]:
     """Returns {stream: slots, "sentinels": ids} that rows of one document of these lengths use."""
-    raw_length, kind = max(lengths), case.objective.rows
+    raw_length, kind = max(lengths), case.objective.rows.kind
     rows = [
         text_row(case.ids, (n,), raw_length, i * (kind == "parts"), 0, kind, parts)[0]
         for i, n in enumerate(lengths)

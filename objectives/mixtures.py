@@ -58,7 +58,6 @@ def mixture(
         corrupt=_shared_kernels(corrupts),
         loss=_joint_loss(losses),
         prompt_forms=tuple(dict.fromkeys(forms)),
-        closes_documents=all(o.closes_documents for o in objectives.values()),
         members=tuple(built),
         **joint_facts(objectives),
     )

@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
-from .contract import Array, Objective, Row
+from .contract import Array, Objective, Row, Rows
 from .features import fit, sequence_pair
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -132,7 +132,7 @@ def from_noise(
     Args:
       targets: the noise of the targets; None: the original documents.
       mode: name of a mode token put before each document's inputs.
-      rows: the rows that it requires (`contract.ROWS`).
+      rows: the rows that it requires (`contract.ROW_KINDS`).
       prompt_mode: `PromptForm.mode` of models that it trained; None: no prompt form.
 
     End-of-sequence closes inputs and targets of every document, after the noise.
@@ -154,10 +154,12 @@ def from_noise(
         lengths=lengths,
         corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, frame_of(before, after)),
         loss=token_loss,
-        rows=rows,
         prompt_forms=(PromptForm(prompt_mode, before, after),) if prompt_mode else (),
-        closes_documents=True,
-        sentinels=len(ids.sentinels) if inputs.sentinels else None,
+        rows=Rows(
+            rows,
+            closes_documents=True,
+            sentinels=len(ids.sentinels) if inputs.sentinels else None,
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, running_sum
-from .contract import Objective, Row, Term, build, joint_facts
+from .contract import Objective, Row, Rows, Term, build, joint_facts
 from .features import COLUMNS, input_sequence, pool_columns
 from .losses import pool_class_terms
 from .prompt_forms import PromptForm
@@ -140,7 +140,6 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=loss,
         prompt_forms=_framed_forms(one.prompt_forms, two.prompt_forms),
-        closes_documents=one.closes_documents or two.closes_documents,
         **joint_facts({"first": one, "second": two}),
     )
 
@@ -194,8 +193,7 @@ def _pair_objective(
         loss=pair_loss,
         heads={"pair": 2},
         prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
-        rows="document",
-        closes_documents=True,
+        rows=Rows("document", closes_documents=True),
     )
 
 

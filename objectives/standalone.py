@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .contract import Array, Builder, Row, build, column_of, members_of
+from .contract import Array, Builder, Row, build, members_of
 from .corrupted_batches import batched
 from .token_ids import TokenIds, check_token_ids
 
@@ -33,7 +33,7 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
     called, for no rows or an odd number, another length, or tokens that are no text.
     """
     objective = build(builder, check_token_ids(ids))
-    column = column_of(objective)
+    column = objective.rows.column
     if column:
         raise ValueError(
             f"The objective reads the {column} of documents, which token ids have not: give "

@@ -17,7 +17,17 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import AtLeastTwo, Count, checked
-from .contract import COUNTED, NO_LABEL, Labels, Lengths, Loss, ModelOutputs, Objective, Term
+from .contract import (
+    COUNTED,
+    NO_LABEL,
+    Labels,
+    Lengths,
+    Loss,
+    ModelOutputs,
+    Objective,
+    Rows,
+    Term,
+)
 from .features import input_sequence, labels_in_place, pool_columns, target_sequence
 from .language_modeling import divided
 from .losses import at_slots, class_terms, pool_class_terms, predictions, token_loss
@@ -63,9 +73,7 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
         corrupt=Partial(_divide, jnp.int32(longest_answer), frame_of(form.before, form.after)),
         loss=token_loss,
         prompt_forms=(form,),
-        rows="parts",
-        closes_documents=True,
-        num_parts=2,
+        rows=Rows("parts", closes_documents=True, num_parts=2),
     )
 
 
@@ -102,8 +110,7 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
         corrupt=Partial(_take_turns, jnp.int32(sep), jnp.int32(ids.eos), jnp.int32(max_turns)),
         loss=token_loss,
         prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
-        rows="parts",
-        closes_documents=True,
+        rows=Rows("parts", closes_documents=True),
     )
 
 
@@ -231,9 +238,7 @@ def _labelled(
         loss=loss,
         heads={head: 1 if num_classes is None else num_classes},
         prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
-        rows="labels",
-        closes_documents=True,
-        num_classes=num_classes,
+        rows=Rows("labels", closes_documents=True, num_classes=num_classes),
     )
 
 

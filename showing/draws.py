@@ -112,7 +112,7 @@ def prepared(
     Of an objective of two parts each document is cut into two, with a separator between them;
     of others end-of-sequence closes each document if `mark_document_ends`.
     """
-    if objective.rows == "parts":
+    if objective.rows.kind == "parts":
         return [halved(document, ids) for document in documents]
     closing = [ids.eos] if mark_document_ends else []
     return [np.append(document, closing).astype(np.int32) for document in documents]

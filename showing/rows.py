@@ -124,9 +124,9 @@ def view_of(
     check_sentinels("The rows", lengths, len(subject.ids.sentinels))
 
     row = Row(None, segments, (np.arange(len(rows)) % len(members)).astype(np.int32))
-    if objective.rows == "parts":
+    if objective.rows.kind == "parts":
         row = row._replace(parts=halves(subject.ids, tokens, segments))
-    elif objective.rows == "labels":
+    elif objective.rows.kind == "labels":
         row = row._replace(labels=np.zeros_like(tokens))
     slot = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
     traced = np.where(segments > 0, tracing.write(tokens, slot), tracing.ids.pad)

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from ..constraints import name_of
 from ..data.corpus import Corpus
 from ..models.experts import active_parameters
-from ..objectives.contract import column_of, with_counted_classes
+from ..objectives.contract import with_counted_classes
 from ..objectives.token_ids import specimen_ids
 from .devices.accelerators import ACCELERATORS
 from .devices.collectives import Traffic, traffic
@@ -149,7 +149,7 @@ def _corpus_of(run: Run) -> Corpus:
         train=unread,
         heldout=unread,
         classes=("first", "second") if counts else (),
-        columns=tuple(filter(None, [column_of(objective)])),
+        columns=tuple(filter(None, [objective.rows.column])),
     )
 
 

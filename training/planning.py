@@ -16,7 +16,7 @@ from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..models import Model
 from ..models.kernels import fused_attention
 from ..objectives import Objective, Row
-from ..objectives.contract import ROWS, column_of, with_counted_classes
+from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
 from .batches import Batches, GroupSchedule, schedule
 from .checking import check_own, check_terms
@@ -280,18 +280,18 @@ def _check_router(model: Model, run: Run) -> None:
 def check_columns(corpus: Corpus, objective: Objective) -> None:
     """Raises ValueError for an objective that reads other columns of documents than the corpus has,
     predicts numbers where it has classes, or labels of tokens where those are of documents."""
-    column = column_of(objective)
+    column = objective.rows.column
     if column is not None and column not in corpus.columns:
         raise ValueError(
-            f"The objective is made for {ROWS[objective.rows]}, and the documents of this corpus "
-            f"have no {column}: choose a corpus that has them, or another objective "
+            f"The objective is made for {objective.rows.description}, and the documents of this "
+            f"corpus have no {column}: choose a corpus that has them, or another objective "
             "(--gin_file=objectives/NAME.gin)."
         )
     if column != "parts" and "parts" in corpus.columns:
         raise ValueError(
             "The documents of this corpus are of several parts, such as a text and its answer, "
-            f"which an objective for {ROWS[objective.rows]} would read as one text: choose an "
-            "objective on parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
+            f"which an objective for {objective.rows.description} would read as one text: choose "
+            "an objective on parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
         )
     if corpus.classes and 1 in objective.heads.values():
         raise ValueError(

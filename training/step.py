@@ -46,7 +46,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"The objective needs the heads {missing}, the model offers {recipe.model.heads}: "
             "choose a model that has them."
         )
-    texts, parts = recipe.model.texts, recipe.objective.num_parts
+    texts, parts = recipe.model.texts, recipe.objective.rows.num_parts
     if None not in (texts, parts) and texts != parts:
         raise ValueError(
             f"The objective's documents have {parts} texts, the model is one of {texts}, whose "

@@ -19,7 +19,6 @@ from rich.table import Table
 
 from ..data.printable import PrintableConsole
 from ..objectives import Objective, members_of
-from ..objectives.contract import ROWS
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
 from ..training.settings.bound import parameters
@@ -109,6 +108,6 @@ def print_laws(console: Console, objective: Objective) -> int:
     for line in reasons:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not count:
-        made_for = ROWS[objective.rows]
+        made_for = objective.rows.description
         console.print(f"All laws hold. It is made for {made_for}.", soft_wrap=True)
     return count

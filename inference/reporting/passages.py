@@ -39,7 +39,7 @@ def show_passages(
     members = [m.objective for m in members_of(objective) if _fills(m.objective)]
     # Inputs and targets together are little longer than the passage.
     size = min(PASSAGE, model.max_positions // 2 or PASSAGE)
-    whole = objective.rows in ("document", "parts", "labels")
+    whole = objective.rows.kind in ("document", "parts", "labels")
     passages = (_whole if whole else _cut)(documents, size, rows)
     if not members or not passages.tokens.size:
         return

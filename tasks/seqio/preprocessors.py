@@ -32,7 +32,6 @@ from ...objectives import (
     members_of,
     plan,
 )
-from ...objectives.contract import column_of
 from ...objectives.features import COLUMNS
 from ...objectives.static_lengths import FEATURES
 from .quiet_tensorflow import seqio, tf
@@ -60,9 +59,9 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         objective, ids = _objective(build, output_features, sentinels)
-        if column_of(objective):
+        if objective.rows.column:
             raise ValueError(
-                f"The objective reads the {column_of(objective)} of documents, which a text has "
+                f"The objective reads the {objective.rows.column} of documents, which a text has "
                 "not: train it by `pretrax train` on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
@@ -74,7 +73,7 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
             )
         rates = np.asarray(own_rates)
         limits = np.cumsum(rates / rates.sum())[:-1]
-        alone = objective.rows != "stream"
+        alone = objective.rows.kind != "stream"
 
         def cut(group: int, documents):
             """Lengths of rows, their members, and the order in which they are given."""

@@ -21,6 +21,7 @@ from pretrax.data.packing import (
     stacked,
 )
 from pretrax.objectives import (
+    Rows,
     batched,
     causal_lm,
     fill_in_the_middle,
@@ -414,7 +415,7 @@ def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
     with pytest.raises(ValueError, match="'causal' needs end-of-sequence.*mark_document_ends"):
         packing.resolve(both)
     assert packing.resolve(both, mark_document_ends=True) == ("whole", True)
-    open_ended = lambda ids: causal_lm(ids)._replace(rows="documents")  # noqa: E731
+    open_ended = lambda ids: causal_lm(ids)._replace(rows=Rows("documents"))  # noqa: E731
     both = mixture(IDS, {"causal": (causal_lm, 1), "apart": (open_ended, 1)})
     assert packing.resolve(both) == ("whole", True)
     stream = mixture(IDS, {"causal": (causal_lm, 1), "span": (span_corruption, 1)})

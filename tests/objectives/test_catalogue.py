@@ -88,7 +88,7 @@ def test_slots_with_a_loss_are_as_counted(name):
     whole = ShownObjective("", 1.0, build, layout_for(Choice(name, build, entry), ids), ids)
     draw, (first, last) = np.random.default_rng(0), ids.text
     rows = draw.integers(first, last, (64 * len(rates), LENGTH), dtype=np.int32)
-    two_parts = build(ids).rows == "parts"
+    two_parts = build(ids).rows.kind == "parts"
     found = view_of(whole, [[halved(row, ids) if two_parts else row] for row in rows], 0)
     # Members of a mixture take turns.
     counts = found.gives_loss.sum(axis=1).reshape(-1, len(rates))

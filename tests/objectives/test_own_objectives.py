@@ -10,6 +10,7 @@ import pytest
 from pretrax.objectives import (
     Objective,
     PromptForm,
+    Rows,
     Term,
     causal_lm,
     each_document,
@@ -114,7 +115,14 @@ def few_labels(n):
         (own(each_document(backward), lambda n: {"targets": n, "label": 1}), "named 'label'"),
         (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
         (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), "below lengths"),
-        (own(each_document(backward))._replace(rows="docs"), "rows must be one of .* got .'docs'"),
+        (
+            own(each_document(backward))._replace(rows=Rows("docs")),
+            r"a kind of .* got Rows\(kind='docs'",
+        ),
+        (
+            own(each_document(backward))._replace(rows="documents"),
+            r"Rows\(kind\).* got 'documents'",
+        ),
         (own(each_document(backward))._replace(prompt_forms=(PromptForm("contineu"),)), "contineu"),
         (of_loss(lambda outputs, batch: {}), r"has the terms \[\], expected one with a scale"),
         (of_loss(lambda outputs, batch: jnp.zeros(2)), "expected {name: Term}"),

@@ -125,7 +125,7 @@ def run_of(
 ) -> Settings:
     """A run of parts that are there; nothing of it is read from a disk."""
     # Of the columns that the objective reads; others say what rows it takes, and none has them.
-    corpus = Corpus(IDS, TextStream, lambda n: [], longest=longest, columns=(objective.rows,))
+    corpus = Corpus(IDS, TextStream, lambda n: [], longest=longest, columns=(objective.rows.kind,))
     return Settings(
         run_dir="unused",
         corpus=lambda run_dir: corpus,
