@@ -63,8 +63,8 @@ def checked(function: _Function) -> _Function:
 
 
 def check_fields(settings: Any, prefix: str = "") -> None:
-    """Checks the fields of a dataclass, which errors name with this prefix."""
-    names = (field.name for field in dataclasses.fields(settings))
+    """Checks the fields of a dataclass or a NamedTuple, which errors name with this prefix."""
+    names = getattr(settings, "_fields", None) or [x.name for x in dataclasses.fields(settings)]
     check_settings(type(settings), {name: getattr(settings, name) for name in names}, prefix)
 
 
@@ -83,7 +83,8 @@ def check_settings(owner: Callable, values: Mapping[str, Any], prefix: str | Non
 
 @functools.lru_cache(maxsize=1024)
 def _hints(owner: Callable) -> dict[str, Any]:
-    if not (inspect.isfunction(owner) or dataclasses.is_dataclass(owner)):
+    declares = inspect.isfunction(owner) or dataclasses.is_dataclass(owner)
+    if not (declares or hasattr(owner, "_fields")):
         return {}
     try:
         return typing.get_type_hints(owner, include_extras=True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from .prompt_forms import BLANKS, MODES, POOLINGS, PromptForm
+from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
 Array = Any  # a NumPy or JAX array
@@ -304,10 +304,7 @@ def check_facts(objective: Objective) -> None:
     """Raises ValueError for rows or prompt forms that are none of those known."""
     check_rows(objective.rows)
     for form in objective.prompt_forms:
-        for name, known in (("mode", MODES), ("blanks", BLANKS), ("pooling", (*POOLINGS, None))):
-            got = getattr(form, name)
-            if got not in known:
-                raise ValueError(f"PromptForm.{name} must be one of {known}, got {got!r}.")
+        check_form(form)
 
 
 def check_rows(rows: Rows) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple, get_args
 
+from ..constraints import check_fields
+
 # What a model can be asked for (`inference.trained.MODES` describes each), and how.
 MODES = (
     "continue",
@@ -49,3 +51,11 @@ class PromptForm(NamedTuple):
     pooling: str | None = None
     independent: bool = False  # of "classify": each class has a probability of its own
     classes: tuple[str, ...] = ()  # names of the head's classes, where the objective has them
+
+
+def check_form(form: PromptForm) -> None:
+    """Raises ValueError for a field of a prompt form that is of no known kind."""
+    check_fields(form, "PromptForm.")
+    for name, known in (("mode", MODES), ("blanks", BLANKS), ("pooling", (*POOLINGS, None))):
+        if (got := getattr(form, name)) not in known:
+            raise ValueError(f"PromptForm.{name} must be one of {known}, got {got!r}.")

@@ -26,6 +26,10 @@ def shifted(ids, by=0, apart=True):
 
 def failing(ids):
     return ids.none
+
+
+def of_rows_in_words(ids):
+    return shifted(ids)._replace(rows="documents")
 """
 
 
@@ -65,6 +69,7 @@ def test_a_broken_one(module, capsys, settings, words):
         (["{module}.shifted", "by"], "expected NAME=VALUE"),
         (["{module}.shifted", "noise=3"], "has no setting noise; its settings: by, apart."),
         (["{module}.shifted", "apart=true"], "as Python writes it: apart=True"),
+        (["{module}.of_rows_in_words"], "must be Rows(kind), with a kind of "),
         (["{module}.failing"], "own_objectives.py, line 22: AttributeError: "),
         (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),
     ],

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from ..data.printable import PrintableConsole
 from ..objectives import Objective, members_of
+from ..objectives.contract import check_rows
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
 from ..training.settings.bound import parameters
@@ -74,6 +75,7 @@ def built(name: str, settings: Sequence[str]) -> Objective:
         raise ValueError(f"{name} could not be built: {raised(error)}") from error
     if not isinstance(objective, Objective):
         raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
+    check_rows(objective.rows)
     return objective
 
 

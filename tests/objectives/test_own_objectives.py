@@ -119,10 +119,6 @@ def few_labels(n):
             own(each_document(backward))._replace(rows=Rows("docs")),
             r"a kind of .* got Rows\(kind='docs'",
         ),
-        (
-            own(each_document(backward))._replace(rows="documents"),
-            r"Rows\(kind\).* got 'documents'",
-        ),
         (own(each_document(backward))._replace(prompt_forms=(PromptForm("contineu"),)), "contineu"),
         (of_loss(lambda outputs, batch: {}), r"has the terms \[\], expected one with a scale"),
         (of_loss(lambda outputs, batch: jnp.zeros(2)), "expected {name: Term}"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...data.whole_files import read_record, write_json
 from ...objectives import PromptForm, TokenIds
+from ...objectives.prompt_forms import check_form
 from ..run_directory import PROMPT_FORMS
 
 
@@ -30,7 +31,10 @@ def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tupl
 
 
 def _forms(values: list[dict[str, Any]]) -> tuple[PromptForm, ...]:
-    return tuple(PromptForm(**{name: _value(x) for name, x in one.items()}) for one in values)
+    forms = tuple(PromptForm(**{name: _value(x) for name, x in one.items()}) for one in values)
+    for form in forms:
+        check_form(form)
+    return forms
 
 
 def _value(x):

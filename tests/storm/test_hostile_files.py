@@ -1,0 +1,76 @@
+"""Files that somebody made to harm: refused in words, or of no effect beyond a wrong model.
+
+Values of another type or size, paths that lead out, and sequences that a terminal obeys, in the
+place of any value of any JSON file that a command reads.
+"""
+
+import copy
+import json
+import pathlib
+import random
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.storm.test_flipped_bits import KINDS, Refused
+from tests.training import tiny
+
+pytestmark = pytest.mark.storm
+CHANGES = 8  # for each kind of file
+ESCAPE = "\x1b]0;title\x07"
+VALUES = [
+    *(None, True, -1, 0, 1.5, 2**31, 10**18, float("nan"), "", [], {}, [[[]]], [-1], {"a": {}}),
+    *("../../../../etc/passwd", "/etc/passwd", ESCAPE, "<script>alert(1)</script>", "[red]"),
+]
+JSON = [name for name, kind in KINDS.items() if kind.files.endswith(".json")]
+
+
+def places(value: Any, path: tuple = ()) -> list[tuple]:
+    """The paths of all values within one of JSON, itself included."""
+    items: Any = ()
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+    return [path, *(place for key, part in items for place in places(part, (*path, key)))]
+
+
+def changed(value: Any, path: tuple, new: Any) -> Any:
+    if not path:
+        return new
+    value = copy.deepcopy(value)
+    part = value
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = new
+    return value
+
+
+def write_changed(file: pathlib.Path, draw: random.Random) -> str:
+    """Puts a hostile value in a place that is drawn; returns what and where."""
+    value = json.loads(file.read_text())
+    at_depth: dict[int, list[tuple]] = {}
+    for place in places(value):
+        at_depth.setdefault(len(place), []).append(place)
+    place = draw.choice(at_depth[draw.choice(sorted(at_depth))])
+    new = draw.choice(VALUES)
+    file.write_text(json.dumps(changed(value, place, new)))
+    return f"{new!r} in the place {place} of {file.name}"
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_a_hostile_value_is_refused_in_words_or_read_as_one(name, draw, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+    one, whole = KINDS[name], tmp_path / "whole"
+    whole.mkdir()
+    one.make(whole)
+    (whole / "made").write_text(str(whole))
+    for i in range(CHANGES):
+        folder = shutil.copytree(whole, tmp_path / f"changed_{i}")
+        change = write_changed(draw.choice(sorted(folder.glob(one.files))), draw)
+        try:
+            found = one.read(folder)
+        except BaseException as error:
+            error.add_note(change)
+            raise
+        shown = found.words if isinstance(found, Refused) else str(found)
+        assert "\x1b" not in shown and "root:" not in shown and "Traceback" not in shown, change
