@@ -361,6 +361,7 @@ def kill_when(file: str, reached) -> None:
     process.wait()
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
     file = small.write(tmp_path)
     kill_when(file, lambda: trains(file))
@@ -380,6 +381,7 @@ def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
     assert small.results(tmp_path / "compared") == undisturbed
 
 
+@pytest.mark.slow
 def test_processes_save_and_end_with_the_command(tmp_path):
     file = small.write(tmp_path, "budgets.text_tokens.number = 300_000")
     process = start(file, "--gin.SEEDS=[0]", "--workers=1")

@@ -99,7 +99,11 @@ def test_texts_are_pooled_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("builder", "objective"), [("encoder", "masked_lm"), ("encoder_decoder", "span_corruption")]
+    ("builder", "objective"),
+    [
+        ("encoder", "masked_lm"),
+        pytest.param("encoder_decoder", "span_corruption", marks=pytest.mark.slow),
+    ],
 )
 def test_constant_states_are_worth_the_baseline_exactly(builder, objective, monkeypatch):
     few = functools.partial(bags_of_words.bags_of, most=20)  # a probe of all takes longest

@@ -24,6 +24,7 @@ def test_a_law_without_noise_is_found_again(law):
     assert found.E == pytest.approx(law.E, rel=0.01)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_planted_optimum():
     """Of six samples of runs; with intervals of 95% fewer than four would come once in 450
     times."""

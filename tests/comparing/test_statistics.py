@@ -53,6 +53,7 @@ def test_a_variant_against_itself_rarely_differs(quick):
     assert false <= at_most_five_in_a_hundred(comparisons)
 
 
+@pytest.mark.slow
 def test_a_family_of_pairs_is_one_family(quick):
     random = np.random.default_rng(1)
     comparisons, uncorrected, corrected = 300, 0, 0

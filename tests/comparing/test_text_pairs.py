@@ -72,6 +72,7 @@ def test_words_tell_what_they_have_in_common():
         assert least <= found <= most
 
 
+@pytest.mark.slow
 def test_topics_are_told_by_words_and_the_order_of_their_words_is_not():
     """A model of constant outputs always says that a text follows."""
     accuracy, words = pair_accuracy(subject(next_sentence_prediction, zeros=True), **SMALL)

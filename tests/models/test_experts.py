@@ -222,6 +222,7 @@ def _arrays(model, params, batch):
     return outputs.hidden, outputs.routing
 
 
+@pytest.mark.slow
 def test_rematerialisation_changes_nothing_of_sparse_layers():
     settings, batch = dict(num_layers=2), batch_for("decoder")
 

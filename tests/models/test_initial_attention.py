@@ -45,7 +45,7 @@ def by_path(params):
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
 
-@pytest.mark.parametrize("scan_layers", [True, False])
+@pytest.mark.parametrize("scan_layers", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "settings",
     [{"positions": "relative", "attention_scale": 1.0}, {"init_stddev": 0.02}],

@@ -11,6 +11,7 @@ SIZES = ("num_layers = 1", "emb_dim = 16", "num_heads = 2", "head_dim = 8", "mlp
 TINY = {"gpt2": ("gpt2", SIZES, {"decoder": 8})}
 
 
+@pytest.mark.slow
 def test_steps_of_a_model_beside_torch(monkeypatch, capsys):
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # half a minute, for a speed nobody reads here
     monkeypatch.setattr(beside_torch, "VOCABULARY", 64)

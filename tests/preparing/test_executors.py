@@ -48,6 +48,7 @@ def cluster(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_slurm(cluster):
     planted.write_texts(cluster / "raw.jsonl", ["One text.", "Another text.", "One text."])
     here = planted.run_steps(

@@ -135,6 +135,7 @@ def test_microbatches_count_the_routers_losses_once():
     assert set(ROUTERS) < set(got[1])
 
 
+@pytest.mark.slow
 def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
     ids = tiny.IDS._replace(cls=117, sep=118)
     objective = objectives.contrastive(ids, views="cropping", share=0.4)

@@ -371,6 +371,7 @@ def _shapes(hlo: str):
         yield [int(d) for d in dims.split(",")]
 
 
+@pytest.mark.slow
 def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh():
     """Its moments are kept as rows and columns from 128 x 128 up."""
     results = []
