@@ -246,13 +246,14 @@ def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int
             'such as {"inputs": 512, "targets": 114}.'
         )
     layout, known = "_".join(stacks), sorted(layouts.LAYOUTS, reverse=True)
+    longest_of_all = max(stacks.values())
     needed = {
-        name: " and ".join(FEATURES[stack] for stack in name.split("_"))
+        name: {FEATURES[stack]: stacks.get(stack, longest_of_all) for stack in name.split("_")}
         for name in known
         if _suits(objective, name)
     }
     if needed and layout not in needed:
-        expected = ", or ".join(f"of {names} for {name!r}" for name, names in needed.items())
+        expected = ", or ".join(f"{own} for {name!r}" for name, own in needed.items())
         raise ValueError(
             f"Got the sequence lengths {dict(lengths)}, those of a model of layout {layout!r}, "
             f"expected those of one that this objective trains: {expected}, and no others."

@@ -317,7 +317,7 @@ def test_what_cannot_be_a_task(hugging_face):
         add_objective_task("refused", nothing, objectives.masked_lm)
     fresh(add_objective_task, "masks", "text", objectives.masked_lm)
     for lengths, said in (
-        ({"inputs": 48, "targets": 48}, "'inputs': 48, 'targets': 48.*: of inputs for 'encoder'"),
+        ({"inputs": 48, "targets": 48}, "'targets': 48}.*: {'inputs': 48} for 'encoder', or"),
         ({"inputs": 1}, "too short"),
         ({}, "needs sequence lengths"),
     ):

@@ -165,7 +165,7 @@ def test_an_objective_without_inputs():
         (None, 100, "needs sequence lengths, got None"),
         ({"inputs": 512, "targets": 512}, 3, "sentinels"),
         ({"inputs": 2, "targets": 2}, 100, "two tokens"),
-        ({"inputs": 64}, 100, "of inputs and targets for 'encoder_decoder', or of targets for 'de"),
+        ({"inputs": 64}, 100, "{'inputs': 64, 'targets': 64} for 'encoder_decoder', or {'t"),
     ],
 )
 def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, said):

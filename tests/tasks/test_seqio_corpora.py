@@ -19,7 +19,9 @@ from pretrax.tasks.seqio.tfds_tasks import register_text
 from pretrax.tasks.vocabularies import factories
 from pretrax.tasks.vocabularies.converted_vocabularies import export_vocabulary
 from pretrax.tasks.vocabularies.special_tokens import token_ids
-from pretrax.training.settings.configuration import read_fields
+from pretrax.training.planning import open_corpus, plan
+from pretrax.training.settings.configuration import read_fields, read_run
+from tests.training.tiny import mesh_of
 
 
 def seqio_mixture(run_dir, *, vocabulary=of_task, **settings):
@@ -120,6 +122,17 @@ def test_mixture_rates():
     drawn = np.concatenate([drawn_tasks((3, 1), (0, 0), block) for block in range(10)])
     np.testing.assert_allclose(np.bincount(drawn) / drawn.size, [0.75, 0.25], atol=0.02)
     assert not np.array_equal(drawn_tasks((3, 1), (0, 1), 0), drawn[: drawn.size // 10])
+
+
+def test_the_lengths_of_t5x_are_said_as_those_of_the_model(tmp_path, tiny):
+    lines = [
+        "MIXTURE_OR_TASK_NAME = 'tiny_and_numbers'",
+        "training.Run.sequence_lengths = {'inputs': 64, 'targets': 64}",
+        f"RUN_DIR = {str(tmp_path)!r}",
+    ]
+    run = read_run(["runs/encoder.gin", "corpora/seqio_task.gin"], lines)
+    with pytest.raises(ValueError, match="'targets': 64}: give {'encoder': 64}"):
+        plan(run, open_corpus(run), mesh_of(1))
 
 
 def test_a_source_with_more_files_is_another_one(tmp_path, tiny):
