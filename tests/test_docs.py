@@ -192,6 +192,10 @@ def write_files(here: Path, texts: list[str]):
     (here / "raw").mkdir()
     lines = [json.dumps({"text": text}) + "\n" for text in topics.topics.values()]
     (here / "raw/topics.jsonl").write_text("".join(lines))
+    (here / "CoLA").mkdir()
+    for name in ("train", "dev"):
+        lines = "".join(f"gj04\t{i % 2}\t\tLine {i} is here.\n" for i in range(12))
+        (here / f"CoLA/{name}.tsv").write_text(lines)
     (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
     (here / "questions.jsonl").write_text('{"question": "What is 2 + 2?"}\n')
     (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
@@ -231,6 +235,7 @@ YARDSTICKS = {
     "bits_per_byte": "--gin.bits_per_byte.tokens=200",
     "minimal_pairs": "--gin.minimal_pairs.pairs=2",
     "retrieve": "--gin.retrieve.candidates=4",
+    "rank_classes": "--gin.rank_classes.examples=2",
 }
 
 

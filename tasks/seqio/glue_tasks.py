@@ -6,13 +6,15 @@
     glue_qnli, glue_rte, glue_wnli; super_glue_boolq, …_cb, …_copa, …_multirc, …_rte, …_wic, …_wsc
 
 Texts are written as T5 was trained on them, each field after its name; answers are the names of
-the classes (Raffel et al. 2020, arXiv:1910.10683, appendix D). Metrics are those of the benchmarks
-(Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019, arXiv:1905.00537). ReCoRD, whose answers are
-no classes, is not among them. `register` reads nothing and opens no network connection.
+the classes (Raffel et al. 2020, arXiv:1910.10683, appendix D; `glue_utils.py` of T5's repository).
+WSC is asked with a class for an answer, as its `preprocessors.wsc` does, the two spans between
+marks. Metrics are those of the benchmarks (Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019,
+arXiv:1905.00537). ReCoRD, whose answers are no classes, is not among them. `register` reads nothing
+and opens no network connection.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .. import task_metrics
@@ -21,7 +23,35 @@ from .quiet_tensorflow import seqio, tf
 
 VERSIONS = {"glue": "2.0.0", "super_glue": "1.0.2"}
 MNLI = ("entailment", "neutral", "contradiction")
-UNTOLD = "untold"  # the class of an example whose label is kept back, as in test splits
+_ANSWER = ("question", "answer", "paragraph")
+UNTOLD = "<unk>"  # the class of an example whose label is kept back, as in test splits
+
+
+def _as_it_is(example: dict) -> dict:
+    return example
+
+
+def _with_marked_spans(example: dict) -> dict:
+    """WSC's: * around the noun and # around the pronoun, which each begin at a word's number."""
+    first, second = example["span1_index"], example["span2_index"]
+    text = _marked(example["text"], example["span1_text"], first, "*")
+    shifted = second + 2 * tf.cast(first < second, second.dtype)  # the marks are words too
+    return example | {"text": _marked(text, example["span2_text"], shifted, "#")}
+
+
+def _marked(text: tf.Tensor, span: tf.Tensor, word: tf.Tensor, mark: str) -> tf.Tensor:
+    number = tf.strings.as_string(word)
+    pattern = tf.strings.join([r"^((?:\S+\s){", number, r"})(\Q", span, r"\E)"])
+    return tf.strings.regex_replace(text, pattern, rf"\1{mark} \2 {mark}")
+
+
+def _without_markup(example: dict) -> dict:
+    """MultiRC's, whose paragraphs have tags of HTML."""
+    return example | {field: _without_tags(example[field]) for field in _ANSWER}
+
+
+def _without_tags(text: tf.Tensor) -> tf.Tensor:
+    return tf.strings.regex_replace(tf.strings.regex_replace(text, "<br>", " "), "</?b>", "")
 
 
 class ClassSet(NamedTuple):
@@ -32,6 +62,7 @@ class ClassSet(NamedTuple):
     metrics: Sequence = (task_metrics.accuracy,)
     data_set: str | None = None  # in TFDS; None: its own name
     splits: Any = None  # by its name here, where TFDS has others
+    prepared: Callable[[dict], dict] = _as_it_is  # an example, before its fields are written
 
 
 def _f1_and_accuracy(positive: str) -> tuple:
@@ -41,7 +72,7 @@ def _f1_and_accuracy(positive: str) -> tuple:
 _TRUE = ("False", "True")
 _PAIR = ("sentence1", "sentence2")
 _QUESTIONS = ("question1", "question2")
-_CLAIM = ("premise", "hypothesis")
+_CLAIM = ("hypothesis", "premise")
 _MNLI_SPLITS = {
     part: {"train": "train", "validation": f"validation_{part}"}
     for part in ("matched", "mismatched")
@@ -63,17 +94,17 @@ SETS: dict[str, dict[str, ClassSet]] = {
         "wnli": ClassSet(_PAIR, ("not_entailment", "entailment")),
     },
     "super_glue": {
-        "boolq": ClassSet(("question", "passage"), _TRUE),
+        "boolq": ClassSet(("passage", "question"), _TRUE),
         "cb": ClassSet(
             _CLAIM,
             ("entailment", "contradiction", "neutral"),
             (task_metrics.macro_f1, task_metrics.accuracy),
         ),
         "copa": ClassSet(("choice1", "choice2", "premise", "question"), ("choice1", "choice2")),
-        "multirc": ClassSet(("question", "answer", "paragraph"), _TRUE, (task_metrics.multirc,)),
+        "multirc": ClassSet(_ANSWER, _TRUE, (task_metrics.multirc,), prepared=_without_markup),
         "rte": ClassSet(_CLAIM, ("entailment", "not_entailment")),
-        "wic": ClassSet(("word", "sentence1", "sentence2"), _TRUE),
-        "wsc": ClassSet(("text", "span1_text", "span2_text"), _TRUE, data_set="wsc.fixed"),
+        "wic": ClassSet(("sentence1", "sentence2", "word"), _TRUE),
+        "wsc": ClassSet(("text",), _TRUE, data_set="wsc.fixed", prepared=_with_marked_spans),
     },
 }
 
@@ -86,7 +117,8 @@ def register() -> None:
                 return
             tfds_name = f"{benchmark}/{one.data_set or name}:{VERSIONS[benchmark]}"
             source = seqio.TfdsDataSource(tfds_name, splits=one.splits)
-            add_class_task(f"{benchmark}_{name}", name, one, source)
+            first_word = name.partition("_")[0]  # "mnli" of both splits
+            add_class_task(f"{benchmark}_{name}", first_word, one, source)
 
 
 def add_class_task(task: str, name: str, one: ClassSet, source: seqio.DataSource) -> None:
@@ -114,12 +146,14 @@ def _written(dataset: tf.data.Dataset, name: str, one: ClassSet) -> tf.data.Data
     """Texts in the words of T5: "mrpc sentence1: … sentence2: …" -> "equivalent"."""
 
     def written(example):
+        example = one.prepared(example)
         parts = [name]
         for field in one.fields:
             parts += [f"{field}:", example[field]]
         label = example["label"]
         if one.classes:
-            answer = tf.gather([*one.classes, UNTOLD], tf.where(label < 0, len(one.classes), label))
+            number = tf.where(label < 0, tf.constant(len(one.classes), label.dtype), label)
+            answer = tf.gather([*one.classes, UNTOLD], number)
         else:  # T5 rounds to fifths
             answer = tf.strings.as_string(tf.round(label * 5) / 5, precision=1)
         texts = {"inputs": tf.strings.join(parts, " "), "targets": answer}

@@ -115,6 +115,8 @@ def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
     if is_read_from_cache(task, use_cached):
         return cached_splits(task)
     with readable(task):
+        if not task.source.splits:  # as of a data set that TFDS knows and has not prepared
+            raise FileNotFoundError("it has no splits")
         return list(task.splits)
 
 

@@ -1,5 +1,9 @@
 """GLUE and SuperGLUE: what is read of each data set, by hand, without a download."""
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 import seqio
 import tensorflow as tf
@@ -7,9 +11,12 @@ import tensorflow_datasets as tfds
 
 from pretrax.comparing.yardsticks.parts.class_tasks import class_figures, class_task
 from pretrax.comparing.yardsticks.subject import Subject
+from pretrax.inference.answering import task_scores
 from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio import glue_tasks
 from pretrax.tasks.seqio.seqio_tasks import found_tasks
+from pretrax.verbs import evaluate
+from tests.inference.runs import write_run
 
 SETS = [(benchmark, name) for benchmark, sets in glue_tasks.SETS.items() for name in sets]
 
@@ -24,6 +31,211 @@ def test_fields_classes_and_splits_are_those_of_tensorflow_datasets(tmp_path, be
     assert tuple(getattr(features["label"], "names", ())) == one.classes
     found, _ = found_tasks(f"{benchmark}_{name}", None, None)
     assert [task.name for task in found] == [f"{benchmark}_{name}"] and found[0].metric_fns
+
+
+# --- as TensorFlow Datasets has them ------------------------------------------------------------
+
+# Examples of the validation split in the fields of TFDS, and what T5 was trained on.
+AS_T5_READS = {
+    "glue_cola": [
+        ({"sentence": "They drank the pub.", "label": 0}, "cola sentence: They drank the pub."),
+        ({"sentence": "It rains.", "label": 1}, "cola sentence: It rains."),
+    ],
+    "glue_mrpc": [
+        (
+            {"sentence1": "He said so.", "sentence2": "So he said.", "label": 1},
+            "mrpc sentence1: He said so. sentence2: So he said.",
+        ),
+    ],
+    "glue_stsb": [
+        (
+            {"sentence1": "A cat.", "sentence2": "A dog.", "label": 1.75},
+            "stsb sentence1: A cat. sentence2: A dog.",
+        ),
+        (
+            {"sentence1": "A cat.", "sentence2": "One cat.", "label": 4.5},
+            "stsb sentence1: A cat. sentence2: One cat.",
+        ),
+    ],
+    "glue_mnli": [
+        (
+            {"premise": "It rains.", "hypothesis": "It is dry.", "label": 2},
+            "mnli hypothesis: It is dry. premise: It rains.",
+        ),
+    ],
+    "glue_mnli_mismatched": [
+        (
+            {"premise": "Hm.", "hypothesis": "Yes.", "label": 1},
+            "mnli hypothesis: Yes. premise: Hm.",
+        ),
+    ],
+    "super_glue_boolq": [
+        (
+            {"question": "is it blue", "passage": "The sky is blue.", "label": 1},
+            "boolq passage: The sky is blue. question: is it blue",
+        ),
+    ],
+    "super_glue_cb": [
+        (
+            {"premise": "Do I?", "hypothesis": "I do.", "label": 2},
+            "cb hypothesis: I do. premise: Do I?",
+        ),
+    ],
+    "super_glue_copa": [
+        (
+            {
+                "premise": "It fell.",
+                "choice1": "It broke.",
+                "choice2": "It flew.",
+                "question": "effect",
+                "label": 0,
+            },
+            "copa choice1: It broke. choice2: It flew. premise: It fell. question: effect",
+        ),
+    ],
+    "super_glue_wic": [
+        (
+            {
+                "word": "bank",
+                "sentence1": "A river bank.",
+                "sentence2": "A bank.",
+                "start1": 8,
+                "end1": 12,
+                "start2": 2,
+                "end2": 6,
+                "label": 0,
+            },
+            "wic sentence1: A river bank. sentence2: A bank. word: bank",
+        ),
+    ],
+    "super_glue_wsc": [
+        (
+            {
+                "text": "This is a test sentence .",
+                "span1_text": "test",
+                "span1_index": 3,
+                "span2_text": "This",
+                "span2_index": 0,
+                "label": 0,
+            },
+            "wsc text: # This # is a * test * sentence .",
+        ),
+        (
+            {
+                "text": "Mr. Smith (the elder) said that he knew.",
+                "span1_text": "Mr. Smith (the elder)",
+                "span1_index": 0,
+                "span2_text": "he",
+                "span2_index": 6,
+                "label": 1,
+            },
+            "wsc text: * Mr. Smith (the elder) * said that # he # knew.",
+        ),
+    ],
+    "super_glue_multirc": [
+        (
+            {
+                "paragraph": "<b>Sent 1: </b>Ada wrote it.<br>",
+                "question": "Who?",
+                "answer": "Ada",
+                "idx": {"paragraph": 3, "question": 1, "answer": 0},
+                "label": 1,
+            },
+            "multirc question: Who? answer: Ada paragraph: Sent 1: Ada wrote it. ",
+        ),
+    ],
+}
+ANSWERS = {
+    "glue_cola": ["unacceptable", "acceptable"],
+    "glue_mrpc": ["equivalent"],
+    "glue_stsb": ["1.8", "4.4"],  # 22.5 fifths are rounded to even
+    "glue_mnli": ["contradiction"],
+    "glue_mnli_mismatched": ["neutral"],
+    "super_glue_boolq": ["True"],
+    "super_glue_cb": ["neutral"],
+    "super_glue_copa": ["choice1"],
+    "super_glue_wic": ["False"],
+    "super_glue_wsc": ["False", "True"],
+    "super_glue_multirc": ["True"],
+}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> str:
+    """A folder that TFDS has written, with these examples in the splits that tasks read."""
+    folder = str(tmp_path_factory.mktemp("tensorflow_datasets"))
+    written: dict[str, dict] = {}  # of each data set, examples by split
+    for benchmark, name in SETS:
+        if rows := AS_T5_READS.get(f"{benchmark}_{name}"):
+            one = glue_tasks.SETS[benchmark][name]
+            of_set = written.setdefault(f"{benchmark}/{one.data_set or name}", {})
+            for split in ("train", "validation"):
+                named = (one.splits or {}).get(split, split)
+                of_set[named] = [{"idx": 0} | example for example, _ in rows]
+    for name, examples in written.items():
+        info = tfds.builder(name, data_dir=folder).info
+        os.makedirs(info.data_dir)
+        writer = tfds.core.SequentialWriter(info, max_examples_per_shard=100)
+        writer.initialize_splits(list(examples))
+        writer.add_examples(examples)
+        writer.close_all()
+    return folder
+
+
+METRICS = {  # others have accuracy
+    "glue_cola": ["matthews"],
+    "glue_mrpc": ["f1", "accuracy"],
+    "glue_stsb": ["pearson", "spearman"],
+    "super_glue_cb": ["macro_f1", "accuracy"],
+    "super_glue_multirc": ["f1", "exact_match"],
+}
+
+
+@pytest.fixture(scope="module")
+def evaluated(data_dir, tmp_path_factory) -> Path:
+    """What `pretrax evaluate` keeps of a run that gives every right answer."""
+    directory = tmp_path_factory.mktemp("run")
+    write_run(directory, "encoder_decoder", "text_to_text")
+    told = {
+        text: answer
+        for task, rows in AS_T5_READS.items()
+        for (_, text), answer in zip(rows, ANSWERS[task])
+    }
+
+    def answer(trained, mode, records, options):
+        return [{"answer": told.get(record["text"], "")} for record in records]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_scores, "answer", answer)
+        tasks = [f"--task={task}" for task in AS_T5_READS]
+        evaluate.main([f"--run={directory}", f"--data_dir={data_dir}", *tasks])
+    return directory / "evaluation"
+
+
+def lines_of(path: Path) -> list[dict]:
+    return list(map(json.loads, path.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("task", AS_T5_READS)
+def test_texts_and_answers_are_those_that_t5_was_trained_on(evaluated, task):
+    kept = lines_of(evaluated / f"{task}-0.jsonl")
+    assert [line["text"] for line in kept] == [text for _, text in AS_T5_READS[task]]
+    assert [line["target"] for line in kept] == ANSWERS[task]
+
+
+@pytest.mark.parametrize("task", AS_T5_READS)
+def test_right_answers_have_the_benchmarks_best_figures(evaluated, task):
+    (found,) = (line for line in lines_of(evaluated / "metrics.jsonl") if line["task"] == task)
+    metrics = {name: value for name, value in found.items() if name not in ("task", "step")}
+    assert metrics == pytest.approx(dict.fromkeys(METRICS.get(task, ["accuracy"]), 1))
+
+
+def test_data_that_is_not_there_is_said(data_dir):
+    with pytest.raises(FileNotFoundError, match="'glue_rte': its data is not there.*data_dir"):
+        evaluation_tasks("", names=["glue_rte"], data_dir=data_dir)
+
+
+# --- examples by hand ---------------------------------------------------------------------------
 
 
 def register(name: str, examples: list[dict]) -> str:
