@@ -133,6 +133,7 @@ RUNS = {  # what commands suppose to be there, beside the quickstart: model, obj
     "masks": ("encoder", "masked_lm", {}),
     "spans": ("encoder_decoder", "span_corruption", {}),
     "bytes_ahead": ("decoder", "multi_token_prediction", {"num_layers": 2}),
+    "word_lists": ("decoder", "causal_lm", {}),
     "finetune_text_to_text": ("encoder_decoder", "text_to_text", {}),
 }
 RULE = 12  # characters that the pages have of a line between members
@@ -236,6 +237,7 @@ YARDSTICKS = {
     "minimal_pairs": "--gin.minimal_pairs.pairs=2",
     "retrieve": "--gin.retrieve.candidates=4",
     "rank_classes": "--gin.rank_classes.examples=2",
+    "in_context": "--gin.in_context.examples=2",
 }
 
 

@@ -19,7 +19,7 @@ from .finetuning import finetune
 from .generations import continuation, infilling
 from .heldout_loss import loss_under
 from .probes import classify, pairs, retrieve, tag
-from .rankings import fill_in, rank_classes
+from .rankings import fill_in, in_context, rank_classes
 from .text_pairs import pair_accuracy
 from .word_senses import word_in_context
 
@@ -27,6 +27,7 @@ YARDSTICKS: dict[str, Callable] = {
     yardstick.__name__: yardstick
     for yardstick in (
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
-        *(rank_classes, fill_in, word_in_context, continuation, infilling, pair_accuracy, cost),
+        *(rank_classes, fill_in, in_context, word_in_context, continuation, infilling),
+        *(pair_accuracy, cost),
     )
 }

@@ -13,6 +13,7 @@ from pretrax.inference import score
 from pretrax.inference.answering import scoring
 from pretrax.inference.answering.scoring import hidden_log_probs
 from pretrax.inference.prompting.prompts import Prompt
+from pretrax.tasks.corpora import labelled_words
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
@@ -104,6 +105,8 @@ def test_constant_outputs_are_worth_chance_exactly(builder, objective):
     count = len(rankings.class_task(subject, "python_modules").classes)
     assert classes[0].name == "rank_classes"
     assert classes[0].value == pytest.approx(1 / count)
+    in_context = rankings.in_context(subject, shots=(0, 2), examples=5)
+    assert {figure.value for figure in in_context} == {0.25}
     names = {figure.name: figure for figure in rankings.fill_in(subject, examples=4)}
     assert names["fill_in/per_token"].value == pytest.approx(names["fill_in"].baseline)
 
@@ -121,6 +124,30 @@ def test_examples_come_before_the_question(monkeypatch):
     shown = f"{task.texts['train'][0]}= {task.labels['train'][0]}\n\n"
     assert asked[0].text == f"{shown}{task.texts['validation'][0]}="
     assert asked[0].answers == tuple(f" {name}" for name in task.classes)
+
+
+def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
+    """It knows which words are of one kind, and looks for a label of that kind above."""
+
+    def read(_, questions):
+        found = []
+        for question in questions:
+            *shown, asked = question.text.split("\n")
+            kind = next(kind for kind in labelled_words.KINDS if asked in kind)
+            labels = [label for word, label in (x.split() for x in shown) if word in kind]
+            of = [float(answer[1:] in labels) for answer in question.answers]
+            found.append(np.stack([of, of], axis=-1))
+        return found
+
+    monkeypatch.setattr(rankings, "answer_log_probs", read)
+    subject = subject_of(trained("decoder", "causal_lm"))
+    first, *others = rankings.in_context(subject, shots=(8, 0, 1), examples=400)
+    assert [figure.name for figure in others] == [f"in_context/{n}_shots" for n in (0, 1, 8)]
+    assert first.name == "in_context" and first.value == others[-1].value
+    assert others[0].value == others[0].baseline == 0.25  # there is nothing above
+    for figure, known in zip(others, (0.25, 0.4375, 0.9249)):
+        assert figure.value == pytest.approx(known, abs=0.05)
+        assert figure.note == f"{known:.2f} for a reader who knows the kinds"
 
 
 def test_an_answer_that_no_training_example_has_is_named(monkeypatch):
