@@ -61,7 +61,8 @@ def masked_lm(
       replace_together: draw once for a whole word or span what it becomes.
       max_predictions: the most labels of a document.
       static_copies: None draws anew in every epoch (RoBERTa). A number draws from that many fixed
-        masks of each row (BERT's published data has 10).
+        masks of each row (BERT's published data has 10). Rows must be the same in every epoch, as
+        those of one document are (`packing = "single"`): all others are packed anew.
       framed: put `cls` before each document, whose hidden state classifiers read, and `sep` after.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].

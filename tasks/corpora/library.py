@@ -22,10 +22,12 @@ from .text_readers import LeftOut, TextPart
 from .tokenising import SplitText, corpus_of, tokenised
 
 
+@checked
 def python_library(
     run_dir: str,
     *,
     vocabulary: Factory,
+    documents: Count | None = None,
     heldout_every: int = HELDOUT_EVERY,
     seed: int = 0,
 ) -> Corpus:
@@ -34,11 +36,19 @@ def python_library(
     About 9 MB and 2.6 million tokens of a vocabulary of 4096. One file in `heldout_every` is held
     out, chosen by a hash of its name. A first start tokenises, about 3 s on two cores.
 
-    Arguments are as for `text_files`. Raises ValueError, FileNotFoundError.
+    Args:
+        documents: to train on, so many in the order of that hash, which are then read in many
+            epochs. None: all. Held-out text, and the text that a vocabulary is trained on, are the
+            same for any number.
+        The others: as for `text_files`.
+
+    Raises ValueError, also for more documents than there are, and FileNotFoundError.
     """
     split = split_documents(library_documents(), heldout_every)
     made = vocabulary(run_dir, _source(split))
-    texts = {name: _library_text(documents) for name, documents in split.items()}
+    if documents is not None:
+        split["train"] = _some(split["train"], documents)
+    texts = {name: _library_text(some) for name, some in split.items()}
     tokens = tokenised(run_dir, texts, made)
     held_out = f"one file in {heldout_every}"
     return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
@@ -83,6 +93,16 @@ def docstring_pairs(
 
 def _source(split: dict[str, list[Document]]) -> VocabularySource:
     return VocabularySource(texts=lambda: (document.read() for document in split["train"]))
+
+
+def _some(documents: Sequence[Document], number: int) -> list[Document]:
+    """So many documents, of which a smaller number is a part of a larger."""
+    if number > len(documents):
+        raise ValueError(
+            f"Got python_library.documents = {number}, expected at most {len(documents)}, which "
+            "there are to train on: lower it, or leave it out."
+        )
+    return sorted(documents, key=lambda document: zlib.crc32(document.name.encode()))[:number]
 
 
 def _version(documents: Sequence[Document]) -> list:

@@ -18,7 +18,7 @@ from pretrax.comparing.variants import (
     runs_of_variants,
 )
 from pretrax.comparing.yardsticks import loss_under
-from pretrax.training.settings.bound import Bound
+from pretrax.training.settings.bound import Bound, flattened
 from pretrax.training.settings.configuration import GIN_CONFIGS
 from pretrax.training.throughput import step_flops
 from tests.comparing import small
@@ -165,6 +165,12 @@ def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
 def test_lines_that_no_variant_may_have(compared, lines, expected):
     with pytest.raises(ValueError, match=expected):
         runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
+
+
+def test_variants_may_train_on_more_documents_of_one_text():
+    runs = runs_of_variants(read_comparison("more_data"))
+    given = [dict(flattened("corpus", run.corpus)).get("corpus.documents") for run in runs.values()]
+    assert given == [20, 200, None]
 
 
 def test_runs_that_would_share_their_checkpoints_are_refused(compared):

@@ -295,6 +295,28 @@ def test_only_a_document_longer_than_a_row_is_cut_and_its_rest_waits_behind_all(
     ]
 
 
+class Epochs(Documents):
+    """The same documents in every epoch, in turn from the first and from the last on."""
+
+    def next_document(self):
+        epoch, at = divmod(self.number, len(self.lengths))
+        self.number += 1
+        d = at if epoch % 2 == 0 else -1 - at
+        start = 1000 * (d % len(self.lengths))
+        return Piece(np.arange(start, start + self.lengths[d], dtype=np.int32), ends=True)
+
+
+def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
+    """As masks that are kept ask for (`static_copies`)."""
+    monkeypatch.setattr(packing, "POOL", 4)
+    different = {}
+    for policy in POLICIES:
+        reader = ShardReader(Epochs([25, 4, 17, 10]), None, policy)
+        rows = [reader.row(causal_limits(policy, 10)) for _ in range(70)]
+        different[policy] = len({tuple(row.tokens.tolist()) for row in rows})
+    assert different.pop("single") == 7 < min(different.values())
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lengths", [[300, 300, 1], [16_384], [2000, 3, 3]])
 def test_neighbouring_rows_come_from_different_documents(policy, lengths):

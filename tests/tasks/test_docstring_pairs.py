@@ -145,6 +145,28 @@ def test_docstring_pairs(tmp_path, few):
     assert np.mean([line.strip() in whole for line in code]) > 0.99
 
 
+def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
+    def read(number):
+        return python_library(
+            str(tmp_path / str(number)), vocabulary=of_size(600), documents=number, heldout_every=3
+        )
+
+    def tokens_of_an_epoch(corpus):
+        stream, tokens = corpus.train(0, 1), 0
+        while stream.epochs < 1:
+            tokens += stream.next_document().tokens.size
+        return tokens
+
+    one, two, every = read(1), read(2), read(None)
+    for some in (one, two):
+        assert some.ids == every.ids
+        kept, expected = some.heldout(10**9), every.heldout(10**9)
+        assert [x.tokens.tolist() for x in kept] == [x.tokens.tolist() for x in expected]
+    assert 0 < tokens_of_an_epoch(one) < tokens_of_an_epoch(two) < tokens_of_an_epoch(every)
+    with pytest.raises(ValueError, match="documents = 1000, expected at most"):
+        read(1000)
+
+
 def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeypatch):
     settings = {"vocabulary": of_size(600), "docstring_tokens": 4, "code_tokens": 6}
     first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
