@@ -47,9 +47,10 @@ def word_list(rng: np.random.Generator, examples: int) -> list[Example]:
 
     Labels are drawn for each kind by itself: two kinds may have one label.
     """
-    labels = rng.integers(len(LABELS), size=len(KINDS))
-    kinds = rng.integers(len(KINDS), size=examples)
-    return [Example(str(rng.choice(KINDS[kind])), LABELS[labels[kind]]) for kind in kinds]
+    labels = rng.integers(len(LABELS), size=len(KINDS)).tolist()
+    kinds = rng.integers(len(KINDS), size=examples).tolist()
+    words = rng.integers(len(KINDS[0]), size=examples).tolist()  # each kind has as many
+    return [Example(KINDS[k][word], LABELS[labels[k]]) for k, word in zip(kinds, words)]
 
 
 def written(examples: Sequence[Example]) -> str:
