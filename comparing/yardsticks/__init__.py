@@ -14,12 +14,13 @@ from collections.abc import Callable
 
 from .acceptability import minimal_pairs
 from .compression import bits_per_byte
+from .context_learning import in_context
 from .costs import cost
 from .finetuning import finetune
 from .generations import continuation, infilling
 from .heldout_loss import loss_under
 from .probes import classify, pairs, retrieve, tag
-from .rankings import fill_in, in_context, rank_classes
+from .rankings import fill_in, rank_classes
 from .text_pairs import pair_accuracy
 from .word_senses import word_in_context
 

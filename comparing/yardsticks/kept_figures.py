@@ -25,7 +25,11 @@ from ..results import read_lines, write_lines
 from .subject import Subject
 
 # Modules whose code is a yardstick's, beside its own: what is measured, and of which examples.
-CODE = ("pretrax.comparing.", "pretrax.tasks.python_library.")
+CODE = (
+    "pretrax.comparing.",
+    "pretrax.tasks.python_library.",
+    "pretrax.tasks.corpora.labelled_words",
+)
 
 
 class Measured(NamedTuple):

@@ -33,30 +33,30 @@ LABELS = ("dax", "wug", "fep", "kiv")  # which are no words
 _HELDOUT_EVERY = 20  # lists
 
 
-class Example(NamedTuple):
+class LabelledWord(NamedTuple):
     """A word and the label that its kind has in its list."""
 
     word: str
     label: str
 
 
-def word_list(rng: np.random.Generator, examples: int) -> list[Example]:
+def word_list(rng: np.random.Generator, examples: int) -> list[LabelledWord]:
     """Returns the examples of one list.
 
-        word_list(np.random.default_rng(0), 2)  # [Example('bear', 'fep'), Example('cake', 'dax')]
+        word_list(np.random.default_rng(0), 1)  # [LabelledWord('cat', 'fep')]
 
     Labels are drawn for each kind by itself: two kinds may have one label.
     """
     labels = rng.integers(len(LABELS), size=len(KINDS)).tolist()
     kinds = rng.integers(len(KINDS), size=examples).tolist()
     words = rng.integers(len(KINDS[0]), size=examples).tolist()  # each kind has as many
-    return [Example(KINDS[k][word], LABELS[labels[k]]) for k, word in zip(kinds, words)]
+    return [LabelledWord(KINDS[k][word], LABELS[labels[k]]) for k, word in zip(kinds, words)]
 
 
-def written(examples: Sequence[Example]) -> str:
+def written(examples: Sequence[LabelledWord]) -> str:
     """Returns a list as text, a line for each example.
 
-    >>> written([Example("lion", "dax")])
+    >>> written([LabelledWord("lion", "dax")])
     'lion dax\\n'
     """
     return "".join(f"{example.word} {example.label}\n" for example in examples)

@@ -165,6 +165,7 @@ MODULES_OF_CODE = {
     **dict.fromkeys(("continuation", "infilling", "pair_accuracy"), 6),
     **dict.fromkeys(("classify", "tag", "pairs", "retrieve", "finetune"), 10),
     **dict.fromkeys(("rank_classes", "fill_in"), 11),
+    "in_context": 8,
     "cost": 5,
 }
 

@@ -6,7 +6,7 @@ import doctest
 import numpy as np
 import pytest
 
-from pretrax.comparing.yardsticks import rankings
+from pretrax.comparing.yardsticks import context_learning, rankings
 from pretrax.comparing.yardsticks.parts import ranking
 from pretrax.comparing.yardsticks.parts.ranking import Question, answer_log_probs
 from pretrax.inference import score
@@ -105,7 +105,7 @@ def test_constant_outputs_are_worth_chance_exactly(builder, objective):
     count = len(rankings.class_task(subject, "python_modules").classes)
     assert classes[0].name == "rank_classes"
     assert classes[0].value == pytest.approx(1 / count)
-    in_context = rankings.in_context(subject, shots=(0, 2), examples=5)
+    in_context = context_learning.in_context(subject, shots=(0, 2), examples=5)
     assert {figure.value for figure in in_context} == {0.25}
     names = {figure.name: figure for figure in rankings.fill_in(subject, examples=4)}
     assert names["fill_in/per_token"].value == pytest.approx(names["fill_in"].baseline)
@@ -139,9 +139,9 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
             found.append(np.stack([of, of], axis=-1))
         return found
 
-    monkeypatch.setattr(rankings, "answer_log_probs", read)
+    monkeypatch.setattr(context_learning, "answer_log_probs", read)
     subject = subject_of(trained("decoder", "causal_lm"))
-    first, *others = rankings.in_context(subject, shots=(8, 0, 1), examples=400)
+    first, *others = context_learning.in_context(subject, shots=(8, 0, 1), examples=400)
     assert [figure.name for figure in others] == [f"in_context/{n}_shots" for n in (0, 1, 8)]
     assert first.name == "in_context" and first.value == others[-1].value
     assert others[0].value == others[0].baseline == 0.25  # there is nothing above
