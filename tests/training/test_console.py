@@ -1,5 +1,6 @@
 """What a run prints: tables and closing words."""
 
+import dataclasses
 import io
 import math
 
@@ -16,6 +17,7 @@ from pretrax.training.reporting.console import (
     print_plan,
     print_scores,
 )
+from pretrax.training.settings.run import fields_of
 from tests.training import tiny
 
 
@@ -53,10 +55,14 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
 
 
 def test_a_run_ends_with_commands_that_use_it(plan):
-    said = closing_words(plan.run, True, {})
+    functions = [name for name, value in fields_of(plan.run).items() if callable(value)]
+    run = dataclasses.replace(plan.run, **dict.fromkeys(functions, objectives.causal_lm))
+    said = closing_words(run, True, {})
     assert 'pretrax predict --run=unused "TEXT"' in said
     assert "pretrax evaluate --run=unused --heldout" in said
-    assert "predict" not in closing_words(plan.run, False, {})
+    assert "predict" not in closing_words(run, False, {})
+    own = dataclasses.replace(run, objective=printed)
+    assert f"--run=unused --trust={__name__}" in closing_words(own, True, {})
 
 
 def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):

@@ -21,7 +21,8 @@ from ...objectives import RowGroup, members_of
 from ..compile_check import GIB, Check
 from ..evaluation import Score
 from ..planning import Plan
-from ..settings.run import Run
+from ..settings.run import Run, fields_of
+from ..settings.trust import modules_of
 from ..state import State, parameter_count
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
@@ -299,11 +300,13 @@ def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
         for name in stores
     ]
     data = f"\nRead of the stores: {'; '.join(shares)}." if shares else ""
-    apply = f'`pretrax predict --run={run.run_dir} "TEXT"` applies the model, ' * reads_text
+    named = sorted(name for name in modules_of(fields_of(run)) if not name.startswith("optax."))
+    opened = " ".join([f"--run={run.run_dir}", *(f"--trust={name}" for name in named)])
+    apply = f'`pretrax predict {opened} "TEXT"` applies the model, ' * reads_text
     return (
         f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, "
         "checkpoints/ and config.gin.\nNext: "
-        f"{apply}`pretrax evaluate --run={run.run_dir} --heldout` gives these figures again, "
+        f"{apply}`pretrax evaluate {opened} --heldout` gives these figures again, "
         f"`tensorboard --logdir={run.run_dir}` shows the curves, and `--gin.STEPS={2 * run.steps}` "
         "with the same command trains on, which stretches the learning rate's schedule to the new "
         "length."
