@@ -10,6 +10,7 @@ import functools
 import io
 import itertools
 import keyword
+import random
 import re
 import tokenize
 import zlib
@@ -30,6 +31,9 @@ MODULE_PASSAGES = {"train": 300, "validation": 60}  # of each package at most
 IDENTIFIER_PASSAGES = {"train": 4000, "validation": 500}
 TAGGED_PASSAGES = {"train": 240, "validation": 60}  # some 70 words each
 TAGGED_OF_FILE = 8
+WORDS_OF_PASSAGE = 8
+WORDS = {"train": 1000, "validation": 480}
+AROUND = 60  # characters on either side of a word, at most
 KINDS = ("comment", "keyword", "name", "number", "operator", "string")
 
 # What is no name: comments and texts, in which names stand for something else, and numbers.
@@ -121,6 +125,36 @@ def tagged_examples() -> dict[str, list[Tagged]]:
             found += drawn(tagged, TAGGED_OF_FILE)
         split[part] = drawn(found, TAGGED_PASSAGES[part])
     return split
+
+
+class TaggedWord(NamedTuple):
+    """A word with some text around it, and its kind."""
+
+    text: str
+    word: tuple[int, int]  # the characters start <= i < end
+    kind: str  # of `KINDS`
+
+
+@functools.cache
+def word_examples() -> dict[str, list[TaggedWord]]:
+    """Words of the passages of `tagged_examples` with some text around them, by a hash.
+
+    TaggedWord("        return name\\n", (15, 19), "name")
+    """
+    return {
+        part: drawn((word for passage in some for word in _some_words(passage)), WORDS[part])
+        for part, some in tagged_examples().items()
+    }
+
+
+def _some_words(passage: Tagged) -> Iterator[TaggedWord]:
+    """Yields words that are drawn without regard to their kinds."""
+    words = list(zip(passage.words, passage.kinds))
+    random.Random(drawn_order(passage.text)).shuffle(words)
+    for (start, end), kind in words[:WORDS_OF_PASSAGE]:
+        first = max(0, start - AROUND)
+        text = passage.text[first : end + AROUND]
+        yield TaggedWord(text, (start - first, end - first), kind)
 
 
 def most_frequent_name(passage: str) -> str:

@@ -15,6 +15,7 @@ _KEPT = (
     python_passages.module_examples,
     python_passages.identifier_examples,
     python_passages.tagged_examples,
+    python_passages.word_examples,
     python_definitions.definition_examples,
 )
 

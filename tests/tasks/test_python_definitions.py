@@ -15,7 +15,7 @@ from pretrax.tasks.python_library.python_definitions import (
     matched_pairs,
     pair_examples,
 )
-from pretrax.tasks.python_library.python_passages import tagged_examples
+from pretrax.tasks.python_library.python_passages import tagged_examples, word_examples
 from pretrax.tasks.python_library.python_sources import Pair
 from tests.tasks.short_library import short_library
 
@@ -36,13 +36,13 @@ def test_any_process_draws_the_same_without_tensorflow():
         "import sys, zlib\n"
         "from tests.tasks.short_library import short_library\n"
         "from pretrax.tasks.python_library.python_definitions import pair_examples\n"
-        "from pretrax.tasks.python_library.python_passages import tagged_examples\n"
+        "from pretrax.tasks.python_library.python_passages import word_examples\n"
         "with short_library():\n"
-        "    print(zlib.crc32(repr([pair_examples(), tagged_examples()]).encode()))\n"
+        "    print(zlib.crc32(repr([pair_examples(), word_examples()]).encode()))\n"
         # tests.tasks.short_library imports corpora that may use it; the examples' modules may not.
     )
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    here = repr([pair_examples(), tagged_examples()])
+    here = repr([pair_examples(), word_examples()])
     assert there.stdout.strip() == str(zlib.crc32(here.encode())), there.stderr
     module = "pretrax.tasks.python_library.python_definitions"
     alone = f"import sys, {module}; print('tensorflow' in sys.modules)"
@@ -129,3 +129,27 @@ def test_tagged_passages_are_of_both_splits():
         assert {kind for one in some for kind in one.kinds} <= set(python_passages.KINDS)
         assert all(not one.text[a:b].isspace() and a < b for one in some for a, b in one.words)
     assert not {one.text for one in split["train"]} & {one.text for one in split["validation"]}
+
+
+def test_words_have_some_text_around_them():
+    text = "# " + "\n# ".join("abcdefghij klmnopqrst" for _ in range(9)) + "\n"
+    (passage,) = python_passages._tagged(text)
+    words = list(python_passages._some_words(passage))
+    assert len(words) == python_passages.WORDS_OF_PASSAGE
+    for text, (start, end), kind in words:
+        assert kind == "comment" and text[start:end] in ("#", "abcdefghij", "klmnopqrst")
+        assert start <= python_passages.AROUND and text in passage.text
+        assert len(text) - end <= python_passages.AROUND
+    assert len({len(text) for text, *_ in words}) > 1  # those near an edge have less
+
+
+def test_words_are_of_the_passages_of_their_split():
+    split, passages = word_examples(), tagged_examples()
+    for part, some in split.items():
+        assert 8 <= len(some) <= python_passages.WORDS[part]
+        kinds = {
+            (one.text[max(a - 60, 0) : b + 60], min(a, 60), kind)
+            for one in passages[part]
+            for (a, b), kind in zip(one.words, one.kinds)
+        }
+        assert all((text, start, kind) in kinds for text, (start, _), kind in some)
