@@ -356,16 +356,21 @@ def single_transformer(model: Model, params: dict) -> Part:
 
 def abstract_params(model: Model):
     """Returns the shapes of a model's parameters, boxed with axis names; allocates nothing."""
+    return jax.eval_shape(functools.partial(fresh_params, model), jax.random.key(0))
+
+
+def fresh_params(model: Model, key: jax.Array):
+    """Returns fresh parameters of a model of any layout, boxed with axis names."""
     length = 2
-    row = jax.ShapeDtypeStruct((1, length), jnp.int32)
-    intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
+    row = jnp.zeros((1, length), jnp.int32)
+    intervals = jnp.zeros((1, 2, length), jnp.int32)
     batch = {"cross_key_intervals": intervals}
     inputs = "input_tokens", "segment_ids", "positions"
     targets = "target_tokens", "target_slots", "loss_weights"  # ELECTRA's discriminator reads them
     for stack in ("encoder", "decoder"):
         batch |= {f"{stack}_{name}": row for name in (*inputs, *targets)}
         batch[f"{stack}_key_intervals"] = intervals
-    return jax.eval_shape(model.init, jax.random.key(0), batch)
+    return model.init(key, batch)
 
 
 def with_capacity(cache, capacity):

@@ -1,16 +1,20 @@
-"""Fine-tuning: how well a model learns a task with classes, by one recipe for all."""
+"""Fine-tuning: how well a model learns a task with classes, and what its pre-training is worth."""
 
+import statistics
 from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Ge, MinLen
 
 from ...constraints import Count, Positive, checked
-from ..figures import NEITHER, Figure
-from .parts.class_tasks import class_figures, class_task, classes_by_words
-from .parts.finetuning_recipe import finetuned
+from ..figures import HIGHER, NEITHER, Figure
+from .parts.class_tasks import bag_figures, class_figures, class_task, classes_by_words
+from .parts.finetuning_recipe import Recipe, finetuned, from_scratch
+from .parts.probing import HELD_EVERY
 from .subject import Subject
+
+MOST_DRAWS, DRAWN = 3, 100  # few labelled examples are drawn until there are so many, or so often
 
 
 @checked
@@ -18,6 +22,7 @@ def finetune(
     subject: Subject,
     *,
     task: str = "python_modules",
+    labels: Sequence[Annotated[int, Ge(HELD_EVERY)]] = (),
     steps: Count = 100,
     peaks: Annotated[Sequence[Positive], MinLen(1)] = (3e-4, 1e-3, 3e-3),
     batch_size: Count = 16,
@@ -27,32 +32,65 @@ def finetune(
 ) -> list[Figure]:
     """How many held-out texts does the model classify rightly after fine-tuning?
 
-    The recipe is that of `comparing.yardsticks.parts.finetuning_recipe`.
+    Beside it stands the same model from scratch: fresh parameters, as the run's seed draws them,
+    fine-tuned by the same recipe on the same examples, that of
+    `comparing.yardsticks.parts.finetuning_recipe`. `/gain` is what pre-training is worth.
 
-        finetune(subject, task="glue_mrpc", steps=500, data_dir="tfds")
+        finetune(subject, task="python_word_kinds", labels=[10, 100, 1000])
 
     Args:
       task, module, data_dir: see `comparing.yardsticks.parts.class_tasks.class_task`.
+      labels: numbers of training examples, for each of which there is a figure, `/at_10`; few are
+        drawn up to three times, and the figure is the mean. The first figure is of all examples.
       steps, batch_size: of the training at each of `peaks`.
       peaks: peak learning rates to choose from, by a part of the training examples.
       tokens: of a text at most; the others are cut off.
 
-    Raises ValueError as `class_task`.
+    Raises ValueError as `class_task`, and for more labels than there are training examples.
     """
-    examples = class_task(subject, task, module, data_dir)
+    examples = class_task(subject, task, module, data_dir, of_words=True)
     classes, labels_N = np.unique(examples.labels["train"], return_inverse=True)
-    model = finetuned(
-        subject.trained,
-        examples.texts["train"],
-        labels_N,
-        classes=classes.size,
-        steps=steps,
-        peaks=peaks,
-        batch_size=batch_size,
-        tokens=tokens,
+    if max(labels, default=0) > labels_N.size:
+        raise ValueError(
+            f"Got labels={list(labels)}, expected at most {labels_N.size}, the training examples "
+            f"of {task!r}."
+        )
+    recipe = Recipe(classes.size, steps, peaks, batch_size, tokens)
+    train, held = (
+        (examples.texts[part], examples.words and examples.words[part])
+        for part in ("train", "validation")
     )
-    predicted = classes[model.predict(examples.texts["validation"])].tolist()
-    return [
-        *class_figures("finetune", examples, predicted, classes_by_words(examples)),
-        Figure("finetune/peak", model.peak, "learning rate", NEITHER),
-    ]
+    starts = {"": subject.trained, "/from_scratch": from_scratch(subject.trained, subject.seed)}
+
+    def figures(name: str, draws: Sequence[np.ndarray]) -> list[Figure]:
+        of_starts = {}
+        for start, trained in starts.items():
+            model = finetuned(trained, *train, labels_N, draws, recipe)
+            predicted_DxN = classes[model.predict(*held)].tolist()
+            of_draws = [class_figures(name + start, examples, one) for one in predicted_DxN]
+            peak = Figure(f"{name}{start}/peak", model.peak, "learning rate", NEITHER)
+            of_starts[start] = [*map(_mean, zip(*of_draws)), peak]
+        (first, *_), (scratch, *_) = of_starts.values()
+        gain = Figure(f"{name}/gain", first.value - scratch.value, first.unit, HIGHER, 0.0)
+        return [*of_starts[""], *of_starts["/from_scratch"], gain]
+
+    found = figures("finetune", [np.arange(labels_N.size)])
+    for number in labels:
+        found += figures(f"finetune/at_{number}", draws_of(labels_N.size, number))
+    return found + bag_figures("finetune", examples, classes_by_words(examples))
+
+
+def _mean(figures: Sequence[Figure]) -> Figure:
+    """Returns a figure whose value is the mean of those of several draws."""
+    note = f"mean of {len(figures)} draws" if len(figures) > 1 else ""
+    return figures[0]._replace(value=statistics.fmean(f.value for f in figures), note=note)
+
+
+def draws_of(examples: int, number: int) -> list[np.ndarray]:
+    """Returns draws of so many training examples.
+
+    >>> [len(draws_of(1000, number)) for number in (10, 50, 100)]
+    [3, 2, 1]
+    """
+    draws = min(MOST_DRAWS, max(1, DRAWN // number))
+    return [np.random.default_rng(draw).permutation(examples)[:number] for draw in range(draws)]

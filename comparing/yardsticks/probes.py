@@ -4,7 +4,6 @@ The tasks are drawn from files of Python's own library that the runs on it hold 
 the majority's as its baseline; beside it stands a probe on bags of words.
 """
 
-import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +11,18 @@ import numpy as np
 
 from ...constraints import AtLeastTwo, checked
 from ...objectives.prompt_forms import Pooling
-from ...tasks import task_metrics
 from ...tasks.python_library.python_definitions import definition_examples, pair_examples
 from ...tasks.python_library.python_passages import tagged_examples
 from ..figures import HIGHER, NEITHER, Figure
 from .parts.bags_of_words import bags_of
-from .parts.class_tasks import ClassTask, class_figures, class_task, classes_by_words
+from .parts.class_tasks import (
+    ClassTask,
+    bag_figures,
+    class_figures,
+    class_task,
+    classes_by_words,
+    usual_classes,
+)
 from .parts.frozen import Layers, chosen_layers, text_features, word_features
 from .parts.probing import probed, standardisation
 from .subject import Subject
@@ -71,7 +76,7 @@ def tag(subject: Subject, *, layers: Layers | None = None) -> list[Figure]:
         "tag",
         ClassTask(words, labels),
         lambda part: word_features(trained, split[part], layers),
-        _usual(words, labels),
+        usual_classes(words, labels),
     )
 
 
@@ -185,7 +190,8 @@ def reciprocal_rank(queries_NxE, answers_NxE) -> float:
 def probe_figures(name: str, task: ClassTask, features, by_words) -> list[Figure]:
     layer, predicted = probed(task.labels, features)
     return [
-        *class_figures(name, task, predicted, by_words),
+        *class_figures(name, task, predicted),
+        *bag_figures(name, task, by_words),
         Figure(f"{name}/layer", float(layer), "layer", NEITHER),
     ]
 
@@ -197,13 +203,3 @@ def _standardised(sides: Mapping[str, list[np.ndarray]]) -> dict[str, list[np.nd
         part: [(x_NxE - mean) / scale for x_NxE, (mean, scale) in zip(some, scales)]
         for part, some in sides.items()
     }
-
-
-def _usual(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
-    """Returns the most frequent training label of each word; of a new word, that of all."""
-    labels_of = collections.defaultdict(list)
-    for word, label in zip(words["train"], labels["train"]):
-        labels_of[word].append(label)
-    usual = {word: task_metrics.majority(some) for word, some in labels_of.items()}
-    of_all = task_metrics.majority(labels["train"])
-    return [usual.get(word, of_all) for word in words["validation"]]

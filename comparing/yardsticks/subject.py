@@ -42,6 +42,11 @@ class Subject:
         return read_directory(self.directory, self.trusted).get("corpus")
 
     @functools.cached_property
+    def seed(self) -> int:
+        """Of its first parameters; 0 of an imported model, which has none."""
+        return read_directory(self.directory, self.trusted).get("seed", 0)
+
+    @functools.cached_property
     def plan(self) -> Plan:
         """Its plan, on a mesh of the devices that there are."""
         return plan_evaluation(self.run)

@@ -121,6 +121,15 @@ def test_constant_states_are_worth_the_baseline_exactly(builder, objective, monk
     assert found[3][0].value == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
 
 
+def test_words_tell_some_of_their_kinds_by_themselves():
+    subject = subject_of(trained("encoder", "masked_lm"))
+    task = class_tasks.class_task(subject, "python_word_kinds", of_words=True)
+    for part, texts in task.texts.items():
+        assert len(texts) == len(task.words[part]) == len(task.labels[part])
+    figures = class_tasks.bag_figures("x", task, class_tasks.classes_by_words(task))
+    assert figures[0].name == "x/bag_of_words" and 0.1 + figures[0].baseline < figures[0].value < 1
+
+
 def test_a_model_that_tells_is_told_from_one_that_does_not():
     """States of bytes seen in order tell more of a word than nothing."""
     figures = by_name(probes.tag(subject_of(trained("encoder", "masked_lm")), layers=[0]))

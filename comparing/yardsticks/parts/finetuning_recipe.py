@@ -1,14 +1,17 @@
 """A small recipe of fine-tuning, the same for every architecture and objective.
 
-    found = finetuned(trained, texts, labels, classes=6, steps=100, …)
-    found.predict(["import os"])                        # i[1]
+    recipe = Recipe(classes=6, steps=100, peaks=(1e-3, 3e-3), batch_size=16, tokens=96)
+    found = finetuned(trained, texts, None, labels_N, [np.arange(len(texts))], recipe)
+    found.predict(["import os"], None)                  # i[1, 1]
+    finetuned(from_scratch(trained, seed=0), …)         # what pre-training is to be worth more than
 
-The head is a linear layer on the mean hidden state of a text's own tokens. A head on [CLS], on the
+The head is a linear layer on the mean hidden state of a text's own tokens, or, where the class is
+of a word in it, on that of the token in which the word ends. A head on [CLS], on the
 last token, or an answer written as text would each suit one objective, which has trained that very
 slot; all have trained the states of all tokens. It starts at zero, with the classes' shares as its
 bias, so nothing is drawn at random.
 
-Letters: B rows, T slots, E width, C classes.
+Letters: B rows, T slots, E width, C classes, D draws of labelled examples.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +26,11 @@ from ....inference import Trained
 from ....inference.answering.states import TextRow, rows_batch, text_row
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
+from ....models.builders import fresh_params
+from ....training.state import unboxed
 from .probing import choosing, log_shares
 
+Words = Sequence[tuple[int, int]]  # the characters start <= i < end of each text
 MOST_CHOOSING = 500  # training examples that choose the learning rate
 WARMUP_SHARE = 0.1
 _ADAMW = optax.chain(
@@ -32,56 +38,81 @@ _ADAMW = optax.chain(
 )
 
 
+class Recipe(NamedTuple):
+    """How every model is fine-tuned."""
+
+    classes: int
+    steps: int  # at each peak
+    peaks: Sequence[float]  # learning rates to choose from
+    batch_size: int
+    tokens: int  # longer texts are cut to so many
+
+
 class Finetuned(NamedTuple):
-    predict: Callable[[Sequence[str]], np.ndarray]  # texts -> i[N] classes
+    predict: Callable[[Sequence[str], Words | None], np.ndarray]  # i[D, N] classes
     peak: float
     chosen_by: float  # accuracy on the training examples that chose the rate
+
+
+def from_scratch(trained: Trained, seed: int) -> Trained:
+    """Returns the model with fresh parameters, as a run of this seed draws them."""
+    return trained._replace(params=jitted(_fresh, trained.model)(jax.random.key(seed)))
+
+
+def _fresh(model, key) -> dict:
+    return unboxed(fresh_params(model, key))
 
 
 def finetuned(
     trained: Trained,
     texts: Sequence[str],
+    words: Words | None,
     labels_N: np.ndarray,
-    *,
-    classes: int,
-    steps: int,
-    peaks: Sequence[float],
-    batch_size: int,
-    tokens: int,
+    draws: Sequence[np.ndarray],
+    recipe: Recipe,
 ) -> Finetuned:
-    """Returns the model fine-tuned on these training examples.
+    """Returns the model fine-tuned on each of these draws of the training examples.
 
     AdamW without dropout, gradients clipped at norm 1, a linear warm-up over a tenth of the steps
-    and a linear decay to 0. Every peak is tried on four fifths of the examples, and the best on the
-    rest is kept: one rate for all would flatter the objectives that like it.
+    and a linear decay to 0. Every peak is tried on four fifths of a draw, and the one that is best
+    on the rest, of all draws together, is kept: one rate for all would flatter the objectives that
+    like it.
 
     Args:
-      tokens: longer texts are cut to so many.
+      words: what the class of each text is of; None: the text.
     """
-    rows = _rows(trained, texts, tokens)
-    held = choosing(len(rows))
-    learnt, rest = np.flatnonzero(~held), np.flatnonzero(held)[:MOST_CHOOSING]
+    rows = _rows(trained, texts, words, recipe.tokens)
     best = None
-    for peak in peaks:
-        params = _trained(trained, rows, labels_N, learnt, classes, steps, peak, batch_size)
-        predicted = _predict(trained, params, [rows[i] for i in rest])
-        score = float(np.mean(predicted == labels_N[rest]))
+    for peak in recipe.peaks:
+        models, right = [], []
+        for draw in draws:
+            held = choosing(len(draw))
+            params = _trained(trained, rows, labels_N, draw[~held], peak, recipe)
+            rest = draw[held][:MOST_CHOOSING]
+            right += (_predict(trained, params, [rows[i] for i in rest]) == labels_N[rest]).tolist()
+            models.append(params)
+        score = float(np.mean(right))
         if best is None or score > best[0]:
-            best = score, peak, params
+            best = score, peak, models
     assert best is not None
-    score, peak, params = best
-    predict = lambda texts: _predict(trained, params, _rows(trained, texts, tokens))  # noqa: E731
+    score, peak, models = best
+
+    def predict(texts, words):
+        rows = _rows(trained, texts, words, recipe.tokens)
+        return np.stack([_predict(trained, params, rows) for params in models])
+
     return Finetuned(predict, peak, score)
 
 
-def _trained(trained, rows, labels_N, learnt, classes, steps, peak, batch_size) -> dict:
+def _trained(trained, rows, labels_N, learnt, peak, recipe: Recipe) -> dict:
     top = lambda params, batch: trained.model.apply(params, batch).hidden["top"]  # noqa: E731
     width = jax.eval_shape(top, trained.params, rows_batch(trained, rows[:1])).shape[-1]
-    bias = jnp.asarray(log_shares(labels_N[learnt], classes), jnp.float32)
-    head = {"kernel": jnp.zeros((width, classes)), "bias": bias}
+    bias = jnp.asarray(log_shares(labels_N[learnt], recipe.classes), jnp.float32)
+    head = {"kernel": jnp.zeros((width, recipe.classes)), "bias": bias}
     params = {"model": trained.params, "head": head}
     state, step = _ADAMW.init(params), jitted(_step, trained.model)
-    warmup = max(1, int(WARMUP_SHARE * steps))
+    steps, warmup = recipe.steps, max(1, int(WARMUP_SHARE * recipe.steps))
+    batch_size = min(recipe.batch_size, len(learnt))
     for number, chosen in enumerate(_batches(learnt, steps, batch_size)):
         rate = peak * min((number + 1) / warmup, (steps - number) / max(steps - warmup, 1))
         batch, own_BxT = _batch(trained, [rows[i] for i in chosen])
@@ -122,14 +153,25 @@ def _logits(model, params, batch, own_BxT):
     return pooled_BxE @ params["head"]["kernel"] + params["head"]["bias"][None]
 
 
-def _rows(trained: Trained, texts: Sequence[str], tokens: int) -> list[TextRow]:
+def _rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
     rows = [text_row(trained, trained.encode(text)[:tokens]) for text in texts]
     check_texts(trained, [row.tokens for row in rows])
-    return rows
+    if words is None:
+        return rows
+    return [
+        row._replace(text=_last_slot(row.text, len(trained.encode(text[:end]))))
+        for row, text, (_, end) in zip(rows, texts, words)
+    ]
+
+
+def _last_slot(text: slice, tokens: int) -> slice:
+    """Returns the slot of a text's token of this number, from 1, or of its last."""
+    last = min(text.start + max(tokens, 1), text.stop)
+    return slice(last - 1, last)
 
 
 def _batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:
-    """Returns a batch, and f32[B, T]: 1 in the slots of each text's own tokens."""
+    """Returns a batch, and f32[B, T]: 1 in the slots that the head takes the mean of."""
     batch = rows_batch(trained, rows)
     shape = next(x.shape for name, x in batch.items() if "positions" in name)
     own_BxT = np.zeros(shape, np.float32)
