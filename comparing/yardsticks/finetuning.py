@@ -24,7 +24,7 @@ def finetune(
     task: str = "python_modules",
     labels: Sequence[Annotated[int, Ge(HELD_EVERY)]] = (),
     steps: Count = 100,
-    peaks: Annotated[Sequence[Positive], MinLen(1)] = (3e-4, 1e-3, 3e-3),
+    peaks: Annotated[Sequence[Positive], MinLen(1)] = (0.02, 0.05, 0.1),
     batch_size: Count = 16,
     tokens: Count = 96,
     module: str | None = None,
@@ -43,7 +43,8 @@ def finetune(
       labels: numbers of training examples, for each of which there is a figure, `/at_10`; few are
         drawn up to three times, and the figure is the mean. The first figure is of all examples.
       steps, batch_size: of the training at each of `peaks`.
-      peaks: peak learning rates to choose from, by a part of the training examples.
+      peaks: peak learning rates, relative to the size of a parameter, to choose from by a part of
+        the training examples.
       tokens: of a text at most; the others are cut off.
 
     Raises ValueError as `class_task`, and for more labels than there are training examples.
@@ -62,22 +63,28 @@ def finetune(
     )
     starts = {"": subject.trained, "/from_scratch": from_scratch(subject.trained, subject.seed)}
 
-    def figures(name: str, draws: Sequence[np.ndarray]) -> list[Figure]:
-        of_starts = {}
+    def measured(name: str, draws: Sequence[np.ndarray]) -> tuple[list[Figure], ...]:
+        """Returns the figures of the pre-trained model, of that from scratch, and the gain."""
+        of_starts = []
         for start, trained in starts.items():
             model = finetuned(trained, *train, labels_N, draws, recipe)
             predicted_DxN = classes[model.predict(*held)].tolist()
             of_draws = [class_figures(name + start, examples, one) for one in predicted_DxN]
             peak = Figure(f"{name}{start}/peak", model.peak, "learning rate", NEITHER)
-            of_starts[start] = [*map(_mean, zip(*of_draws)), peak]
-        (first, *_), (scratch, *_) = of_starts.values()
+            of_starts.append([*map(_mean, zip(*of_draws)), peak])
+        (first, *_), (scratch, *_) = of_starts
         gain = Figure(f"{name}/gain", first.value - scratch.value, first.unit, HIGHER, 0.0)
-        return [*of_starts[""], *of_starts["/from_scratch"], gain]
+        return *of_starts, [gain]
 
-    found = figures("finetune", [np.arange(labels_N.size)])
+    pre_trained, scratch, gain = measured("finetune", [np.arange(labels_N.size)])
+    pre_trained[0] = pre_trained[0]._replace(note=f"{labels_N.size:,} labelled examples")
+    found = [*pre_trained, *scratch, *gain]
+    found += bag_figures("finetune", examples, classes_by_words(examples))
     for number in labels:
-        found += figures(f"finetune/at_{number}", draws_of(labels_N.size, number))
-    return found + bag_figures("finetune", examples, classes_by_words(examples))
+        found += [
+            one for one, *_ in measured(f"finetune/at_{number}", draws_of(labels_N.size, number))
+        ]
+    return found
 
 
 def _mean(figures: Sequence[Figure]) -> Figure:

@@ -28,7 +28,7 @@ def by_name(figures) -> dict:
     return {figure.name: figure for figure in figures}
 
 
-def learnt(one, peaks=(1e-2,), steps=12, draws=(range(40),)):
+def learnt(one, peaks=(0.1,), steps=12, draws=(range(40),)):
     recipe = Recipe(classes=2, steps=steps, peaks=peaks, batch_size=4, tokens=8)
     return finetuned(one, TEXTS, None, LABELS, [np.array(draw) for draw in draws], recipe)
 
@@ -54,8 +54,8 @@ def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
 
 
 def test_the_rate_that_is_best_on_training_examples_is_taken():
-    found = learnt(trained("encoder", "masked_lm"), peaks=(1e-9, 1e-2))
-    assert found.peak == 1e-2 and found.chosen_by == 1.0
+    found = learnt(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
+    assert found.peak == 0.1 and found.chosen_by == 1.0
 
 
 def test_a_step_s_examples_are_all_before_any_comes_again():
