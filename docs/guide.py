@@ -41,6 +41,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
+    "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
 }
@@ -62,6 +63,7 @@ class Setting(NamedTuple):
     choice: str
     comparison: str
     literature: str
+    parts: tuple[str, ...] = ()  # of its figures, which answer the question
 
 
 TASKS = (
@@ -188,6 +190,12 @@ SETTINGS = (
         "The same paper, whose encoder-decoders have twice the parameters ({wang}).",
     ),
     Setting(
+        "pre-training before fine-tuning",
+        "transfer",
+        "Worth a hundred times the labels in text classification ({ulmfit}).",
+        ("finetune/at_10/gain", "finetune/at_100/gain", "finetune/gain"),
+    ),
+    Setting(
         "size for a budget",
         "scaling",
         "Causal language models on web text: some twenty tokens a parameter ({chinchilla}; "
@@ -230,9 +238,19 @@ def by_setting(found: Found) -> str:
     for one in SETTINGS:
         here = _missing(one.comparison)
         if one.comparison in found:
-            here = f"{settled(found[one.comparison])} ({_link(one.comparison)})"
+            told = found[one.comparison]
+            lines = [*(means(told, part) for part in one.parts), settled(told)]
+            here = f"{' '.join(filter(None, lines))} ({_link(one.comparison)})"
         rows.append([one.choice, here, _cited(one.literature)])
     return _table(["choice", "here: about a million parameters", "literature"], rows)
+
+
+def means(told: Summary, part: str) -> str:
+    """Returns the means of a part of a yardstick with their intervals; "" without one."""
+    column = next((column for column in told.parts if column.name == part), None)
+    if column is None:
+        return ""
+    return f"{part}: {', '.join(f'{v} {mean_words(column, v)}' for v in column.estimates)}."
 
 
 def settled(told: Summary) -> str:

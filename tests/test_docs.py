@@ -238,6 +238,7 @@ YARDSTICKS = {
     "retrieve": "--gin.retrieve.candidates=4",
     "rank_classes": "--gin.rank_classes.examples=2",
     "in_context": "--gin.in_context.examples=2",
+    "finetune": "--gin.finetune.steps=2",
 }
 
 

@@ -144,7 +144,8 @@ def test_the_guide_names_yardsticks_that_are_measured(task):
 def test_the_guide_has_every_comparison_and_every_paper():
     named = {one.comparison for one in (*guide.TASKS, *guide.SETTINGS)}
     assert named == set(NAMES)
-    cells = [cell for one in (*guide.TASKS, *guide.SETTINGS) for cell in one if cell]
+    rows = (*guide.TASKS, *guide.SETTINGS)
+    cells = [cell for one in rows for cell in one if isinstance(cell, str)]
     cited = {key for text in cells for key in re.findall(r"\{(\w+)\}", text)}
     assert cited == set(guide.PAPERS)
 
@@ -153,3 +154,17 @@ def test_a_page_without_marks_is_refused(tmp_path):
     (tmp_path / guide.PAGE).write_text("# Choose\n")
     with pytest.raises(ValueError, match="choosing.md has no <!-- drawn: tasks -->"):
         guide.drawn(tmp_path)
+
+
+def test_parts_that_answer_the_question_are_given(tmp_path):
+    (row,) = [one for one in guide.SETTINGS if one.parts]
+    made = planted.results(["encoder", "decoder"])
+    renamed = [
+        m._replace(figure=m.figure._replace(name=row.parts[0]))
+        for m in made.measurements
+        if m.figure.name == f"{PAIRS}/brackets"
+    ]
+    pages = drawn(tmp_path, transfer=made._replace(measurements=[*made.measurements, *renamed]))
+    told = here(pages[guide.PAGE], row.choice)
+    assert re.match(rf"{row.parts[0]}: encoder 0\.\d+ ± 0\.\d+, decoder 0\.\d+ ± 0\.\d+\. ", told)
+    assert row.parts[1] not in told
