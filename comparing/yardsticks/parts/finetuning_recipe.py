@@ -8,8 +8,8 @@
 The head is a linear layer on the mean hidden state of a text's own tokens, or, where the class is
 of a word in it, on that of the token in which the word ends. A head on [CLS], on the
 last token, or an answer written as text would each suit one objective, which has trained that very
-slot; all have trained the states of all tokens. It starts at zero, with the classes' shares as its
-bias, so nothing is drawn at random.
+slot; all have trained the states of all tokens. It starts with the classes' shares as its bias, and
+a kernel that is drawn once for all models of a width: at zero it would give them no gradient.
 
 Letters: B rows, T slots, E width, C classes, D draws of labelled examples.
 """
@@ -34,12 +34,11 @@ Words = Sequence[tuple[int, int]]  # the characters start <= i < end of each tex
 MOST_CHOOSING = 500  # training examples that choose the learning rate
 WARMUP_SHARE = 0.1
 # Adafactor, whose updates are relative to each parameter's size, as those of the runs for a laptop:
-# embeddings of size 1, fresh or trained, would hardly move at the rates that suit kernels of .1. A
-# head of zeros is taken to have that size.
+# embeddings of size 1, fresh or trained, would hardly move at the rates that suit kernels of .1.
 _ADAFACTOR = optax.chain(
     optax.scale_by_factored_rms(min_dim_size_to_factor=32),
     optax.clip_by_block_rms(1.0),
-    optax.scale_by_param_block_rms(min_scale=0.1),
+    optax.scale_by_param_block_rms(),
 )
 
 
@@ -112,7 +111,8 @@ def _trained(trained, rows, labels_N, learnt, peak, recipe: Recipe) -> dict:
     top = lambda params, batch: trained.model.apply(params, batch).hidden["top"]  # noqa: E731
     width = jax.eval_shape(top, trained.params, rows_batch(trained, rows[:1])).shape[-1]
     bias = jnp.asarray(log_shares(labels_N[learnt], recipe.classes), jnp.float32)
-    head = {"kernel": jnp.zeros((width, recipe.classes)), "bias": bias}
+    kernel = jax.nn.initializers.lecun_normal()(jax.random.key(0), (width, recipe.classes))
+    head = {"kernel": kernel, "bias": bias}
     params = {"model": trained.params, "head": head}
     state, step = _ADAFACTOR.init(params), jitted(_step, trained.model)
     steps, warmup = recipe.steps, max(1, int(WARMUP_SHARE * recipe.steps))
