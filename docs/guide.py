@@ -151,6 +151,16 @@ SETTINGS = (
         "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
     ),
     Setting(
+        "masks drawn once or anew",
+        "static_masks",
+        "As good or slightly better drawn anew ({roberta}).",
+    ),
+    Setting(
+        "spans or tokens",
+        "spans_or_tokens",
+        "Little difference in quality; spans have the shorter targets ({t5}).",
+    ),
+    Setting(
         "span length",
         "span_length",
         "Little between 2 and 10; 3 slightly ahead of single tokens, 10 slightly behind in some "
@@ -158,6 +168,26 @@ SETTINGS = (
     ),
     Setting(
         "share of the prefix", "prefix_share", "Half on average ({t5}), three quarters ({ul2})."
+    ),
+    Setting(
+        "prefix or causal",
+        "prefix_or_causal",
+        "Reading the given text from both sides is better ({t5}).",
+    ),
+    Setting(
+        "input format",
+        "input_formats",
+        "Full sentences without pairs; within one document slightly better ({roberta}).",
+    ),
+    Setting(
+        "batch size",
+        "batch_size",
+        "Large batches, of 2K and 8K, are better on the same text ({roberta}).",
+    ),
+    Setting(
+        "more text",
+        "more_data",
+        "160 GB in place of 16 is better in as many steps ({roberta}).",
     ),
     Setting(
         "questions about pairs",
