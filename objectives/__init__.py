@@ -4,10 +4,10 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_diffusion`, `multi_token_prediction`,
-`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
-`span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
-what they return, and `laws` checks it.
+`infilling`, `masked_language_modeling`, `masked_diffusion`, `block_diffusion`,
+`multi_token_prediction`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose
+tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features by
+`splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -22,6 +22,7 @@ from .autoencoding import (
     token_masking,
 )
 from .blanks import blank_infilling
+from .block_diffusion import block_diffusion
 from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Rows, Term, members_of
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
@@ -66,6 +67,7 @@ __all__ = [
     "batched",
     "bitmap",
     "blank_infilling",
+    "block_diffusion",
     "causal_lm",
     "causal_mask",
     "causal_masking",

@@ -14,7 +14,7 @@ from annotated_types import Interval
 from jax.tree_util import Partial
 
 from ..constraints import checked
-from .arithmetic import hits, share24
+from .arithmetic import hits, product24, share24
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import predictions, token_loss
@@ -79,7 +79,7 @@ def _mask_at_drawn_rates(key, row, partner, lengths, max_documents, *, lowest, m
 
     rate_key, token_key = jax.random.split(key)
     draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
-    rates = jnp.where(present, lowest + _product24(draw, 2**24 - lowest), 0)
+    rates = jnp.where(present, lowest + product24(draw, 2**24 - lowest), 0)
     bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
     masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
@@ -93,13 +93,3 @@ def _mask_at_drawn_rates(key, row, partner, lengths, max_documents, *, lowest, m
         | labels_in_place(tokens, masked, 0, lengths["labels"])
         | {"rates": fit(rates, lengths["rates"])}
     )
-
-
-def _product24(a, b):
-    """Returns the integer part of a b / 2**24, exactly; a b itself overflows an int32.
-
-    >>> int(_product24(2**23, 2**24 - 1)) == 2**23 - 1
-    True
-    """
-    a_high, a_low, b_high, b_low = a >> 12, a & 4095, b >> 12, b & 4095
-    return a_high * b_high + ((a_high * b_low + a_low * b_high + (a_low * b_low >> 12)) >> 12)
