@@ -1,6 +1,7 @@
 """What a trained model can do."""
 
 from .answering.answers import Options, answer
+from .answering.blocks import Continued, continue_blocks
 from .answering.classifying import classify, judge, tag
 from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
@@ -28,6 +29,7 @@ __all__ = [
     "MODES",
     "Answer",
     "Beams",
+    "Continued",
     "Decoded",
     "Decoding",
     "Draft",
@@ -41,6 +43,7 @@ __all__ = [
     "answer",
     "beam_search",
     "classify",
+    "continue_blocks",
     "decode",
     "decode_stream",
     "decoder_prompts",
