@@ -29,7 +29,7 @@ from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
-from .masked_diffusion import masked_diffusion
+from .masked_diffusion import masked_diffusion, shifted_diffusion
 from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
@@ -104,6 +104,7 @@ __all__ = [
     "sentence_permutation",
     "sequence_classification",
     "sequence_regression",
+    "shifted_diffusion",
     "span_corruption",
     "text_infilling",
     "text_to_text",

@@ -137,6 +137,20 @@ CATALOGUE = {
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
     "masked_diffusion": Entry("encoder", "generating in any order", "LLaDA, arXiv:2502.09992", 256),
+    "shifted_diffusion": Entry(
+        "decoder",
+        "a causal model turned to diffusion",
+        "DiffuLLaMA, arXiv:2410.17891",
+        256,
+        attends="bidirectional",
+    ),
+    "dual_diffusion": Entry(
+        "decoder",
+        "one model that writes both ways",
+        "Dual objective, arXiv:2512.14549",
+        384,
+        attends="bidirectional or causal",
+    ),
     "block_diffusion": Entry(
         "decoder",
         "several tokens at once, any length",
@@ -176,6 +190,8 @@ ALIASES = {
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",
+    "diffullama": "shifted_diffusion",
+    "dream": "shifted_diffusion",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

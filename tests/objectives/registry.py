@@ -47,6 +47,7 @@ from pretrax.objectives import (
     sentence_permutation,
     sequence_classification,
     sequence_regression,
+    shifted_diffusion,
     span_corruption,
     text_infilling,
     text_to_text,
@@ -273,6 +274,7 @@ CASES = {
     "masked_next": _case(masked_next_token, undo_masks_before(IDS), exact=True),
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
+    "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(
         block_diffusion,
