@@ -1,8 +1,8 @@
 """What a trained model can do."""
 
 from .answering.answers import Options, answer
-from .answering.blocks import Continued, continue_blocks
 from .answering.classifying import classify, judge, tag
+from .answering.continued_blocks import Continued, continue_blocks
 from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill

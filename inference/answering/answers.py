@@ -17,8 +17,8 @@ from ..decoding.speculation import DraftCounts
 from ..prompting.items import text_of
 from ..prompting.prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank, text_prompt
 from ..trained import Trained, check_mode, prompt_form
-from .blocks import continue_blocks
 from .classifying import classify, judge, tag
+from .continued_blocks import continue_blocks
 from .embeddings import embed
 from .generation import Answer, Decoding, Draft, generate
 from .masks import Guess, Order, fill_masks, unmask
