@@ -4,7 +4,7 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_diffusion`, `block_diffusion`,
+`infilling`, `masked_language_modeling`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
 `multi_token_prediction`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose
 tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features by
 `splicing`; `contract` says what they return, and `laws` checks it.
@@ -27,6 +27,7 @@ from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Row
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
 from .masked_diffusion import masked_diffusion, shifted_diffusion
@@ -82,6 +83,7 @@ __all__ = [
     "fill_in_the_middle",
     "geometric_lengths",
     "hide",
+    "hybrid_diffusion",
     "iid_denoising",
     "info_nce",
     "inverse_lengths",

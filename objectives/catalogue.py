@@ -137,6 +137,9 @@ CATALOGUE = {
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
     "masked_diffusion": Entry("encoder", "generating in any order", "LLaDA, arXiv:2502.09992", 256),
+    "hybrid_diffusion": Entry(
+        "encoder", "generating with corrections", "GIDD, arXiv:2503.04482", 512
+    ),
     "shifted_diffusion": Entry(
         "decoder",
         "a causal model turned to diffusion",
@@ -192,6 +195,7 @@ ALIASES = {
     "bd3lm": "block_diffusion",
     "diffullama": "shifted_diffusion",
     "dream": "shifted_diffusion",
+    "gidd": "hybrid_diffusion",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

@@ -32,6 +32,7 @@ from pretrax.objectives import (
     document_rotation,
     fill_in_the_middle,
     geometric_lengths,
+    hybrid_diffusion,
     iid_denoising,
     laws,
     masked_diffusion,
@@ -60,7 +61,7 @@ from pretrax.objectives import (
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.objectives.undo_masking import undo_blocks, undo_masks, undo_masks_before
+from tests.objectives.undo_masking import undo_blocks, undo_hybrid, undo_masks, undo_masks_before
 from tests.objectives.undo_noising import (
     infilled,
     left_out,
@@ -275,6 +276,7 @@ CASES = {
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
     "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
+    "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(
         block_diffusion,

@@ -49,6 +49,16 @@ def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     return undo
 
 
+def undo_hybrid(ids: TokenIds):
+    """Undoes hybrid diffusion: every token is predicted, whether it is noised or not."""
+
+    def undo(document):
+        assert sorted(document.labels) == list(range(len(document.inputs)))
+        return _filled_in(ids, document.inputs, document.labels, only_masks=False)
+
+    return undo
+
+
 def _filled_in(ids, tokens, labels, only_masks):
     first, last = ids.text
     for place, label in labels.items():
