@@ -6,6 +6,7 @@ from each other, so as to lower the variance, and the search for the best rates 
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Annotated
 
 import jax
@@ -85,6 +86,11 @@ def block_diffusion(
 def _block_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     """Returns `token_loss` of noised copies, labels weighted 1 / rate of their block, over all
     tokens that have a copy."""
+    if isinstance(outputs.hidden, Mapping) and "noised" not in outputs.hidden:
+        raise ValueError(
+            "The model has no hidden states of noised copies, hidden['noised'], expected those of "
+            "the batch's `noised_input_tokens`: use models.decoder, or another objective."
+        )
     _, slots, weights = predictions(batch)
     inverse = 2.0**24 / jnp.maximum(jnp.take_along_axis(batch["noised_rates"], slots, axis=1), 1)
     weighted = batch | {"decoder_loss_weights": weights * inverse}

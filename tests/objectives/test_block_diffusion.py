@@ -95,6 +95,14 @@ def test_rows_of_another_member_add_nothing_to_the_loss():
     np.testing.assert_allclose(term.sums[1::2], 20 * np.log(IDS.size), rtol=1e-5)
 
 
+def test_a_model_without_states_of_copies_is_refused():
+    objective, _, batch = drawn(2)
+    outputs = Outputs(jnp.zeros((2, LENGTH, VOCABULARY)))
+    del outputs.hidden["noised"]
+    with pytest.raises(ValueError, match="no hidden states of noised copies.*models.decoder"):
+        objective.loss(outputs, batch)
+
+
 def test_rates_out_of_order_are_refused():
     with pytest.raises(ValueError, match="lowest_rate=0.8 above highest_rate=0.3"):
         block_diffusion(IDS, lowest_rate=0.8, highest_rate=0.3)
