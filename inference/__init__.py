@@ -2,6 +2,7 @@
 
 from .answering.answers import Options, answer
 from .answering.classifying import classify, judge, tag
+from .answering.continued_blocks import Continued, continue_blocks
 from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
@@ -28,6 +29,7 @@ __all__ = [
     "MODES",
     "Answer",
     "Beams",
+    "Continued",
     "Decoded",
     "Decoding",
     "Draft",
@@ -41,6 +43,7 @@ __all__ = [
     "answer",
     "beam_search",
     "classify",
+    "continue_blocks",
     "decode",
     "decode_stream",
     "decoder_prompts",

@@ -27,6 +27,7 @@ MODES = {
     "respond": Mode("answers a text with a text", ("encoder_decoder", "decoder")),
     "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
     "unmask": Mode("writes all [MASK]s, by --order", ("encoder", "decoder")),
+    "blocks": Mode("goes on from a text, a block of tokens at a time, by --order", ("decoder",)),
     "embed": Mode("gives each text an embedding", ("encoder",)),
     "states": Mode("gives each token its hidden states", ("encoder", "decoder", "encoder_decoder")),
     "pair": Mode("judges whether a second text follows the first", ("encoder",)),
@@ -122,8 +123,8 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
 
 
 def check_mode(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode that does not exist, that this model's layout cannot have, or
-    that fills masks, where training is known and had none.
+    """Raises ValueError for a mode that does not exist, that this model's layout cannot have, that
+    writes blocks, or that fills masks, where training is known and had none.
     """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
@@ -133,6 +134,12 @@ def check_mode(trained: Trained, mode: str) -> None:
         raise ValueError(
             f"Got mode {mode!r} for a model of layout {layout!r}, which can {able}: use one of "
             f"these, or a model of layout {' or '.join(layouts)}."
+        )
+    if mode == "blocks" and not any(form.mode == mode for form in trained.prompt_forms):
+        raise ValueError(
+            "Got mode 'blocks' for a model that never learned to write blocks, expected one that "
+            "block_diffusion trained. This one was trained for mode "
+            f"{mode_of(trained)!r}: use that."
         )
     if mode in ("mask", "unmask") and not is_trained_for(trained, mode):
         modes = " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))

@@ -38,7 +38,51 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, so
 
     Returns [B, T, H, d] in the dtype of `v`.
     """
+    arrays = q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS
+    return attend_with_log_sum(*arrays, softcap)[0]
+
+
+def attend_with_log_sum(
+    q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None
+):
+    """Returns what `attend` does, and the logs of the softmax's denominators, f32[B, H, T].
+
+    Intervals may be empty: the log is so low that `over_both` gives such an output no weight.
+    """
     return _attend(softcap, q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
+
+
+def over_both(one, other):
+    """Returns attention over two sets of keys together, from (out, log_sum) over each of them.
+
+        over_both(attend_with_log_sum(q, k1, v1, …), attend_with_log_sum(q, k2, v2, …))
+
+    Softmax over both is the mean of the two outputs, weighted by their denominators.
+    """
+    log_sums = jnp.stack([one[1], other[1]])
+    weights = jnp.swapaxes(jax.nn.softmax(log_sums, axis=0), 2, 3)[..., None]
+    outs = jnp.stack([one[0], other[0]])
+    return (weights * outs).sum(0).astype(outs.dtype)
+
+
+def attend_noised(attend, q, k, v, intervals, noised):
+    """Attention of clean tokens, and of noised copies that attend to clean tokens and to copies.
+
+    Args:
+      attend: (q, k, v, intervals) -> as `attend_with_log_sum`.
+      q, k, v: [B, 2T, …] of T clean tokens, and of the noised copy of each in the same order.
+      intervals: i32[B, 2, T] of clean tokens over clean tokens.
+      noised: i32[B, 2, T] of copies over copies, and of copies over clean tokens, may be empty.
+
+    Returns [B, 2T, H, d].
+    """
+    (q, q_noised), (k, k_noised), (v, v_noised) = (jnp.split(x, 2, axis=1) for x in (q, k, v))
+    among_copies, over_clean = noised
+    clean, _ = attend(q, k, v, intervals)
+    copies = over_both(
+        attend(q_noised, k, v, over_clean), attend(q_noised, k_noised, v_noised, among_copies)
+    )
+    return jnp.concatenate([clean, copies], axis=1)
 
 
 def attend_cached(
@@ -73,12 +117,12 @@ def forward(softcap, q, k, v, intervals, bias):
     rows = (q, k, v, intervals)
     out, log_sum = jax.lax.map(of_row, rows) if _one_by_one() else jax.vmap(of_row)(rows)
     out, log_sum = checkpoint_name(out, SAVED), checkpoint_name(log_sum, SAVED)
-    return out, (q, k, v, intervals, bias, out, log_sum)
+    return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
 
 
-def backward(softcap, saved, d_out):
+def backward(softcap, saved, d_outputs):
     q, k, v, intervals, bias, out, log_sum = saved
-    rows = (q, k, v, intervals, out, log_sum, d_out)
+    rows = (q, k, v, intervals, out, log_sum, *d_outputs)
 
     def step(d_bias, row):
         *d_qkv, d_scores = _row_backward(row, bias, softcap)
@@ -123,7 +167,8 @@ def _row_forward(row, bias_HxTxS, softcap):
 
 def _row_backward(row, bias_HxTxS, softcap):
     """Returns one row's gradients of q, k, v, and of its scores [H, T, S], which is the bias's."""
-    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, d_out_TxHxd = row
+    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, *d_outputs = row
+    d_out_TxHxd, d_log_sum_HxT = d_outputs
     heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], q_TxHxd.dtype
     arrays = (q_TxHxd, k_SxGxd, v_SxGxd, d_out_TxHxd)
     q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (_heads_first(x, groups) for x in arrays)
@@ -131,9 +176,8 @@ def _row_backward(row, bias_HxTxS, softcap):
     scores_HxTxS = _scores(products_HxTxS, intervals_2xT, bias_HxTxS)
     p_HxTxS = jnp.exp(scores_HxTxS - log_sum_HxT[..., None])
     d_p_HxTxS = _dot("gud,gsd->gus", d_out_GxUxd, v_GxSxd).reshape(p_HxTxS.shape)
-    # The softmax's gradient needs the sum of p · d_p over keys, which is the sum of out · d_out.
-    inner_TxH = (out_TxHxd.astype(jnp.float32) * d_out_TxHxd.astype(jnp.float32)).sum(-1)
-    d_scores_HxTxS = p_HxTxS * (d_p_HxTxS - inner_TxH.T[..., None])
+    inner_HxT = inner(out_TxHxd, d_out_TxHxd).T - d_log_sum_HxT
+    d_scores_HxTxS = p_HxTxS * (d_p_HxTxS - inner_HxT[..., None])
     d_products_HxTxS = d_before_cap(d_scores_HxTxS, products_HxTxS, softcap)
     d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
     p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
@@ -142,6 +186,11 @@ def _row_backward(row, bias_HxTxS, softcap):
     d_k = _heads_back(_dot("gud,gus->gds", q_GxUxd, d_products_GxUxS).swapaxes(1, 2), groups)
     d_v = _heads_back(_dot("gud,gus->gds", d_out_GxUxd, p_GxUxS).swapaxes(1, 2), groups)
     return d_q.astype(dtype), d_k.astype(dtype), d_v.astype(dtype), d_scores_HxTxS
+
+
+def inner(out, d_out):
+    """Returns the sum of p · d_p over keys, which the softmax's gradient needs, as out · d_out."""
+    return (out.astype(jnp.float32) * d_out.astype(jnp.float32)).sum(-1)
 
 
 def _products(q_GxUxd, k_GxSxd, queries, softcap):

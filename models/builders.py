@@ -47,7 +47,9 @@ class Model(NamedTuple):
     returns the encoder's hidden states. Intervals are never empty:
     a query of padding attends to itself, or to key 0 of the encoder. They are the only attention
     mask. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`, their embeddings are
-    added.
+    added. A decoder's batch may have a noised copy of each token, with its hidden state in
+    `outputs.hidden['noised']`: `noised_…` under the four names, its key intervals over copies, and
+    `noised_clean_intervals` [B, 2, T] of copies over decoder tokens, which alone may be empty.
 
     Decoding token by token uses a KV cache:
 
@@ -236,10 +238,10 @@ def forward_flops(config, lengths):
     """Returns the floating-point operations of one row's forward pass, two for each multiply-add.
 
     `lengths`: 'decoder' (slots of the stack), 'predict' (slots that reach the vocabulary
-    projection) and, with an encoder, 'encoder'. Counts products with weights and all of attention,
-    queries times keys: nothing is subtracted for keys outside a query's interval. Of experts those
-    that process a token count, and the router. Training takes three times as many; recomputation
-    does not count.
+    projection) and, where there are some, 'encoder' and 'copies' (noised ones of decoder slots).
+    Counts products with weights and all of attention, queries times keys: nothing is subtracted for
+    keys outside a query's interval. Of experts those that process a token count, and the router.
+    Training takes three times as many; recomputation does not count.
     """
     c = config
 
@@ -254,8 +256,10 @@ def forward_flops(config, lengths):
         return 2 * slots * ((layers - sparse) * weights + sparse * of_experts)
 
     slots, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
+    copies = lengths.get("copies", 0)  # attend to each other, and to the clean slots
     layers = c.num_decoder_layers + (c.num_ahead if c.ahead != "linear" else 0)
-    total = layers * attention(slots, slots) + mlps(slots, layers)
+    total = layers * (attention(slots, slots) + attention(copies, copies))
+    total += layers * 4 * copies * slots * c.num_heads * c.head_dim + mlps(slots + copies, layers)
     total += c.num_encoder_layers * attention(sources, sources)
     total += mlps(sources, c.num_encoder_layers)
     if c.num_decoder_layers and c.num_encoder_layers:
@@ -266,7 +270,7 @@ def forward_flops(config, lengths):
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0
     if width != c.emb_dim:
-        total += 2 * (slots + sources) * width * c.emb_dim
+        total += 2 * (slots + copies + sources) * width * c.emb_dim
     return total + 2 * predictions * (width * c.vocab_size + layer)
 
 

@@ -106,8 +106,31 @@ class Transformer(nn.Module):
         return self.vocabulary(hidden, self.token_embedding) if name == "vocabulary" else None
 
     def _run(self, stack, side, batch, encoded=None):
+        """Returns the stack's hidden states; of a batch with noised copies "noised" as well."""
+        copies = side == "decoder" and "noised_input_tokens" in batch
+        if copies:
+            batch = _with_copies(self.config, batch)
         x_BxTxE = embed_tokens(self, self.token_embedding, batch[f"{side}_input_tokens"])
-        return stack(x_BxTxE, batch, side, encoded)
+        hidden = stack(x_BxTxE, batch, side, encoded)
+        if copies:
+            hidden["top"], hidden["noised"] = jnp.split(hidden["top"], 2, axis=1)
+        return hidden
+
+
+def _with_copies(config, batch):
+    """Returns a batch in which the decoder's clean tokens are followed by their noised copies."""
+    if config.num_ahead:
+        raise ValueError(
+            f"Got num_ahead={config.num_ahead}, expected 0: heads for tokens ahead are not for "
+            "noised copies of a text. Leave such heads out, or choose another objective."
+        )
+    twice = {}
+    for name in ("input_tokens", "segment_ids", "positions", "block_positions", "types"):
+        if f"decoder_{name}" in batch:
+            tokens = batch[f"decoder_{name}"]
+            copies = batch.get(f"noised_{name}", tokens)
+            twice[f"decoder_{name}"] = jnp.concatenate([tokens, copies], axis=1)
+    return batch | twice
 
 
 class VocabularyHead(nn.Module):
@@ -174,6 +197,7 @@ class Pattern(NamedTuple):
 
     intervals: jax.Array  # key intervals i32[B, 2, T]
     rotation: tuple | None  # cosines and sines of the rotary angles, f32[B, T, 1, d/2]
+    noised: tuple | None = None  # key intervals of noised copies: `attention.attend_noised`
 
 
 class Context(NamedTuple):
@@ -207,10 +231,14 @@ class Stack(nn.Module):
         c, cache_slots_BxT = self.config, batch.get(f"{side}_cache_slots")
         embedded_BxTxE = self._embedded(x_BxTxE, batch, side)
         intervals = batch[f"{side}_key_intervals"]
-        pattern, local = self.patterns(batch[f"{side}_positions"], intervals, cache_slots_BxT)
+        noised = None
+        if "noised_input_tokens" in batch:
+            noised = batch["noised_key_intervals"], batch["noised_clean_intervals"]
+        positions_BxT = batch[f"{side}_positions"]
+        pattern, local = self.patterns(positions_BxT, intervals, cache_slots_BxT, noised)
         bias = None
         if c.positions == "relative" and not c.relative_in_every_layer:
-            length = _length_of_bias(c, x_BxTxE, cache_slots_BxT)
+            length = _length_of_bias(c, intervals, cache_slots_BxT)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
         context = Context(
             pattern,
@@ -253,7 +281,7 @@ class Stack(nn.Module):
             table_NxE = self.param("type_embedding", init, (c.num_types, width))
             x_BxTxE += embed_tokens(self, table_NxE, types_BxT)
         if c.positions == "learned":
-            length = positions_BxT.shape[1]
+            length = batch[f"{side}_key_intervals"].shape[-1]
             if length > c.max_positions:
                 raise ValueError(
                     f"Got rows of {length} slots, expected at most max_positions="
@@ -272,7 +300,7 @@ class Stack(nn.Module):
             return x_BxTxE
         return linear(self, "embedding_projection", x_BxTxE, (width, c.emb_dim), (None, "embed"))
 
-    def patterns(self, positions_BxT, intervals, cache_slots_BxT):
+    def patterns(self, positions_BxT, intervals, cache_slots_BxT, noised=None):
         """Returns the patterns of global layers and, where a model has both, of local ones."""
         c = self.config
         rotation = local_rotation = None
@@ -281,10 +309,14 @@ class Stack(nn.Module):
             local_rotation = rotation
             if c.local_rope_theta is not None:
                 local_rotation = rotation_of(positions_BxT, c.head_dim, c.local_rope_theta)
+        wide = Pattern(intervals, rotation, noised)
         if c.window is None:
-            return Pattern(intervals, rotation), None
-        local = Pattern(_within(intervals, c.window, cache_slots_BxT), local_rotation)
-        return (local, None) if c.global_every is None else (Pattern(intervals, rotation), local)
+            return wide, None
+        near, near_noised = jax.tree.map(
+            lambda x: _within(x, c.window, cache_slots_BxT), (intervals, noised)
+        )
+        local = Pattern(near, local_rotation, near_noised)
+        return (local, None) if c.global_every is None else (wide, local)
 
     def _layers(self, num_layers, x_BxTxE, context):
         c, layer = self.config, self._layer()
@@ -497,7 +529,7 @@ class Block(nn.Module):
                 lambda local, wide: jnp.where(is_local, local, wide), context.local, pattern
             )
         if c.relative_in_every_layer:
-            length = _length_of_bias(c, x_BxTxE, context.cache_slots)
+            length = _length_of_bias(c, pattern.intervals, context.cache_slots)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
         attend = Attention(c, name="self_attention")
@@ -505,7 +537,15 @@ class Block(nn.Module):
         x_BxTxE = self._added(
             "self_attention_norm" if has_norm else None,
             x_BxTxE,
-            lambda y: attend(y, y, pattern.intervals, bias, pattern.rotation, context.cache_slots),
+            lambda y: attend(
+                y,
+                y,
+                pattern.intervals,
+                bias,
+                pattern.rotation,
+                context.cache_slots,
+                pattern.noised,
+            ),
         )
         if self.cross:
             attend_encoder = Attention(c, c.init_matching, name="cross_attention")
@@ -548,7 +588,14 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BxTxE, source_BxSxE, intervals, bias=None, rotation=None, cache_slots_BxT=None
+        self,
+        x_BxTxE,
+        source_BxSxE,
+        intervals,
+        bias=None,
+        rotation=None,
+        cache_slots_BxT=None,
+        noised=None,
     ):
         c = self.config
         queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
@@ -588,8 +635,15 @@ class Attention(nn.Module):
                 q, k_BxGxSxd, v_BxGxSxd, intervals, bias, c.attention_softcap
             )
         else:
-            attend = fused_attention.attend if c.attention == "fused" else attention.attend
-            y_BxTxHxd = attend(q, k, v, intervals, bias, c.attention_softcap)
+            kind = fused_attention if c.attention == "fused" else attention
+
+            def attend(*arrays):
+                return kind.attend_with_log_sum(*arrays, bias, c.attention_softcap)
+
+            if noised is None:
+                y_BxTxHxd, _ = attend(q, k, v, intervals)
+            else:
+                y_BxTxHxd = attention.attend_noised(attend, q, k, v, intervals, noised)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
@@ -661,9 +715,9 @@ class Norm(nn.Module):
         return x32.astype(c.dtype)
 
 
-def _length_of_bias(c: Config, x_BxTxE, cache_slots):
+def _length_of_bias(c: Config, intervals, cache_slots):
     """Returns the length of the relative bias; None with a cache, or fused: it is by distance."""
-    return x_BxTxE.shape[1] if cache_slots is None and c.attention == "plain" else None
+    return intervals.shape[-1] if cache_slots is None and c.attention == "plain" else None
 
 
 def _within(intervals, window, slots_BxT=None):

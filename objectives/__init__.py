@@ -4,10 +4,10 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_diffusion`, `multi_token_prediction`,
-`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
-`span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
-what they return, and `laws` checks it.
+`infilling`, `masked_language_modeling`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
+`multi_token_prediction`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose
+tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features by
+`splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -22,13 +22,15 @@ from .autoencoding import (
     token_masking,
 )
 from .blanks import blank_infilling
+from .block_diffusion import block_diffusion
 from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Rows, Term, members_of
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
-from .masked_diffusion import masked_diffusion
+from .masked_diffusion import masked_diffusion, shifted_diffusion
 from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
@@ -66,6 +68,7 @@ __all__ = [
     "batched",
     "bitmap",
     "blank_infilling",
+    "block_diffusion",
     "causal_lm",
     "causal_mask",
     "causal_masking",
@@ -80,6 +83,7 @@ __all__ = [
     "fill_in_the_middle",
     "geometric_lengths",
     "hide",
+    "hybrid_diffusion",
     "iid_denoising",
     "info_nce",
     "inverse_lengths",
@@ -102,6 +106,7 @@ __all__ = [
     "sentence_permutation",
     "sequence_classification",
     "sequence_regression",
+    "shifted_diffusion",
     "span_corruption",
     "text_infilling",
     "text_to_text",

@@ -116,3 +116,13 @@ def share24(probability: float) -> int:
 def hits(bits, share):
     """Returns bool[...]: true with a probability of share / 2**24, from uint32 bits."""
     return (bits >> 8).astype(jnp.int32) < share
+
+
+def product24(a, b):
+    """Returns the integer part of a b / 2**24, exactly; a b itself overflows an int32.
+
+    >>> int(product24(2**23, 2**24 - 1)) == 2**23 - 1
+    True
+    """
+    a_high, a_low, b_high, b_low = a >> 12, a & 4095, b >> 12, b & 4095
+    return a_high * b_high + ((a_high * b_low + a_low * b_high + (a_low * b_low >> 12)) >> 12)

@@ -137,6 +137,30 @@ CATALOGUE = {
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
     "masked_diffusion": Entry("encoder", "generating in any order", "LLaDA, arXiv:2502.09992", 256),
+    "hybrid_diffusion": Entry(
+        "encoder", "generating with corrections", "GIDD, arXiv:2503.04482", 512
+    ),
+    "shifted_diffusion": Entry(
+        "decoder",
+        "a causal model turned to diffusion",
+        "DiffuLLaMA, arXiv:2410.17891",
+        256,
+        attends="bidirectional",
+    ),
+    "dual_diffusion": Entry(
+        "decoder",
+        "one model that writes both ways",
+        "Dual objective, arXiv:2512.14549",
+        384,
+        attends="bidirectional or causal",
+    ),
+    "block_diffusion": Entry(
+        "decoder",
+        "several tokens at once, any length",
+        "BD3LM, arXiv:2503.09573",
+        256,
+        attends="block-causal",
+    ),
     # texts as a whole
     "bert": Entry("encoder", "BERT as published", _BERT, 78, run="sentence_pairs"),
     "next_sentence_prediction": Entry(
@@ -168,6 +192,10 @@ ALIASES = {
     "electra": "replaced_token_detection",
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
+    "bd3lm": "block_diffusion",
+    "diffullama": "shifted_diffusion",
+    "dream": "shifted_diffusion",
+    "gidd": "hybrid_diffusion",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

@@ -5,6 +5,10 @@
     targets    targets, targets_segments, targets_weights  what is predicted, left to right
     positions  targets_positions, targets_block_positions
                                                           positions of targets out of order
+    noised     noised, noised_begins, noised_ends, noised_rates
+                                                          a noised copy of each input, the positions
+                                                          [begin, end) of its block, and the block's
+                                                          rate as a 24-bit integer
     labels     labels, labels_slots, labels_weights       what is predicted in place: the token, and
                                                           the input slot that predicts it
     pools      pools_slots, pools_labels, pools_weights   input slots whose hidden state stands for
@@ -14,6 +18,9 @@
 An objective's `lengths` gives the slots of each stream. Segment ids number the documents of a row
 from 1, 0 is padding. Labels are compact, with weights 1 and then 0; pool k is that of segment k +
 1, with a weight of 0 or 1. No token id decides whether a target counts.
+
+Where inputs have noised copies, labels are predicted by the copies. A copy attends to the copies of
+its block and to the inputs before the block, an input to all up to the end of its block.
 """
 
 import difflib
@@ -27,6 +34,7 @@ COLUMNS = {
     "types": ("inputs_types",),
     "targets": ("targets", "targets_segments", "targets_weights"),
     "positions": ("targets_positions", "targets_block_positions"),
+    "noised": ("noised", "noised_begins", "noised_ends", "noised_rates"),
     "labels": ("labels", "labels_slots", "labels_weights"),
     "pools": ("pools_slots", "pools_labels", "pools_weights"),
     "rates": ("rates",),
@@ -41,6 +49,7 @@ IN_USE = {
     "types": "inputs_segments",
     "targets": "targets_segments",
     "positions": "targets_segments",
+    "noised": "noised_ends",
     "labels": "labels_weights",
     "pools": "pools_weights",
 }

@@ -191,7 +191,8 @@ def _one_row(case: LawExamples) -> Callable:
 
 def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and places are slots of the inputs."""
-    features, limits = corrupted(case), {"inputs": case.ids.size, "targets": case.ids.size}
+    features = corrupted(case)
+    limits = dict.fromkeys(("inputs", "noised", "targets"), case.ids.size)
     if {"vocabulary", "generator"} & set(case.objective.heads):
         limits["labels"] = case.ids.size
     slots = case.lengths.get("inputs", 0)
@@ -296,7 +297,7 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
     """Raises where what is of an earlier document than the last is another."""
     n = len(case.documents[row])
     segments_of_one = max(case.objective.lengths(1).get("pools", 1), 1)
-    for stream in ("inputs", "targets", "labels"):
+    for stream in ("inputs", "noised", "targets", "labels"):
         if stream not in before:
             continue
         for name in COLUMNS[stream]:
@@ -312,7 +313,7 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
 def of_segments(features, stream: str, row: int) -> np.ndarray:
     """i32[slots]: the segment that each slot of a stream is of, 0 where it is not in use."""
     if stream != "labels":
-        return features[f"{stream}_segments"][row]
+        return features[f"{'inputs' if stream == 'noised' else stream}_segments"][row]
     counts = features["labels_weights"][row] > 0
     return np.where(counts, features["inputs_segments"][row][features["labels_slots"][row]], 0)
 

@@ -19,8 +19,9 @@ from .splicing import documents, joined, of_document, piece, splice
 class Layout(NamedTuple):
     """Maps the lengths and features of an objective to those of a model."""
 
-    # an objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}; and
-    # "predict", the slots that reach the vocabulary projection, where those are fewer
+    # an objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}; "copies",
+    # noised ones of the decoder's slots, where it has some; and "predict", the slots that reach the
+    # vocabulary projection, where those are fewer
     lengths: Callable[[dict[str, int]], dict[str, int]]
     # (features of one row, stack lengths, ids.bos, max_documents) -> features for the model
     arrange: Callable
@@ -70,9 +71,16 @@ def _single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
             "An encoder predicts in place, the objective gives targets to be written from left to "
             "right: use a decoder or encoder-decoder model, or another objective."
         )
+    if stack == "encoder" and "noised" in n:
+        raise ValueError(
+            "An encoder has no place for noised copies of its inputs, which the objective gives: "
+            "use a decoder model, or another objective."
+        )
     if "targets" not in n and "labels" not in n and "pools" not in n:
         raise ValueError(f"Nothing to learn: the objective gives {_streams(n)} only.")
-    return {stack: joint_slots(n), "predict": n.get("targets", 0) + n.get("labels", 0)}
+    slots = joint_slots(n)
+    copies = {"copies": slots} if "noised" in n else {}
+    return {stack: slots, "predict": n.get("targets", 0) + n.get("labels", 0)} | copies
 
 
 def _single_stack(stack: str, features, lengths, bos, max_documents):
@@ -126,6 +134,9 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
             f"{stack}_positions": jnp.where(block > 0, slot, in_line),
             f"{stack}_block_positions": block,
         }
+    if "noised" in features:
+        copy = {name: in_stack(f[name], jnp.zeros_like(f["targets"])) for name in COLUMNS["noised"]}
+        model_features |= _noised_copies(stack, model_features, copy, whole)
     if "pools_slots" in features:
         slot = jnp.where(f["pools_weights"] > 0, input_slot[f["pools_slots"]], 0)
         pools = {column: f[column] for column in COLUMNS["pools"]}
@@ -137,6 +148,29 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
         if "inputs" not in features:  # every slot predicts: no gather before the projection
             del model_features[f"{stack}_target_slots"]
     return model_features
+
+
+def _noised_copies(stack, model_features, copy, document):
+    """Returns the noised copies of a stack's slots; and the intervals of the slots, block by block.
+
+    Block ends count from 1: slots without a copy, such as those of targets, have 0, and a copy that
+    is padding.
+    """
+    slots = {name: model_features[f"{stack}_{name}"] for name in ("segment_ids", "positions")}
+    start, end = model_features[f"{stack}_key_intervals"]
+    has_copy = copy["noised_ends"] > 0
+    segments = jnp.where(has_copy, slots["segment_ids"], 0)
+    first = of_document(document.start, segments)
+    block = first + copy["noised_begins"], first + copy["noised_ends"]
+    return {
+        f"{stack}_key_intervals": jnp.stack([start, jnp.where(has_copy, block[1], end)]),
+        "noised_input_tokens": copy["noised"],
+        "noised_segment_ids": segments,
+        "noised_positions": slots["positions"],
+        "noised_key_intervals": _guarded(*block, segments),
+        "noised_clean_intervals": jnp.stack([first, block[0]]),
+        "noised_rates": copy["noised_rates"],
+    }
 
 
 def _predictions(stack, f, size, target_slot, input_slot):

@@ -14,19 +14,19 @@ from annotated_types import Interval
 from jax.tree_util import Partial
 
 from ..constraints import checked
-from .arithmetic import hits, share24
+from .arithmetic import hits, product24, share24
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import predictions, token_loss
 from .prompt_forms import PromptForm
-from .splicing import documents, piece, splice
+from .splicing import documents, frame_of, framed
 from .token_ids import TokenIds
+
+LowestRate = Annotated[float, Interval(ge=2**-24, lt=1)]
 
 
 @checked
-def masked_diffusion(
-    ids: TokenIds, lowest_rate: Annotated[float, Interval(ge=2**-24, lt=1)] = 0.001
-) -> Objective:
+def masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objective:
     """Masked diffusion: each document is masked at its own rate, uniform up to 1.
 
         inputs    a _ _ d _ f      (rate drawn: 0.57)
@@ -46,60 +46,96 @@ def masked_diffusion(
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
+    return _at_drawn_rates(ids, lowest_rate, PromptForm("unmask"), _diffusion_loss)
+
+
+@checked
+def shifted_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objective:
+    """Masked diffusion in which a masked token is predicted one slot before it.
+
+        inputs    ^ a _ _ d _ f      (rate drawn: 0.57; ^ is `ids.bos`)
+        labels      b c   e
+
+    A causal language model, which predicts the next token, is trained on as a diffusion model that
+    way: its decoder attends both ways from the first step on (Gong et al. 2024, DiffuLLaMA,
+    arXiv:2410.17891; Ye et al. 2025, Dream, arXiv:2508.15487). Left out: attention that changes
+    from causal to bidirectional during training, and weights by the tokens around a mask.
+
+    Args and the loss are those of `masked_diffusion`, features too but for a slot more.
+
+    >>> shifted_diffusion(ids).lengths(512)
+    {'inputs': 513, 'labels': 512, 'rates': 1}
+    """
+    form = PromptForm("unmask", before=(ids.bos,), shift=-1)
+    return _at_drawn_rates(ids, lowest_rate, form, _shifted_loss)
+
+
+def _at_drawn_rates(ids: TokenIds, lowest_rate: float, form: PromptForm, loss) -> Objective:
+    def lengths(n: int) -> dict[str, int]:  # any token may be masked
+        return {"inputs": len(form.before) + n, "labels": n, "rates": 1}
+
     return Objective(
-        lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},  # any token may be masked
+        lengths=lengths,
         corrupt=Partial(
             _mask_at_drawn_rates,
             lowest=np.int32(share24(lowest_rate)),
             mask=np.int32(ids.special("mask")),
             text=np.array(ids.text, np.int32),
+            frame=frame_of(form.before, ()),
+            shift=np.int32(form.shift),
         ),
-        loss=_diffusion_loss,
-        prompt_forms=(PromptForm("unmask"),),
+        loss=loss,
+        prompt_forms=(form,),
     )
 
 
 def _diffusion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     """Returns `token_loss` with labels weighted 1 / rate of their document, over all tokens."""
+    return _over_all_tokens(outputs, batch, before=0)
+
+
+def _shifted_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    """Returns `_diffusion_loss` of documents with a special token before them."""
+    return _over_all_tokens(outputs, batch, before=1)
+
+
+def _over_all_tokens(outputs: ModelOutputs, batch, before: int) -> dict[str, Term]:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     segments = batch[f"{stack}_segment_ids"]
     _, slots, weights = predictions(batch)
-    document = jnp.take_along_axis(segments, slots, axis=1) - 1
-    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
-    inverse = 2.0**24 / jnp.maximum(rates, 1)  # rows of other objectives have rates of 0
+    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
+    of_label = jnp.take_along_axis(rates, slots, axis=1)
+    inverse = 2.0**24 / jnp.maximum(of_label, 1)  # rows of other objectives have rates of 0
     terms = token_loss(outputs, batch | {f"{stack}_loss_weights": weights * inverse})
-    live = jnp.sum(segments > 0, axis=-1).astype(jnp.float32)
-    return {name: dataclasses.replace(term, weights=live) for name, term in terms.items()}
+    live = (segments > 0) & (rates > 0)
+    if before:
+        live &= batch[f"{stack}_positions"] >= before
+    tokens = jnp.sum(live, axis=-1).astype(jnp.float32)
+    return {name: dataclasses.replace(term, weights=tokens) for name, term in terms.items()}
 
 
-def _mask_at_drawn_rates(key, row, partner, lengths, max_documents, *, lowest, mask, text):
+def _mask_at_drawn_rates(
+    key, row, partner, lengths, max_documents, *, lowest, mask, text, frame, shift
+):
     document = documents(row.segments, max_documents)
     present = document.length > 0
-    tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
+    size = lengths["inputs"]
+    tokens, segments = framed((row.tokens, row.segments), present, frame, size)
 
     rate_key, token_key = jax.random.split(key)
     draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
-    rates = jnp.where(present, lowest + _product24(draw, 2**24 - lowest), 0)
+    rates = jnp.where(present, lowest + product24(draw, 2**24 - lowest), 0)
     bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
     masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
     if row.hidden is not None:  # the rate is their share
-        masked = is_text & fit(row.hidden, masked.size)
+        marks, no_marks = row.hidden.astype(jnp.int32), jax.tree.map(jnp.zeros_like, frame)
+        masked = is_text & (framed((marks, row.segments), present, no_marks, size)[0] > 0)
         counts = documents(jnp.where(masked, segments, 0), max_documents).length
         share = counts.astype(jnp.float32) / jnp.maximum(document.length, 1)
         rates = jnp.round(share * 2.0**24).astype(jnp.int32)
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
-        | labels_in_place(tokens, masked, 0, lengths["labels"])
+        | labels_in_place(tokens, masked, shift, lengths["labels"])
         | {"rates": fit(rates, lengths["rates"])}
     )
-
-
-def _product24(a, b):
-    """Returns the integer part of a b / 2**24, exactly; a b itself overflows an int32.
-
-    >>> int(_product24(2**23, 2**24 - 1)) == 2**23 - 1
-    True
-    """
-    a_high, a_low, b_high, b_low = a >> 12, a & 4095, b >> 12, b & 4095
-    return a_high * b_high + ((a_high * b_low + a_low * b_high + (a_low * b_low >> 12)) >> 12)

@@ -15,6 +15,7 @@ MODES = (
     "respond",
     "mask",
     "unmask",
+    "blocks",
     "embed",
     "states",
     "pair",
@@ -45,6 +46,7 @@ class PromptForm(NamedTuple):
     # has a separate answer, after its sentinel; "masks", the same, where blanks are mask tokens.
     blanks: str = "together"
     shift: int = 0  # slots from a mask to the slot that predicts its token
+    block_size: int = 1  # of "blocks": the tokens that are read both ways, and written together
     head: str | None = None  # None: the vocabulary projection; of "embed": no head
     # Of "embed", "pair" and "classify": what the loss read of a text, its "first" slot, the "mean"
     # of all or the "last"; None: each slot by itself, and "embed" takes the mean.

@@ -11,6 +11,7 @@ from ..objectives import Objective, TokenIds
 from .rows import STACKS, ModelView, ShownObjective
 
 NO_SPAN = -1
+NOISED = "noised"  # the copies of a decoder's tokens, displayed as a stack
 CLOSING = frozenset(".,;:!?)]}")  # words that no space comes before
 
 
@@ -47,7 +48,7 @@ class Slot(NamedTuple):
 class StackView(NamedTuple):
     """A row's slots in one stack."""
 
-    name: str  # "encoder" or "decoder"
+    name: str  # "encoder", "decoder" or "noised"
     slots: list[Slot]  # without padding
     size: int  # number of slots with padding
     tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number for each slot
@@ -57,7 +58,7 @@ class StackView(NamedTuple):
 class AttentionPattern(NamedTuple):
     """A row's attention pattern in one stack, or across the two."""
 
-    name: str  # "encoder", "decoder" or "cross"
+    name: str  # "encoder", "decoder", "cross", "noised" or "clean"
     intervals: np.ndarray  # i32[2, queries]: the keys [start, end) of each query
     keys: int
     documents: np.ndarray  # i32[queries]
@@ -98,9 +99,8 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
         [token for token, s in zip(raw, segments) if s == number]
         for number in range(1, segments.max(initial=0) + 1)
     ]
-    stacks = [
-        _stack(view, describe, row, name) for name in STACKS if f"{name}_input_tokens" in view.batch
-    ]
+    names = [name for name in (*STACKS, NOISED) if f"{name}_input_tokens" in view.batch]
+    stacks = [_stack(view, describe, row, name) for name in names]
     attentions, pools = _attentions(view, row), _pools(view, row, subject.build(subject.ids))
     with_loss = int(view.gives_loss[row].sum())
     return Example(subject.name, documents, stacks, attentions, pools, with_loss)
@@ -284,13 +284,19 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     given = describe.traced(batch[f"{name}_input_tokens"][:used])
     if name == "decoder":  # a decoder's first input, bos, may be the padding id
         given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
+    copied = f"{NOISED}_input_tokens" in batch
+    if copied and name != NOISED:  # the copies are predicted, and not these
+        given = [t._replace(kind="text") if t.kind == "kept" else t for t in given]
     predicted: dict[int, Token] = {}
     further: dict[str, dict[int, Token]] = {}
-    weights = batch.get(f"{name}_loss_weights", np.zeros(0, int))
+    weights = np.zeros(0, int)
+    predicting = "decoder" if name == NOISED else name
+    if name == NOISED or not copied:
+        weights = batch.get(f"{predicting}_loss_weights", weights)
     if weights.size:
-        target_slots = batch.get(f"{name}_target_slots", np.arange(weights.size))
+        target_slots = batch.get(f"{predicting}_target_slots", np.arange(weights.size))
         at_slots = functools.partial(_at_slots, describe, target_slots)
-        predicted = at_slots(batch[f"{name}_target_tokens"], weights)
+        predicted = at_slots(batch[f"{predicting}_target_tokens"], weights)
         further = {term: at_slots(ids[row], w[row]) for term, (ids, w) in view.further.items()}
     slots = [
         Slot(token, predicted.get(slot), tuple(at.get(slot) for at in further.values()))
@@ -300,6 +306,8 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     for column, title in (("block_positions", "block positions"), ("types", "token types")):
         if f"{name}_{column}" in batch:
             tracks[title] = batch[f"{name}_{column}"][:used]
+    if name == NOISED:
+        tracks["masked, in %"] = np.round(batch[f"{NOISED}_rates"][:used] / 2**24 * 100)
     if weights.size:
         tracks["loss weights"] = np.zeros(used, int)
         tracks["loss weights"][list(predicted)] = weights[weights > 0]
@@ -314,16 +322,18 @@ def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:
 
 def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
     patterns = []
-    for name, query, key in (
-        ("encoder", "encoder", "encoder"),
-        ("cross", "decoder", "encoder"),
-        ("decoder", "decoder", "decoder"),
+    for name, query, key, column in (
+        ("encoder", "encoder", "encoder", "encoder_key_intervals"),
+        ("cross", "decoder", "encoder", "cross_key_intervals"),
+        ("decoder", "decoder", "decoder", "decoder_key_intervals"),
+        ("noised", NOISED, NOISED, "noised_key_intervals"),
+        ("clean", NOISED, "decoder", "noised_clean_intervals"),
     ):
-        if f"{name}_key_intervals" in view.batch:
+        if column in view.batch:
             segments = view.batch[f"{query}_segment_ids"][row]
             queries = int(np.sum(segments > 0))
             keys = int(np.sum(view.batch[f"{key}_segment_ids"][row] > 0))
-            intervals = view.batch[f"{name}_key_intervals"][row][:, :queries]
+            intervals = view.batch[column][row][:, :queries]
             patterns.append(AttentionPattern(name, intervals, keys, segments[:queries]))
     return patterns
 

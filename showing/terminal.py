@@ -45,6 +45,8 @@ ATTENDS = {
     "encoder": "encoder attends to itself",
     "cross": "decoder attends to encoder",
     "decoder": "decoder attends to itself",
+    "noised": "noised copies attend to copies",
+    "clean": "noised copies attend to decoder",
 }
 
 

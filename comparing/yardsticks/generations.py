@@ -51,8 +51,9 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     lines = [(gap.prefix.splitlines()[-1] + "\n") * len(gap.truth) for gap in gaps]
     trivial = [line[: len(text)] for line, text in zip(lines, truth)]
     first, *others = _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
-    if _continuing_mode(trained) == "unmask":
-        how = f"{max_new} masks filled, the surest first, samples in any order and without top-p"
+    if (mode := _continuing_mode(trained)) in ("unmask", "blocks"):
+        masks = f"{max_new} masks" if mode == "unmask" else "blocks of masks"
+        how = f"{masks} filled, the surest first, samples in any order and without top-p"
         first = first._replace(note=f"{first.note}; {how}")
     return [first, *others]
 
@@ -78,11 +79,13 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 
 def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
     """Returns what the model writes after each prefix."""
-    mode = _continuing_mode(trained)
+    mode, options = _continuing_mode(trained), Options(decoding)
     if mode == "unmask":
         return in_masks(trained, gaps, decoding)
+    if mode == "blocks":
+        options = _unmasking(decoding)
     items = [{"text": gap.prefix} for gap in gaps]
-    return [x["answer"] for x in answer(trained, mode, items, Options(decoding))]
+    return [x["answer"] for x in answer(trained, mode, items, options)]
 
 
 def _continuing_mode(trained: Trained) -> str:
@@ -92,6 +95,8 @@ def _continuing_mode(trained: Trained) -> str:
         return "continue"
     if completes(trained):
         return "complete"
+    if "blocks" in modes:
+        return "blocks"
     if (modes or {mode_of(trained)}) & {"mask", "unmask"}:
         return "unmask"
     raise ValueError(
@@ -102,19 +107,23 @@ def _continuing_mode(trained: Trained) -> str:
 
 
 def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
-    """Returns what the model writes into `max_new` masks after each prefix.
-
-    Greedily the surest are written first. Samples are in any order, since the surest of them would
-    be no draw of the model, and without the nucleus, which unmasking does not have.
-    """
+    """Returns what the model writes into `max_new` masks after each prefix."""
     items = with_masks([{"text": gap.prefix} for gap in gaps], decoding.max_new)
-    order: Order = "random" if decoding.temperature else "confidence"
-    options = Options(dataclasses.replace(decoding, top_p=None), order=order)
     written = []
-    for gap, record in zip(gaps, answer(trained, "unmask", items, options)):
+    for gap, record in zip(gaps, answer(trained, "unmask", items, _unmasking(decoding))):
         read, whole = trained.decode(trained.encode(gap.prefix)), record["answer"]
         written.append(whole[len(os.path.commonprefix([read, whole])) :])
     return written
+
+
+def _unmasking(decoding: Decoding) -> Options:
+    """Returns how masks are written: greedily the surest first.
+
+    Samples are in any order, since the surest of them would be no draw of the model, and without
+    the nucleus, which unmasking does not have.
+    """
+    order: Order = "random" if decoding.temperature else "confidence"
+    return Options(dataclasses.replace(decoding, top_p=None), order=order)
 
 
 def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:

@@ -18,6 +18,7 @@ from ..prompting.items import text_of
 from ..prompting.prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank, text_prompt
 from ..trained import Trained, check_mode, prompt_form
 from .classifying import classify, judge, tag
+from .continued_blocks import continue_blocks
 from .embeddings import embed
 from .generation import Answer, Decoding, Draft, generate
 from .masks import Guess, Order, fill_masks, unmask
@@ -33,7 +34,7 @@ class Options:
     draft: Draft | None = None  # a smaller model for speculative decoding
     denoiser: str | None = None  # the mode token that is put before the text, such as UL2's "R"
     top: int = 5  # guesses for each mask or next token, or classes of each text
-    steps: int | None = None  # of unmasking; None: one for each mask
+    steps: int | None = None  # of unmasking, a text or a block; None: one for each mask
     order: Order = "confidence"  # of unmasking
     pooling: Pooling | None = None  # of embeddings
     second: bool = False  # embeddings of second texts, of two towers
@@ -186,7 +187,8 @@ def _guessed(guesses: Sequence[Guess]) -> list[dict]:
     return [{"token": guess.token, "probability": guess.probability} for guess in guesses]
 
 
-def _unmasked(trained, mode, texts, options: Options, numbers):
+def _unmasking(options: Options, numbers) -> dict:
+    """Returns the settings with which masks are written; raises ValueError for more than those."""
     decoding = options.decoding
     if decoding != dataclasses.replace(
         Decoding(max_new=decoding.max_new, batch_size=decoding.batch_size, seed=decoding.seed),
@@ -196,9 +198,7 @@ def _unmasked(trained, mode, texts, options: Options, numbers):
             "Got a filter, a penalty, beams, samples, stops or drafts, expected none: unmasking "
             "draws one text, with a temperature alone."
         )
-    texts = unmask(
-        trained,
-        texts,
+    return dict(
         steps=options.steps,
         order=options.order,
         temperature=decoding.temperature,
@@ -207,7 +207,17 @@ def _unmasked(trained, mode, texts, options: Options, numbers):
         batch_size=decoding.batch_size,
         on_batch=options.on_batch,
     )
-    return [{"answer": text} for text in texts]
+
+
+def _unmasked(trained, mode, texts, options: Options, numbers):
+    return [{"answer": x} for x in unmask(trained, texts, **_unmasking(options, numbers))]
+
+
+def _blocks(trained, mode, texts, options: Options, numbers):
+    settings = _unmasking(options, numbers) | {"max_new": options.decoding.max_new}
+    return [
+        {"answer": x.text, "ended": x.ended} for x in continue_blocks(trained, texts, **settings)
+    ]
 
 
 def _embeddings(trained, mode, texts, options: Options, numbers):
@@ -262,6 +272,7 @@ _ANSWERS = {
     "mask": _masks,
     "next": _next,
     "unmask": _unmasked,
+    "blocks": _blocks,
     "embed": _embeddings,
     **dict.fromkeys(("pair", "classify"), _classes),
     "tag": _tags,

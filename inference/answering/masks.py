@@ -217,15 +217,44 @@ def _unmask(
     rows_Bx1 = jnp.arange(slots_BxK.shape[0])[:, None]
     asked_BxK = jnp.arange(slots_BxK.shape[1])[None] < total_B[:, None]
     into_BxK = jnp.where(asked_BxK, slots_BxK, given_BxT.shape[1])  # beyond the row: dropped
+
+    def logits_of(tokens_BxK):
+        filled_BxT = given_BxT.at[rows_Bx1, into_BxK].set(tokens_BxK, mode="drop")
+        filled = batch | {name: filled_BxT}
+        return _mask_logits(model, head, shift, params, filled, slots_BxK)
+
+    return written(
+        logits_of,
+        order,
+        temperature if sampled else None,
+        slots_BxK,
+        asked_BxK,
+        steps_B,
+        keys_B,
+        mask=mask,
+        allowed_V=allowed_V,
+    )
+
+
+def written(
+    logits_of, order, temperature, slots_BxK, asked_BxK, steps_B, keys_B, *, mask, allowed_V
+):
+    """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
+
+    Args:
+      logits_of: tokens i32[B, K] of the masks, as far as they are written -> their logits
+        f32[B, K, V].
+      temperature: None takes the likeliest token.
+      slots_BxK: the slots of the masks, from which their random keys are derived.
+      asked_BxK: bool, the masks that there are; the first ones of each row.
+    """
+    total_B = jnp.sum(asked_BxK, 1)
     calls_B = steps_B * total_B if order == "gibbs" else steps_B
 
     def predicted(s, tokens_BxK):
         """Returns a token for each mask, i32[B, K], and its probability f32[B, K]."""
-        filled_BxT = given_BxT.at[rows_Bx1, into_BxK].set(tokens_BxK, mode="drop")
-        filled = batch | {name: filled_BxT}
-        logits = _mask_logits(model, head, shift, params, filled, slots_BxK)
-        logits = jnp.where(allowed_V, logits, -1e30)
-        if sampled:
+        logits = jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
+        if temperature is not None:
             logits = logits / temperature
             keys_BxK = _keys_of_slots(keys_B, s, DRAW, slots_BxK)
             chosen_BxK = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxK, logits)
@@ -234,8 +263,8 @@ def _unmask(
         p_BxKxV = jax.nn.softmax(logits, -1)
         return chosen_BxK, jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
 
-    def call(s, written):
-        tokens_BxK, p_BxK = written
+    def call(s, so_far):
+        tokens_BxK, p_BxK = so_far
         if order == "mask_predict":
             now_BxK = _least_sure(s, p_BxK, asked_BxK, steps_B, total_B)
         elif order == "gibbs":

@@ -63,10 +63,17 @@ def score(
     which is not a probability of the text, so that its bits per byte have no meaning.
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions,
-    for an encoder-decoder without a first text, and for one with an encoder.
+    for an encoder-decoder without a first text, for one with an encoder, and for a model of block
+    diffusion.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
+    if mode_of(trained) == "blocks":
+        raise ValueError(
+            "Got a model of block diffusion, whose training bounds the probability of a text and "
+            "does not give it: expected a causal language model. `pretrax evaluate --run=RUN "
+            "--heldout` gives the bound for held-out text."
+        )
     if trained.model.layout == "encoder":
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]

@@ -110,7 +110,7 @@ def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
     prefix = 0
     if form.mode in ("mask", "unmask"):
         prefix = len(row)
-    elif not form.causal:
+    elif not form.causal and form.mode != "blocks":
         # After the text and its frame come bos and the start of an answer.
         prefix = len(row) - 1 - len(form.start)
     return TextRow(row, slice(len(before), len(before) + len(tokens)), max(prefix, 0))
@@ -124,7 +124,8 @@ def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
     if trained.model.layout == "encoder_decoder":
         return encoder_batch(tokens, trained.model.max_positions)
     width = padded_width(tokens, trained.model.max_positions)
-    return decoder_prompts(tokens, [row.prefix for row in rows], width).batch
+    prefixes, size = [row.prefix for row in rows], prompt_form(trained, mode_of(trained)).block_size
+    return decoder_prompts(tokens, prefixes, width, block_size=size).batch
 
 
 def _states(model, layers, params, batch):

@@ -54,6 +54,7 @@ def decoder_prompts(
     prefixes: Sequence[int] | None = None,
     width: int | None = None,
     blanks: Sequence[Sequence[int]] | None = None,
+    block_size: int = 1,
 ) -> Prompts:
     """Returns prompts for a decoder, padded to one length.
 
@@ -68,6 +69,8 @@ def decoder_prompts(
       blanks: for the last tokens of each row the position of the blank that each fills (GLM's 2D
         positions, see `objectives.blank_infilling`): they take that position, and a block position
         that counts from 1 within each blank. None: no blanks.
+      block_size: tokens that attend to each other both ways, counted from the start of a row (block
+        diffusion).
 
     Raises ValueError where a row has no tokens.
     """
@@ -76,7 +79,8 @@ def decoder_prompts(
     if blanks is not None:
         batch |= _blank_positions(slot_BxP, lengths_B, blanks)
     prefix_B = np.zeros_like(lengths_B) if prefixes is None else np.asarray(prefixes, np.int32)
-    end_BxP = np.maximum(prefix_B[:, None], slot_BxP + 1)
+    of_block_BxP = np.minimum((slot_BxP // block_size + 1) * block_size, lengths_B[:, None])
+    end_BxP = np.maximum(np.maximum(prefix_B[:, None], of_block_BxP), slot_BxP + 1)
     batch["decoder_key_intervals"] = np.stack([0 * slot_BxP, end_BxP], 1)
     return Prompts(batch, lengths_B)
 

@@ -13,6 +13,7 @@ from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompt
 from ..trained import Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
+FRAMED = ("mask", "unmask", "blocks", "classify", "tag")  # modes without a start of an answer
 CONTEXT = 8  # last tokens of a text that decide how the first generated one is written
 
 
@@ -102,7 +103,7 @@ def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
     form = prompt_form(trained, mode_of(trained))
     modes = {i for _, i in trained.ids.modes}
     before, after = [i for i in form.before if i not in modes], [*form.after]
-    if trained.model.layout != "decoder" or form.mode in ("mask", "unmask", "classify", "tag"):
+    if trained.model.layout != "decoder" or form.mode in FRAMED:
         return before, after
     if form.causal:
         return [trained.ids.bos, *before], after

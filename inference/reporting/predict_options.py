@@ -16,13 +16,13 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "top": ("next", "mask", "classify"),
     "masks": ("mask", "unmask"),
     "layer": ("states",),
-    **dict.fromkeys(("steps", "order"), ("unmask",)),
+    **dict.fromkeys(("steps", "order"), ("unmask", "blocks")),
     **dict.fromkeys(("pooling", "against"), ("embed",)),
     **dict.fromkeys(
         ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), _DECODING
     ),
     **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), _DECODING),
-    "temperature": (*_DECODING, "unmask"),
+    "temperature": (*_DECODING, "unmask", "blocks"),
 }
 
 

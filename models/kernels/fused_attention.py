@@ -43,6 +43,14 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
     Raises ValueError for a bias of other differences, and for heads that the devices of a mesh
     cannot share.
     """
+    arrays = q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD
+    return attend_with_log_sum(*arrays, softcap)[0]
+
+
+def attend_with_log_sum(
+    q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None
+):
+    """Returns what `attend` does, and the logs of the softmax's denominators, f32[B, H, T]."""
     if bias_HxD is not None and bias_HxD.shape[1] != 2 * MAX_DISTANCE + 1:
         raise ValueError(
             f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: "
@@ -61,15 +69,15 @@ def _attend(softcap, *arrays):
 
 def _forward(softcap, q, k, v, intervals, bias):
     local = functools.partial(_by_platform("forward"), softcap)
-    out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), (_HEADS, _LOG_SUM))
+    out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
     out, log_sum = (checkpoint_name(x, attention.SAVED) for x in (out, log_sum))
-    return out, (q, k, v, intervals, bias, out, log_sum)
+    return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
 
 
-def _backward(softcap, saved, d_out):
+def _backward(softcap, saved, d_outputs):
     local = functools.partial(_by_platform("backward"), softcap)
     outputs = (_HEADS, _HEADS, _HEADS, _BIAS)
-    d_q, d_k, d_v, d_bias = _on_every_device(local, (*saved, d_out), outputs)
+    d_q, d_k, d_v, d_bias = _on_every_device(local, (*saved, *d_outputs), outputs)
     return d_q, d_k, d_v, None, d_bias
 
 
@@ -93,15 +101,14 @@ def _by_platform(name):
 
 
 def _plain_forward(softcap, q, k, v, intervals, bias):
-    out, (*_, log_sum) = attention.forward(softcap, q, k, v, intervals, _by_slots(q, k, bias))
-    return out, log_sum
+    return attention.forward(softcap, q, k, v, intervals, _by_slots(q, k, bias))[0]
 
 
-def _plain_backward(softcap, q, k, v, intervals, bias, *saved_and_d_out):
-    *saved, d_out = saved_and_d_out
+def _plain_backward(softcap, q, k, v, intervals, bias, *outputs_and_gradients):
+    *saved, d_out, d_log_sum = outputs_and_gradients
     bias_HxTxS, pull_back = jax.vjp(lambda bias: _by_slots(q, k, bias), bias)
     arrays = (q, k, v, intervals, bias_HxTxS, *saved)
-    d_q, d_k, d_v, _, d_bias_HxTxS = attention.backward(softcap, arrays, d_out)
+    d_q, d_k, d_v, _, d_bias_HxTxS = attention.backward(softcap, arrays, (d_out, d_log_sum))
     return d_q, d_k, d_v, pull_back(d_bias_HxTxS)[0]
 
 
@@ -116,7 +123,8 @@ def _by_slots(q, k, bias_HxD):
 _HEADS = ("batch", "length", "heads", "kv")
 _LOG_SUM = ("batch", "heads", "length")
 _BIAS = ("heads", None)
-_INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, _HEADS, _LOG_SUM, _HEADS)
+_OUTPUTS = (_HEADS, _LOG_SUM)
+_INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, *_OUTPUTS, *_OUTPUTS)
 
 
 def _repeats(heads, key_heads):

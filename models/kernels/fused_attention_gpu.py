@@ -33,10 +33,10 @@ def forward(softcap, q, k, v, intervals, bias):
     return _cut(out, q), log_sum[:, :, : q.shape[1]]
 
 
-def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
+def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
-    log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out)
+    log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out, d_log_sum)
     d_out = _whole(settings, d_out, settings.queries)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
     arrays = arrays._replace(log_sum=log_sum, inner=inner, d_out=d_out)

@@ -34,11 +34,11 @@ def forward(softcap, q, k, v, intervals, bias):
     return _heads_last(out, q.shape[1]), log_sum[:, :, 0, : q.shape[1]]
 
 
-def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
+def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
-    log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out)
+    log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out, d_log_sum)
     arrays = arrays._replace(
         log_sum=log_sum[:, :, None],
         inner=inner[:, :, None],

@@ -25,6 +25,7 @@ MODELS = {
     "masked_lm on a decoder": ("decoder", "masked_lm"),
     "masked_diffusion": ("encoder", "masked_diffusion"),
     "masked_diffusion on a decoder": ("decoder", "masked_diffusion"),
+    "shifted_diffusion": ("decoder", "shifted_diffusion"),
     "replaced_token_detection": ("electra", "replaced_token_detection"),
 }
 

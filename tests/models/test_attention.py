@@ -102,3 +102,67 @@ def test_no_probabilities_are_saved_for_the_gradient():
         lambda q, k, v: jax.vjp(lambda *x: attention.attend(*x, intervals), q, k, v)[1], q, k, v
     )
     assert not any(x.shape[-2:] == (T, S) for x in jax.tree.leaves(pull_back))
+
+
+# --- noised copies ------------------------------------------------------------------------------
+
+
+def copies(kind, size=3, slots=8, groups=2):
+    """Arrays of clean tokens and their noised copies, and the intervals of blocks in a row of two
+    documents."""
+    rng = np.random.default_rng(1)
+    q = rng.normal(size=(B, 2 * slots, H, D)).astype(np.float32)
+    k, v = rng.normal(size=(2, B, 2 * slots, groups, D)).astype(np.float32)
+    slot = np.arange(slots)
+    first, last = np.where(slot < 5, 0, 5), np.where(slot < 5, 5, slots)
+    begin = first + (slot - first) // size * size
+    end = np.minimum(begin + size, last)
+    pairs = np.array([(first, end), (begin, end), (first, begin)], np.int32)
+    bias = rng.normal(size=(H, slots, slots)).astype(np.float32) if kind == "biased" else None
+    return (q, k, v, bias), np.broadcast_to(pairs[:, None], (3, B, 2, slots))
+
+
+def dense_with_copies(q, k, v, bias, intervals):
+    """Plain attention over clean tokens and copies at once, with a mask written from the paper."""
+    k, v = (jnp.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
+    slots = q.shape[1] // 2
+    key = np.arange(slots)
+    up_to, own, before = ((x[0, 0, :, None] <= key) & (key < x[0, 1, :, None]) for x in intervals)
+    seen = np.block([[up_to, np.zeros_like(own)], [before, own]])
+    scores = jnp.einsum("bthd,bshd->bhts", q, k)
+    if bias is not None:
+        scores += jnp.tile(bias, (2, 2))[None]
+    p = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), -1)
+    return jnp.einsum("bhts,bshd->bthd", p, v)
+
+
+def with_copies(q, k, v, bias, intervals):
+    def attend(*arrays):
+        return attention.attend_with_log_sum(*arrays, bias)
+
+    return attention.attend_noised(attend, q, k, v, intervals[0], intervals[1:])
+
+
+@pytest.mark.parametrize("kind", ["plain", "biased"])
+def test_noised_copies_equal_the_dense_mask(kind):
+    """The first block of a document has no key among clean tokens."""
+    arrays, intervals = copies(kind)
+    assert (intervals[2][:, 0] == intervals[2][:, 1]).any()
+
+    def value_and_gradients(function):
+        def value(arrays):
+            return jnp.sin(function(*arrays, intervals)).sum()
+
+        return jax.jit(jax.value_and_grad(value))(arrays)
+
+    got, expected = value_and_gradients(with_copies), value_and_gradients(dense_with_copies)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5, rtol=1e-5), got, expected)
+
+
+def test_an_output_without_keys_has_no_weight():
+    arrays, intervals = copies("plain")
+    q, k, v, _ = (x if x is None else x[:, :8] for x in arrays)
+    one = attention.attend_with_log_sum(q, k, v, intervals[1])
+    nothing = attention.attend_with_log_sum(q, k, v, 0 * intervals[1])
+    both = attention.over_both(one, nothing)
+    np.testing.assert_array_equal(both, one[0])

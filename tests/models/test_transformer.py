@@ -382,6 +382,80 @@ def test_block_positions_add_sinusoids():
 THREE = ("vocabulary", "ahead_2", "ahead_3")
 
 
+def copies_batch(size=3):
+    """Two documents of 5 and 3 tokens, each with a noised copy in blocks."""
+    segments, slot = np.array([1] * 5 + [2] * 3), np.arange(8)
+    first, last = np.where(segments == 1, 0, 5), np.where(segments == 1, 5, 8)
+    begin = first + (slot - first) // size * size
+    end = np.minimum(begin + size, last)
+    batch = {
+        "decoder_input_tokens": 20 + slot,
+        "noised_input_tokens": np.where(slot % 2, 20 + slot, 63),
+        "decoder_key_intervals": (first, end),
+        "noised_key_intervals": (begin, end),
+        "noised_clean_intervals": (first, begin),
+    }
+    for stack in ("decoder", "noised"):
+        batch |= {f"{stack}_segment_ids": segments, f"{stack}_positions": slot - first}
+    return rows_of(batch)
+
+
+COPIES = {
+    "rotary, grouped heads": dict(num_kv_heads=2),
+    "relative": dict(positions="relative"),
+    "learned": dict(positions="learned", max_positions=8),
+    "window": dict(window=2, global_every=2),
+    "fused": dict(attention="fused", positions="relative"),
+    "scanned": dict(scan_layers=True, remat_policy="minimal"),
+}
+
+
+@pytest.mark.parametrize("settings", COPIES.values(), ids=COPIES)
+def test_a_noised_block_is_as_after_the_clean_text_before_it(settings):
+    """Each block in a row of its own, in which it stands in line after the clean blocks."""
+    model = build("decoder", **(dict(num_layers=2) | settings))
+    batch = copies_batch()
+    clean = {name: x for name, x in batch.items() if name.startswith("decoder")}
+    params = init(model, clean)
+    hidden = jax.jit(lambda batch: model.apply(params, batch).hidden)(batch)
+    plain = jax.jit(lambda batch: model.apply(params, batch).hidden["top"])
+    assert_close(hidden["top"], plain(clean))
+    for begin, end in ((0, 3), (3, 5), (5, 8)):
+        row = {name: x.copy() for name, x in clean.items()}
+        tokens = batch["noised_input_tokens"][:, begin:end]
+        row["decoder_input_tokens"][:, begin:end] = tokens
+        assert_close(hidden["noised"][:, begin:end], plain(row)[:, begin:end])
+
+
+def test_noised_copies_leak_nothing():
+    """By the gradient: of a copy, its block and the clean text before; of clean text, no copy."""
+    model, batch = build("decoder", num_layers=2), copies_batch()
+    params = init(model, batch)
+    table = params["token_embedding"]
+
+    def outputs(given):  # an embedding of its own for each of the 16 slots
+        tokens = {"decoder": np.arange(8)[None], "noised": 8 + np.arange(8)[None]}
+        changed = {f"{stack}_input_tokens": x.astype(np.int32) for stack, x in tokens.items()}
+        own = params | {"token_embedding": jnp.concatenate([given, table[16:]])}
+        hidden = model.apply(own, batch | changed).hidden
+        return jnp.concatenate([hidden["top"], hidden["noised"]], 1)[0].sum(-1)
+
+    tokens = [batch[f"{stack}_input_tokens"][0] for stack in ("decoder", "noised")]
+    moved = np.asarray(jax.jit(jax.jacrev(outputs))(table[np.concatenate(tokens)]))
+    depends = np.abs(moved).max(-1) > 1e-7
+    up_to, own, before = (
+        mask(batch[name][0])
+        for name in ("decoder_key_intervals", "noised_key_intervals", "noised_clean_intervals")
+    )
+    expected = np.block([[up_to, np.zeros((8, 8), bool)], [before, own]])
+    np.testing.assert_array_equal(depends, expected)
+
+
+def test_noised_copies_and_tokens_ahead_exclude_each_other():
+    with pytest.raises(ValueError, match="num_ahead=2, expected 0"):
+        init(build("decoder", layers=2, heads=THREE), copies_batch())
+
+
 def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
     model, plain = build("decoder", layers=2, heads=THREE), build("decoder", layers=2)
     batch = make_batch(PACKED_CAUSAL)

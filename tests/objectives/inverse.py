@@ -10,6 +10,8 @@ import numpy as np
 
 from pretrax.objectives import TokenIds
 
+OF_INPUTS = ("inputs_types", "noised", "noised_begins", "noised_ends", "noised_rates")
+
 
 class Corrupted(NamedTuple):
     """What became of one document."""
@@ -17,7 +19,7 @@ class Corrupted(NamedTuple):
     inputs: list[int]
     targets: list[int]
     labels: dict[int, int]  # place in these inputs -> the token predicted there
-    columns: dict[str, list[int]]  # inputs_types, targets_positions, targets_block_positions
+    columns: dict[str, list[int]]  # inputs_types, noised, …, targets_positions, …
     pools: list[tuple[int, int, int]]  # place in these inputs, label, weight
 
 
@@ -54,7 +56,7 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
             f["inputs"][mine].tolist() if "inputs" in f else [],
             f["targets"][written == d].tolist() if "targets" in f else [],
             dict(labels),
-            {"inputs_types": f["inputs_types"][mine].tolist()} if "inputs_types" in f else {},
+            {name: f[name][mine].tolist() for name in OF_INPUTS if name in f},
             [
                 (place, label, weight)
                 for (place, label), (_, weight) in zip(

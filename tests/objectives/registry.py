@@ -22,6 +22,7 @@ from pretrax.objectives import (
     annealed,
     bart,
     blank_infilling,
+    block_diffusion,
     causal_lm,
     causal_masking,
     contrastive,
@@ -31,6 +32,7 @@ from pretrax.objectives import (
     document_rotation,
     fill_in_the_middle,
     geometric_lengths,
+    hybrid_diffusion,
     iid_denoising,
     laws,
     masked_diffusion,
@@ -46,6 +48,7 @@ from pretrax.objectives import (
     sentence_permutation,
     sequence_classification,
     sequence_regression,
+    shifted_diffusion,
     span_corruption,
     text_infilling,
     text_to_text,
@@ -58,7 +61,7 @@ from pretrax.objectives import (
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.objectives.undo_masking import undo_masks, undo_masks_before
+from tests.objectives.undo_masking import undo_blocks, undo_hybrid, undo_masks, undo_masks_before
 from tests.objectives.undo_noising import (
     infilled,
     left_out,
@@ -272,6 +275,16 @@ CASES = {
     "masked_next": _case(masked_next_token, undo_masks_before(IDS), exact=True),
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
+    "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
+    "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
+    "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
+    "block_diffusion_clipped": _case(
+        block_diffusion,
+        undo_blocks(IDS, 16, (0.3, 0.8)),
+        lowest_rate=0.3,
+        highest_rate=0.8,
+        exempt={"lengths are reached": "no block is masked whole, but for short ones"},
+    ),
     "next_other": _case(next_sentence_prediction, exempt=PAIRED),
     "next_same": _case(
         next_sentence_prediction,

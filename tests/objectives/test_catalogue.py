@@ -67,6 +67,9 @@ TEXTBOOK = {
     "span_corruption": 77 + 26 + 1,
     "replaced_token_detection": 512,
     "masked_diffusion": 256,
+    "shifted_diffusion": 256,
+    "dual_diffusion": (512 + 256) // 2,
+    "block_diffusion": 256,
     "gpt_bert": round((15 * 77 + 512) / 16),
     "contrastive": 2,
 }

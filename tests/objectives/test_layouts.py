@@ -10,6 +10,7 @@ import pytest
 from pretrax.objectives import (
     batched,
     blank_infilling,
+    block_diffusion,
     causal_lm,
     layouts,
     masked_next_token,
@@ -46,6 +47,7 @@ NAMES = [
     "masked_lm",
     "masked_next",
     "diffusion",
+    "block_diffusion",
     "order",
     "order_masked",
     "contrastive_cropping",
@@ -69,7 +71,7 @@ ENCODER_DECODERS = [
     )
 ]
 SINGLE_STACKS = [(name, "decoder") for name in [*NAMES, "on one decoder"]]
-SINGLE_STACKS += [(name, "encoder") for name in ENCODERS]
+SINGLE_STACKS += [(name, "encoder") for name in ENCODERS if "noised" not in streams_of(name)]
 single_stacks = pytest.mark.parametrize("name, stack", SINGLE_STACKS)
 every_arrangement = pytest.mark.parametrize(
     "name, kind", SINGLE_STACKS + [(name, "encoder_decoder") for name in ENCODER_DECODERS]
@@ -274,7 +276,7 @@ def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(na
             assert got[f"{stack}_positions"].tolist() == padded(places, T)
 
 
-@single_stacks
+@pytest.mark.parametrize("name, stack", [x for x in SINGLE_STACKS if x[0] != "block_diffusion"])
 def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(name, stack):
     T = arranged(name, stack)[0][stack]
     for documents, got in rows(name, stack):
@@ -282,6 +284,55 @@ def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(nam
         lengths = [len(x.inputs) + len(x.targets) for x in documents.values()]
         mask = dense(got[f"{stack}_key_intervals"], T)
         np.testing.assert_array_equal(mask, self_mask(lengths, T, inputs))
+
+
+def test_noised_copies_see_their_own_block_and_the_inputs_before_it():
+    size, (stacks, _) = 8, arranged("block_diffusion", "decoder")
+    T = stacks["decoder"]
+    for documents, got in rows("block_diffusion", "decoder"):
+        own, before, up_to = np.eye(T, dtype=bool), np.zeros((T, T), bool), np.eye(T, dtype=bool)
+        copies, first = [], 0
+        for x in documents.values():
+            for begin in range(first, first + len(x.inputs), size):
+                end = min(begin + size, first + len(x.inputs))
+                own[begin:end, begin:end] = True
+                before[begin:end, first:begin] = True
+                up_to[begin:end, first:end] = True
+            copies += x.columns["noised"]
+            first += len(x.inputs)
+        np.testing.assert_array_equal(dense(got["decoder_key_intervals"], T), up_to)
+        np.testing.assert_array_equal(dense(got["noised_key_intervals"], T), own)
+        np.testing.assert_array_equal(dense(got["noised_clean_intervals"], T), before)
+        assert got["noised_input_tokens"].tolist() == padded(copies, T)
+        for name in ("segment_ids", "positions"):
+            np.testing.assert_array_equal(got[f"noised_{name}"], got[f"decoder_{name}"])
+
+
+def test_rows_of_another_member_have_no_noised_copies():
+    """They are arranged as without the member that has some."""
+    names = {"blocks": block_diffusion, "causal": causal_lm, "masked": masked_next_token}
+    objective = mixture(IDS, {name: (build, 1) for name, build in names.items()})
+    packed = [(9, 4), (20, 3)]
+    for member, alone in enumerate((None, causal_lm, masked_next_token)):
+        both = {}
+        for number, one in ((0, alone and alone(IDS)), (member, objective)):
+            if one is None:
+                continue
+            drawn = [text_row(d, RAW_LENGTH, i, number) for i, d in enumerate(packed)]
+            stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in drawn))
+            lengths = packed_lengths(one, (RAW_LENGTH,))
+            keys = jax.random.split(jax.random.key(0), len(packed))
+            features = batched(one, lengths, 2)(keys, stacked)
+            sizes = {"decoder": 2 * RAW_LENGTH, "predict": 2 * RAW_LENGTH}
+            both[one is objective] = jax.vmap(
+                lambda row, sizes=sizes: layouts.decoder.arrange(row, sizes, BOS, 2)
+            )(features)
+        copies = both[True]["noised_segment_ids"] > 0
+        assert copies.any() == (alone is None)
+        if alone is None:
+            continue
+        for name in both[False].keys() - {"member"}:
+            np.testing.assert_array_equal(both[True][name], both[False][name], name)
 
 
 @single_stacks
@@ -373,7 +424,7 @@ def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
     stacks, features = arranged(name, kind)
     assert {x.dtype for x in features.values()} == {np.dtype("int32")}
     for key, intervals in features.items():
-        if key.endswith("key_intervals"):
+        if key.endswith("key_intervals"):  # those of noised copies over inputs may be empty
             assert (intervals[:, 1] > intervals[:, 0]).all() and (intervals >= 0).all()
             stack = "encoder" if key.startswith(("encoder", "cross")) else "decoder"
             assert (intervals <= stacks[stack]).all()
@@ -419,6 +470,8 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
         ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "gives.*pools"),
         ("decoder", {"inputs": 8}, "Nothing to learn.*inputs"),
         ("encoder", {"inputs": 8}, "Nothing to learn.*inputs"),
+        ("encoder", {"inputs": 8, "noised": 8, "labels": 8}, "no place for noised copies.*decoder"),
+        ("encoder_decoder", {"inputs": 8, "noised": 8, "labels": 8}, "gives.*noised"),
         ("encoder", {"inputs": 8, "targets": 8}, "predicts in place.*targets.*use a decoder"),
     ],
 )

@@ -25,8 +25,9 @@ from pretrax.objectives import (
     masked_next_token,
     mixture,
     replaced_token_detection,
+    shifted_diffusion,
 )
-from pretrax.objectives.masked_diffusion import _product24
+from pretrax.objectives.arithmetic import product24
 from tests.objectives.inverse import corrupted_documents, undo_copy
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
 from tests.objectives.test_span_lengths import SIGNIFICANCE
@@ -333,7 +334,7 @@ def test_places_without_text_have_nothing_to_detect():
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.integers(0, 2**24), st.integers(0, 2**24))
 def test_products_of_24_bit_integers_are_exact(a, b):
-    assert int(_product24(jnp.int32(a), jnp.int32(b))) == a * b >> 24
+    assert int(product24(jnp.int32(a), jnp.int32(b))) == a * b >> 24
 
 
 def test_rates_are_uniform_one_for_each_document_and_never_zero():
@@ -365,9 +366,19 @@ def test_special_tokens_are_never_diffused():
     assert (got[:, 0] == IDS.cls).all() and (got[:, -1] == IDS.eos).all()
 
 
-@pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(stack):
-    objective = masked_diffusion(IDS)
+@pytest.mark.parametrize(
+    "build, stack, before",
+    [
+        (masked_diffusion, "encoder", 0),
+        (masked_diffusion, "decoder", 0),
+        (shifted_diffusion, "decoder", 1),
+    ],
+)
+def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
+    build, stack, before
+):
+    """Shifted, a token is predicted at the slot before it, which of the first token is bos."""
+    objective = build(IDS)
     batch = arranged(objective, (12, 25), stack)
     B, T = batch[f"{stack}_segment_ids"].shape
     random = np.random.default_rng(1)
@@ -378,9 +389,10 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(s
     for b in range(B):
         expected = 0.0
         for place in np.flatnonzero(batch[f"{stack}_input_tokens"][b] == IDS.mask):
-            logits = top[b, place] @ matrix
-            loss = np.log(np.exp(logits).sum()) - logits[row[place]]
-            rate = int(batch["rates"][b, 0 if place < 12 else 1]) / 2**24
+            document = batch[f"{stack}_segment_ids"][b, place] - 1
+            logits = top[b, place - before] @ matrix
+            loss = np.log(np.exp(logits).sum()) - logits[row[place - before * (document + 1)]]
+            rate = int(batch["rates"][b, document]) / 2**24
             expected += loss / rate
         np.testing.assert_allclose(got.sums[b], expected, rtol=1e-4)
     np.testing.assert_array_equal(got.weights, [37] * B)  # all tokens, masked or not
@@ -399,8 +411,9 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
 
 
-def test_rows_of_another_member_leave_the_gradient_finite():
-    objective = mixture(IDS, {"diffusion": (masked_diffusion, 1), "causal": (causal_lm, 1)})
+@pytest.mark.parametrize("build", [masked_diffusion, shifted_diffusion])
+def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
+    objective = mixture(IDS, {"diffusion": (build, 1), "causal": (causal_lm, 1)})
     features = corrupt(objective, [text(8)], members=1)
     stacks = layouts.decoder.lengths(objective.lengths(8))
     one = arrange(layouts.decoder, features_of(features, 0), stacks)
@@ -408,9 +421,11 @@ def test_rows_of_another_member_leave_the_gradient_finite():
 
     def total(matrix):
         outputs = Heads({"top": jnp.ones((1, stacks["decoder"], 1))}, {"vocabulary": matrix})
-        return objective.loss(outputs, batch)["tokens"].sums.sum()
+        term = objective.loss(outputs, batch)["tokens"]
+        return term.sums.sum(), term.weights
 
-    gradient = quick_jit(jax.grad(total))(jnp.ones((1, IDS.size)))
+    gradient, weights = quick_jit(jax.grad(total, has_aux=True))(jnp.ones((1, IDS.size)))
+    np.testing.assert_array_equal(weights, [8])
     assert np.isfinite(gradient).all() and np.asarray(gradient).any()
 
 

@@ -31,7 +31,8 @@ MIDDLES = np.array([0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0], bool)
 
 HIDING = {  # one case of each kind
     **dict.fromkeys(["span_anywhere", "iid", "causal_masking", "blanks"], HIDDEN),
-    **dict.fromkeys(["masked_lm", "masked_next", "replaced", "diffusion"], HIDDEN),
+    **dict.fromkeys(["masked_lm", "masked_next", "replaced"], HIDDEN),
+    **dict.fromkeys(["diffusion", "diffusion_shifted", "block_diffusion"], HIDDEN),
     **dict.fromkeys(["token_deletion", "text_infilling", "bart"], HIDDEN),
     **{"prefix": ENDS, "middle": MIDDLES},
 }

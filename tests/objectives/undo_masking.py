@@ -1,4 +1,4 @@
-"""What was hidden in place, put back: written from the papers of BERT, GPT-BERT and LLaDA.
+"""What was hidden in place, put back: written from the papers of BERT, GPT-BERT, LLaDA and BD3LM.
 
 The labels say which token stood where; everything else was given as it is.
 """
@@ -27,6 +27,34 @@ def undo_masks_before(ids: TokenIds):
         first, *text = document.inputs
         assert first == ids.bos, "every document begins with bos"
         return _filled_in(ids, text, document.labels, only_masks=False)
+
+    return undo
+
+
+def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
+    """Undoes block diffusion: the noised copy filled in is the document, as the clean copy is."""
+
+    def undo(document):
+        columns, n = document.columns, len(document.inputs)
+        blocks = [slice(first, min(first + size, n)) for first in range(0, n, size)]
+        for block in blocks:
+            for name, at in (("noised_begins", block.start), ("noised_ends", block.stop)):
+                assert set(columns[name][block]) == {at}
+            (rate,) = set(columns["noised_rates"][block])
+            assert rates[0] <= rate / 2**24 <= rates[1]
+        filled = _filled_in(ids, columns["noised"], document.labels, only_masks=True)
+        assert document.inputs == filled, "the clean copy is another text"
+        return filled
+
+    return undo
+
+
+def undo_hybrid(ids: TokenIds):
+    """Undoes hybrid diffusion: every token is predicted, whether it is noised or not."""
+
+    def undo(document):
+        assert sorted(document.labels) == list(range(len(document.inputs)))
+        return _filled_in(ids, document.inputs, document.labels, only_masks=False)
 
     return undo
 

@@ -1,0 +1,166 @@
+"""Texts continued block by block: the masks of a block are written together, after all before it.
+
+    continue_blocks(trained, ["import os"], max_new=32)[0].text
+
+Letters: B rows, S slots of the KV cache, K tokens of a block, V ids.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...constraints import Count, NonNegative, checked
+from ..decoding.batching import in_batches, jitted, padded_width
+from ..decoding.decoding import Prompts, decoder_prompts, decoding_form, required_capacity
+from ..decoding.sampling import numbered_keys
+from ..prompting.prompts import CONTEXT, check_words, text_after
+from ..prompting.windows import check_texts
+from ..trained import Trained, allowed_token_mask, prompt_form
+from .masks import Order, written
+
+
+class Continued(NamedTuple):
+    """What follows a text."""
+
+    text: str
+    ended: bool  # by end-of-sequence, not by its length
+
+
+@checked
+def continue_blocks(
+    trained: Trained,
+    texts: Sequence[str],
+    *,
+    max_new: Count = 64,
+    steps: Count | None = None,
+    order: Order = "confidence",
+    temperature: NonNegative = 0.0,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[Continued]:
+    """Returns up to `max_new` tokens after each text, in the blocks that the model was trained on.
+
+        continue_blocks(trained, ["import os"], order="random", temperature=1.0)
+
+    Blocks are counted from the beginning of the text; what it has of its last block is given. As
+    the paper of block diffusion does, each block is masked, written in an `order` of `unmask`, and
+    then kept in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm 2).
+
+    Args:
+      steps: of a block; None: one for each of its masks.
+      numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
+
+    Raises ValueError for a text without words, and for more slots than the model has positions.
+    """
+    form, ids = prompt_form(trained, "blocks"), trained.ids
+    for text in texts:
+        check_words(text)
+    rows = [trained.encode(text) for text in texts]
+    spare = -max_new % form.block_size  # of the last block
+    check_texts(trained, [[*row, *[ids.special("mask")] * max_new] for row in rows])
+    numbers = range(len(rows)) if numbers is None else numbers
+    model, params = decoding_form(trained.model, trained.params)
+    run = jitted(_continue, model, form.block_size, max_new, ids.eos, order, bool(temperature))
+    allowed_V = allowed_token_mask(ids, model.vocab_size).at[ids.mask].set(False)
+
+    def continued(chosen: list[int]) -> Iterator[Continued]:
+        some = [rows[i] for i in chosen]
+        width = padded_width(some, max(model.max_positions - max_new - spare, 0))
+        prompts = decoder_prompts(some, width=width, block_size=form.block_size)
+        required_capacity(model, prompts, max_new)
+        keys = numbered_keys(seed, [numbers[i] for i in chosen])
+        settings = ids.mask, allowed_V, keys, steps or 0, temperature
+        for row, tokens in zip(some, np.asarray(run(params, prompts, *settings))):
+            answer = tokens[len(row) : len(row) + max_new].tolist()
+            ended = ids.eos in answer
+            answer = answer[: answer.index(ids.eos)] if ended else answer
+            yield Continued(text_after(trained, row[-CONTEXT:], answer), ended)
+
+    return in_batches(continued, [len(row) for row in rows], batch_size, on_batch)
+
+
+def _continue(
+    model,
+    size,
+    max_new,
+    eos,
+    order,
+    sampled,
+    params,
+    prompts: Prompts,
+    mask,
+    allowed_V,
+    keys_B,
+    steps,
+    temperature,
+):
+    """Returns tokens i32[B, S]: each prompt, and `max_new` or more after it, or those up to eos."""
+    given_BxP, lengths_B = jnp.asarray(prompts.batch["decoder_input_tokens"]), prompts.lengths
+    rows_Bx1, of_block_1xK = jnp.arange(given_BxP.shape[0])[:, None], jnp.arange(size)[None]
+    blocks = -(-max_new // size) + 1  # the first of them may be that in which the prompt ends
+    capacity = given_BxP.shape[1] + blocks * size
+    tokens_BxS = jnp.pad(given_BxP, [(0, 0), (0, blocks * size)])
+
+    _, cache = model.prefill(params, prompts.batch, capacity)
+
+    def extended(cache, slots_BxK, tokens_BxK):
+        end_BxK = jnp.broadcast_to(slots_BxK[:, -1:] + 1, slots_BxK.shape)
+        return model.extend(
+            params,
+            cache,
+            {
+                "decoder_input_tokens": tokens_BxK,
+                "decoder_segment_ids": jnp.ones_like(tokens_BxK),
+                "decoder_positions": slots_BxK,
+                "decoder_cache_slots": slots_BxK,
+                "decoder_key_intervals": jnp.stack([jnp.zeros_like(end_BxK), end_BxK], 1),
+            },
+        )
+
+    def block(state):
+        n, cache, tokens_BxS, done_B = state
+        begin_B = (lengths_B // size + n) * size
+        slots_BxK = begin_B[:, None] + of_block_1xK
+        known_Bx1 = jnp.maximum(lengths_B - begin_B, 0)[:, None]  # tokens of the prompt
+        masks_BxK = slots_BxK + known_Bx1  # the slots of masks, and slots after the block
+        asked_BxK = of_block_1xK < size - known_Bx1
+
+        def block_of(written_BxK):
+            into_BxK = jnp.where(asked_BxK, masks_BxK, capacity)
+            return tokens_BxS.at[rows_Bx1, into_BxK].set(written_BxK, mode="drop")
+
+        def logits_of(written_BxK):
+            tokens_BxK = block_of(written_BxK)[rows_Bx1, slots_BxK]
+            outputs, _ = extended(cache, slots_BxK, tokens_BxK)
+            states_BxKxE = outputs.hidden["top"]
+            of_mask_BxK = jnp.minimum(of_block_1xK + known_Bx1, size - 1)
+            return outputs.head("vocabulary", states_BxKxE[rows_Bx1, of_mask_BxK])
+
+        total_B = jnp.sum(asked_BxK, 1)
+        steps_B = jnp.where(steps > 0, steps, total_B)
+        new_BxK = written(
+            logits_of,
+            order,
+            temperature if sampled else None,
+            masks_BxK,
+            asked_BxK,
+            steps_B,
+            keys_B,
+            mask=mask,
+            allowed_V=allowed_V,
+        )
+        tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
+        _, cache = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])
+        return n + 1, cache, tokens_BxS, done_B | jnp.any(asked_BxK & (new_BxK == eos), 1)
+
+    def unfinished(state):
+        n, _, _, done_B = state
+        return (n < blocks) & ~jnp.all(done_B)
+
+    done_B = jnp.zeros(lengths_B.shape, bool)
+    return lax.while_loop(unfinished, block, (0, cache, tokens_BxS, done_B))[2]

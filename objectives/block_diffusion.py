@@ -1,0 +1,134 @@
+"""Block diffusion: blocks from left to right, and the tokens of a block in any order.
+
+Source: Arriola et al. 2025, "Block Diffusion: Interpolating Between Autoregressive and Diffusion
+Language Models" (BD3LM, arXiv:2503.09573). Left out: a step that draws the rates of a batch apart
+from each other, so as to lower the variance, and the search for the best rates during training.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from jax.tree_util import Partial
+
+from ..constraints import Count, checked
+from .arithmetic import hits, product24, share24
+from .contract import ModelOutputs, Objective, Term
+from .features import fit, input_sequence, labels_in_place
+from .losses import predictions, token_loss
+from .prompt_forms import PromptForm
+from .splicing import documents, of_document, piece, splice
+from .token_ids import TokenIds
+
+
+@checked
+def block_diffusion(
+    ids: TokenIds,
+    block_size: Count = 16,
+    lowest_rate: Annotated[float, Interval(ge=2**-24, le=1)] = 0.001,
+    highest_rate: Annotated[float, Interval(ge=2**-24, le=1)] = 1.0,
+) -> Objective:
+    """Block diffusion: each block of a document is masked at its own rate, uniform up to 1.
+
+    With blocks of three tokens, of the rates 0.7 and 0.4, and the mask token _:
+
+        inputs    a b c   d e f
+        noised    _ b _   d _ f
+        labels    a   c     e
+
+    A noised token attends to its own noised block, both ways, and to the inputs of the blocks
+    before it; an input to the inputs of its own block and of those before it. So one pass trains
+    every block to be unmasked given the text before it.
+
+    A token's loss counts 1 / rate of its block, and the sum is divided by all tokens, so that its
+    mean is a bound on the negative log-likelihood per token. With blocks of one token it is the
+    loss of causal language modelling, of a model that reads a mask where the token is; with blocks
+    as long as the document it is `masked_diffusion`.
+
+    Args:
+      ids: needs `mask`; text tokens and end-of-sequence are masked.
+      block_size: tokens of a block; the last one of a document may be shorter.
+      lowest_rate, highest_rate: the rates between which those of blocks are drawn. A narrower range
+        lowers the variance of the gradient, and the loss is no bound then, unless blocks are of one
+        token: the paper trains blocks of 16 with 0.3 to 0.8, blocks of 4 with 0.45 to 0.95.
+
+    Features: inputs, inputs_segments, noised, noised_begins, noised_ends, noised_rates i32[I];
+    labels, labels_slots, labels_weights i32[K].
+
+    >>> block_diffusion(ids).lengths(512)
+    {'inputs': 512, 'noised': 512, 'labels': 512}
+
+    Raises ValueError where the lowest rate is above the highest.
+    """
+    if lowest_rate > highest_rate:
+        raise ValueError(
+            f"Got lowest_rate={lowest_rate} above highest_rate={highest_rate}, expected at most "
+            "that: exchange them."
+        )
+    return Objective(
+        lengths=lambda n: {"inputs": n, "noised": n, "labels": n},  # any token may be masked
+        corrupt=Partial(
+            _mask_blocks,
+            size=np.int32(block_size),
+            rates=np.array([share24(lowest_rate), share24(highest_rate)], np.int32),
+            mask=np.int32(ids.special("mask")),
+            maskable=np.array([*ids.text, ids.eos], np.int32),
+        ),
+        loss=_block_loss,
+        prompt_forms=(PromptForm("blocks", block_size=block_size),),
+    )
+
+
+def _block_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    """Returns `token_loss` of noised copies, labels weighted 1 / rate of their block, over all
+    tokens that have a copy."""
+    if isinstance(outputs.hidden, Mapping) and "noised" not in outputs.hidden:
+        raise ValueError(
+            "The model has no hidden states of noised copies, hidden['noised'], expected those of "
+            "the batch's `noised_input_tokens`: use models.decoder, or another objective."
+        )
+    _, slots, weights = predictions(batch)
+    inverse = 2.0**24 / jnp.maximum(jnp.take_along_axis(batch["noised_rates"], slots, axis=1), 1)
+    weighted = batch | {"decoder_loss_weights": weights * inverse}
+    terms = token_loss(outputs, weighted, hidden="noised")
+    tokens = jnp.sum(batch["noised_segment_ids"] > 0, axis=-1).astype(jnp.float32)
+    return {name: dataclasses.replace(term, weights=tokens) for name, term in terms.items()}
+
+
+def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):
+    document = documents(row.segments, max_documents)
+    tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
+    start = of_document(document.start, segments)
+    position = jnp.arange(tokens.size, dtype=jnp.int32) - start
+    begin = jnp.where(segments > 0, position // size * size, 0)
+    end = jnp.minimum(begin + size, of_document(document.length, segments))
+    first = start + begin  # the slot of each block's first token
+
+    rate_key, token_key = jax.random.split(key)
+    draw = (jax.random.bits(rate_key, tokens.shape, jnp.uint32) >> 8).astype(jnp.int32)
+    rate = rates[0] + product24(draw[first], rates[1] - rates[0])
+    text_begin, text_end, eos = maskable
+    can = ((tokens >= text_begin) & (tokens < text_end)) | (tokens == eos)
+    can &= segments > 0
+    masked = can & hits(jax.random.bits(token_key, tokens.shape, jnp.uint32), rate)
+    if row.hidden is not None:  # the rate is their share of the block
+        masked = can & fit(row.hidden, masked.size)
+        count = jnp.zeros_like(tokens).at[first].add(masked)[first]
+        share = count.astype(jnp.float32) / jnp.maximum(end - begin, 1)
+        rate = jnp.round(share * 2.0**24).astype(jnp.int32)
+    noised = {
+        "noised": jnp.where(masked, mask, tokens),
+        "noised_begins": begin,
+        "noised_ends": end,
+        "noised_rates": jnp.where(segments > 0, rate, 0),
+    }
+    noised = {name: fit(x, lengths["noised"]) for name, x in noised.items()}
+    return (
+        input_sequence((tokens, segments))
+        | noised
+        | labels_in_place(tokens, masked, 0, lengths["labels"])
+    )

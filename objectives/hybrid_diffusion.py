@@ -1,0 +1,178 @@
+"""Hybrid diffusion: some tokens are masked, others replaced, and all of them are predicted.
+
+Source: von Rütte et al. 2025, "Generalized Interpolating Discrete Diffusion" (GIDD,
+arXiv:2503.04482), with its published code. Left out: noise of replaced tokens alone, and rates of a
+batch drawn apart from each other.
+"""
+
+import functools
+import math
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from jax.tree_util import Partial
+
+from ..constraints import checked
+from .arithmetic import below, isqrt
+from .contract import ModelOutputs, Objective, Term
+from .features import fit, input_sequence, labels_in_place
+from .losses import at_slots, predictions
+from .prompt_forms import PromptForm
+from .splicing import documents, piece, splice
+from .token_ids import TokenIds
+
+_BITS = 15  # of a document's time, and of what is drawn for a token
+_EARLIEST = 3  # in 2**-15: times are 1e-4 or more away from 0 and 1
+_LEAST_SHARE = math.exp(-20)  # of replaced tokens, in the loss: logarithms stay finite
+_HIGHEST_WEIGHT = 2.0
+
+
+class _Noise(NamedTuple):
+    """The fixed numbers of the noise."""
+
+    replacing: float  # B of the paper, which follows from the share of replaced tokens
+    mask: int
+    text: tuple[int, int]
+
+
+@checked
+def hybrid_diffusion(
+    ids: TokenIds, random_share: Annotated[float, Interval(ge=0, le=0.5)] = 0.1
+) -> Objective:
+    """Hybrid diffusion: at a time t of each document, tokens are masked or replaced by others.
+
+        inputs    a _ _ x e f      (t: 0.4; x is a random token in place of d)
+        labels    a b c d e f
+
+    A token is masked with a probability of t / C, replaced by uniform random text with
+    (C - 1) / C, where C = 1 + B sqrt(t (1 - t)) and B = 2 s / (1 - s) for a share s: in the middle,
+    at t = 1/2, replaced tokens are that share. So a model learns to correct tokens too, where
+    `masked_diffusion` copies them.
+
+    The loss of a token is the divergence of the noise of the predicted token from that of the true
+    one, plus a term for the token given, weighted 2 for a mask, 1 for a replaced token and
+    (B / N) sqrt(t / (1 - t)) for one that is as it was, of N ids of text.
+
+    Args:
+      ids: needs `mask`; only text tokens are noised.
+      random_share: s, of the paper 0, 0.1 or 0.2. With 0 the model is that of `masked_diffusion`.
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
+    i32[D], t as 24-bit integers.
+
+    Terms: "tokens", over all text tokens; and as a metric "bound", weighted so that it bounds the
+    negative log-likelihood per token.
+
+    >>> hybrid_diffusion(ids).lengths(512)
+    {'inputs': 512, 'labels': 512, 'rates': 1}
+    """
+    noise = _Noise(_replacing(random_share), ids.special("mask"), ids.text)
+    return Objective(
+        lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
+        corrupt=Partial(
+            _mask_and_replace,
+            replacing=np.int32(round(noise.replacing * 2**_BITS)),
+            mask=np.int32(noise.mask),
+            text=np.array(noise.text, np.int32),
+        ),
+        loss=functools.partial(_hybrid_loss, noise._replace(replacing=_in_loss(random_share))),
+        prompt_forms=(PromptForm("unmask"),),
+    )
+
+
+def _replacing(share: float) -> float:
+    return 2 * share / (1 - share)
+
+
+def _in_loss(share: float) -> float:
+    return _replacing(max(share, _LEAST_SHARE))
+
+
+def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, mask, text):
+    document = documents(row.segments, max_documents)
+    present = document.length > 0
+    tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
+    first, last = text
+
+    time_key, token_key, text_key = jax.random.split(key, 3)
+    draw = jax.random.bits(time_key, (max_documents,), jnp.uint32)
+    time = _EARLIEST + below(draw, jnp.int32(2**_BITS - 2 * _EARLIEST + 1))
+    spread = isqrt(time * (2**_BITS - time))
+    replaced = replacing * spread >> _BITS
+    of_document = jnp.maximum(segments - 1, 0)
+    time_L, replaced_L = time[of_document], replaced[of_document]
+
+    drawn = below(jax.random.bits(token_key, tokens.shape, jnp.uint32), 2**_BITS + replaced_L)
+    other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    is_text = (tokens >= first) & (tokens < last) & (segments > 0)
+    noised = jnp.where(drawn < time_L + replaced_L, other, tokens)
+    noised = jnp.where(drawn < time_L, mask, noised)
+    rates = jnp.where(present, time << (24 - _BITS), 0)
+    return (
+        input_sequence((jnp.where(is_text, noised, tokens), segments))
+        | labels_in_place(tokens, is_text, 0, lengths["labels"])
+        | {"rates": fit(rates, lengths["rates"])}
+    )
+
+
+def _hybrid_loss(noise: _Noise, outputs: ModelOutputs, batch) -> dict[str, Term]:
+    """Returns the divergences of all labels, summed with the weights of the loss and of the
+    bound."""
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    labels, slots, weights = predictions(batch)
+    document = jnp.take_along_axis(batch[f"{stack}_segment_ids"], slots, axis=1) - 1
+    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
+    # Padding, and rows of other objectives, take a time at which everything is finite.
+    time = jnp.where(rates > 0, rates / 2.0**24, 0.5)
+    given = jnp.take_along_axis(batch[f"{stack}_input_tokens"], slots, axis=1)
+    logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
+    losses, of_loss, of_bound = hybrid_losses(noise, logits, labels, given, time)
+    counts = weights.astype(jnp.float32)
+    tokens = jnp.sum(counts, -1)
+    return {
+        "tokens": Term(jnp.sum(counts * of_loss * losses, -1), tokens),
+        "bound": Term(jnp.sum(counts * of_bound * losses, -1), tokens, scale=None),
+    }
+
+
+def hybrid_losses(noise: _Noise, logits, labels, given, time):
+    """Returns the divergence of each label, its weight in the loss, and its weight in the bound.
+
+    Args:
+      logits: f32[..., V]; those of text ids count.
+      labels, given: i32[...] the true token, and the noised one.
+      time: f32[...], within 0 and 1.
+    """
+    first, last = noise.text
+    number = last - first
+    log_p = jax.nn.log_softmax(logits[..., first:last], axis=-1)
+    replaced = noise.replacing * jnp.sqrt(time * (1 - time))
+    keeps = (1 - time) / (1 + replaced)  # the probability of a token to stay
+    each = replaced / (1 + replaced) / number  # of each id to be drawn in its place
+    is_mask, is_same = given == noise.mask, given == labels
+
+    def log_noised(ids):  # of the predicted token, the probability to become this one
+        p = jnp.take_along_axis(log_p, jnp.clip(ids - first, 0, number - 1)[..., None], -1)[..., 0]
+        return jnp.log(keeps * jnp.exp(p) + each)
+
+    log_label = jnp.log(keeps + each) - log_noised(labels)
+    others = jnp.sum(jnp.log1p((keeps / each)[..., None] * jnp.exp(log_p)), -1)
+    others -= log_noised(labels) - jnp.log(each)
+    divergence = (keeps + each) * log_label - each * others
+
+    log_ratio = jnp.where(is_same, log_label, jnp.log(each) - log_noised(given))
+    log_ratio = jnp.where(is_mask, 0.0, log_ratio)
+    losses = divergence + jnp.exp(log_ratio) - log_ratio - 1
+
+    def weighted(of_mask, of_replaced, of_same):
+        return jnp.where(is_mask, of_mask, jnp.where(is_same, of_same, of_replaced))
+
+    same = noise.replacing / number * jnp.sqrt(time / (1 - time))
+    of_loss = weighted(2.0, 1.0, jnp.minimum(same, _HIGHEST_WEIGHT))
+    # With the paper's c, which is `replaced`, its c + (1 - t) c' is c / 2 t.
+    stays = 1 - time + replaced / number
+    of_bound = weighted(1.0, 0.5, replaced / number / (2 * stays)) / (time * (1 - time))
+    return losses, of_loss, of_bound

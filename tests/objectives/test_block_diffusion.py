@@ -1,0 +1,108 @@
+"""Block diffusion: its rates, its loss by the formula of the paper, and what it bounds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.objectives import Row, batched, block_diffusion, causal_lm, layouts, mixture
+from tests.objectives.registry import IDS, quick_jit
+
+LENGTH, VOCABULARY = 96, 11
+
+
+def drawn(rows, length=LENGTH, **settings):
+    """(objective, features, batch of a decoder) of rows of one document of 5 … 15."""
+    objective = block_diffusion(IDS, **settings)
+    return objective, *corrupted(objective, rows, length)
+
+
+def corrupted(objective, rows, length):
+    """Row i is of member i, and so on in turn."""
+    tokens = np.random.default_rng(0).integers(5, 16, (rows, length)).astype(np.int32)
+    member = np.arange(rows, dtype=np.int32) % max(len(objective.members), 1)
+    raw = Row(tokens, np.ones_like(tokens), member)
+    keys = jax.random.split(jax.random.key(3), rows)
+    lengths = objective.lengths(length)
+
+    @quick_jit
+    def made(keys, raw):
+        features = batched(objective, lengths)(keys, raw)
+        sizes = layouts.decoder.lengths(lengths)
+        return features, jax.vmap(lambda x: layouts.decoder.arrange(x, sizes, 0, 1))(features)
+
+    return jax.device_get(made(keys, raw))
+
+
+class Outputs:
+    """Hidden states that are the logits of the ids 5 … 15."""
+
+    def __init__(self, logits):
+        self.hidden = {"noised": logits, "top": 0 * logits}
+
+    def head(self, name, hidden):
+        assert name == "vocabulary"
+        before = jnp.full((*hidden.shape[:-1], 5), -1e30)
+        return jnp.concatenate([before, hidden], -1)
+
+
+def test_each_block_is_masked_at_its_own_rate_between_the_two():
+    _, f, _ = drawn(256, block_size=12, lowest_rate=0.3, highest_rate=0.8)
+    rates = f["noised_rates"].reshape(256, -1, 12) / 2**24
+    assert (rates == rates[:, :, :1]).all()
+    each = rates[:, :, 0]
+    assert each.min() >= 0.3 and each.max() <= 0.8 and len(np.unique(each)) > 0.99 * each.size
+    # Mean and variance of a uniform draw, within four standard errors.
+    assert abs(each.mean() - 0.55) < 4 * (0.5 / 12**0.5) / each.size**0.5
+    assert abs(each.var() - 0.25 / 12) < 4 * 0.25 * 0.0745 / each.size**0.5
+    masked = (f["noised"] == IDS.mask).reshape(rates.shape)
+    spread = np.sqrt((each * (1 - each)).mean() / masked.size)
+    assert abs(masked.mean() - each.mean()) < 4 * spread
+    assert np.corrcoef(each.ravel(), masked.mean(-1).ravel())[0, 1] > 0.6
+
+
+@pytest.mark.parametrize("size", [1, 16])
+def test_the_loss_is_that_of_the_paper(size):
+    """The sum of -log p / rate over masked tokens of the noised copy, over all tokens."""
+    objective, f, batch = drawn(8, block_size=size)
+    logits = np.random.default_rng(1).normal(size=(8, LENGTH, VOCABULARY)).astype(np.float32)
+    term = objective.loss(Outputs(jnp.asarray(logits)), batch)["tokens"]
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    of_token = np.take_along_axis(log_p, (f["inputs"] - 5)[..., None], -1)[..., 0]
+    masked = f["noised"] == IDS.mask
+    expected = -(of_token * masked / (f["noised_rates"] / 2**24)).sum(-1)
+    np.testing.assert_allclose(term.sums, expected, rtol=1e-5)
+    np.testing.assert_array_equal(term.weights, LENGTH)
+
+
+@pytest.mark.parametrize("size", [1, 16, LENGTH])
+def test_the_loss_of_a_model_that_knows_nothing_is_its_likelihood(size):
+    objective, f, batch = drawn(256, block_size=size, lowest_rate=0.05)
+    term = objective.loss(Outputs(jnp.zeros((256, LENGTH, VOCABULARY))), batch)["tokens"]
+    ratios = np.asarray(term.sums) / np.asarray(term.weights) / np.log(VOCABULARY)
+    assert abs(ratios.mean() - 1) < 4 * ratios.std() / 256**0.5
+
+
+def test_rows_of_another_member_add_nothing_to_the_loss():
+    """Neither to its sum nor to the tokens that it is divided by."""
+    objective = mixture(IDS, {"blocks": (block_diffusion, 1), "causal": (causal_lm, 1)})
+    _, batch = corrupted(objective, 4, 20)
+    slots = batch["decoder_segment_ids"].shape[1]
+    outputs = Outputs(jnp.zeros((4, slots, VOCABULARY)))
+    outputs.head = lambda name, hidden: jnp.zeros((*hidden.shape[:-1], IDS.size))
+    term = objective.loss(outputs, batch)["tokens"]
+    np.testing.assert_allclose(term.weights, 20)
+    np.testing.assert_allclose(term.sums[1::2], 20 * np.log(IDS.size), rtol=1e-5)
+
+
+def test_a_model_without_states_of_copies_is_refused():
+    objective, _, batch = drawn(2)
+    outputs = Outputs(jnp.zeros((2, LENGTH, VOCABULARY)))
+    del outputs.hidden["noised"]
+    with pytest.raises(ValueError, match="no hidden states of noised copies.*models.decoder"):
+        objective.loss(outputs, batch)
+
+
+def test_rates_out_of_order_are_refused():
+    with pytest.raises(ValueError, match="lowest_rate=0.8 above highest_rate=0.3"):
+        block_diffusion(IDS, lowest_rate=0.8, highest_rate=0.3)

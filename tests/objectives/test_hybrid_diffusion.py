@@ -1,0 +1,110 @@
+"""Hybrid diffusion: the shares of its noise, and its loss by the distributions of the paper."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.objectives import Row, batched, hybrid_diffusion
+from pretrax.objectives.hybrid_diffusion import hybrid_losses
+from tests.objectives.registry import IDS, quick_jit
+
+FIRST, NUMBER, MASK = 3, 10, 14  # of the ids of text, their number, and the mask of 15 ids
+
+
+@pytest.fixture(scope="module")
+def noised():
+    """(tokens, inputs, times) of rows of one token each of which nearly none is drawn by chance."""
+    objective, n = hybrid_diffusion(IDS, random_share=0.2), 400
+    tokens = np.random.default_rng(0).integers(*IDS.text, (512, n)).astype(np.int32)
+    raw = Row(tokens, np.ones_like(tokens), np.zeros(512, np.int32))
+    corrupt = quick_jit(batched(objective, objective.lengths(n)))
+    features = jax.device_get(corrupt(jax.random.split(jax.random.key(0), 512), raw))
+    return tokens, features["inputs"], features["rates"][:, 0] / 2**24
+
+
+def test_times_are_uniform_between_0_and_1(noised):
+    _, _, times = noised
+    assert times.min() > 5e-5 and times.max() < 1 - 5e-5
+    assert abs(times.mean() - 0.5) < 4 / np.sqrt(12 * times.size)
+    assert abs(times.var() - 1 / 12) < 4 * 0.0745 / np.sqrt(times.size)
+
+
+def test_tokens_are_masked_and_replaced_with_the_probabilities_of_their_time(noised):
+    tokens, inputs, times = noised
+    replacing = 2 * 0.2 / 0.8 * np.sqrt(times * (1 - times))
+    expected = {"masked": times / (1 + replacing), "replaced": replacing / (1 + replacing)}
+    counts = {"masked": inputs == IDS.mask, "replaced": (inputs != tokens) & (inputs != IDS.mask)}
+    for kind, p in expected.items():
+        z = (counts[kind].sum(1) - 400 * p) / np.sqrt(400 * p * (1 - p) + 1e-9)
+        typical = (times > 0.02) & (times < 0.98)  # where counts are nearly normal
+        assert abs(z[typical].mean()) < 4 / np.sqrt(typical.sum()), kind
+        assert abs(z[typical].var() - 1) < 0.3, kind
+    middle = np.abs(times - 0.5) < 0.05
+    assert abs(counts["replaced"][middle].mean() - 0.2) < 0.01
+    first, last = IDS.text
+    others = inputs[counts["replaced"]]
+    assert others.min() >= first and others.max() < last
+    assert abs(others.mean() - (first + last) / 2) < 4 * (last - first) / np.sqrt(12 * others.size)
+
+
+def of_paper(share, logits, label, given, t):
+    """(divergence, its weight in the bound), of whole distributions over the vocabulary."""
+    text = slice(FIRST, FIRST + NUMBER)
+    p = np.zeros(15)
+    p[text] = np.exp(logits[text]) / np.exp(logits[text]).sum()
+    c = 2 * share / (1 - share) * np.sqrt(t * (1 - t))
+    random = np.zeros(15)
+    random[text] = 1 / NUMBER
+
+    def noise(x):
+        return ((1 - t) * x + t * np.eye(15)[MASK] + c * random) / (1 + c)
+
+    true, predicted = noise(np.eye(15)[label]), noise(p)
+    there = true > 0
+    divergence = np.sum(true[there] * np.log(true[there] / predicted[there]))
+    ratio = true[given] / predicted[given]
+    # The rate of change of the noise, by differences: that of the weight of a token to stay, and
+    # of what it may become instead.
+    step = 1e-6
+
+    def parts(t):
+        c = 2 * share / (1 - share) * np.sqrt(t * (1 - t))
+        return (1 - t) / (1 + c), (t * np.eye(15)[MASK] + c * random)[given] / (1 + c)
+
+    (a0, b0), (a1, b1) = parts(t - step), parts(t + step)
+    alpha, _ = parts(t)
+    weight = ((b1 - b0) - (a1 - a0) / alpha * parts(t)[1]) / (2 * step) / true[given]
+    return divergence + ratio - np.log(ratio) - 1, weight
+
+
+@pytest.mark.parametrize("given", ["mask", "same", "other"])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_the_loss_is_that_of_the_paper(share, given):
+    random, label = np.random.default_rng(1), 5
+    noised = {"mask": MASK, "same": label, "other": 8}[given]
+    for t in (0.05, 0.5, 0.9):
+        logits = random.normal(size=15) * 2
+        expected, weight = of_paper(share, logits, label, noised, t)
+        constants = hybrid_diffusion(IDS, random_share=share).loss.args[0]
+        constants = constants._replace(mask=MASK, text=(FIRST, FIRST + NUMBER))
+        arrays = (jnp.asarray(x) for x in (np.float32(logits), label, noised, np.float32(t)))
+        loss, of_loss, of_bound = hybrid_losses(constants, *arrays)
+        np.testing.assert_allclose(loss, expected, rtol=1e-4)
+        np.testing.assert_allclose(of_bound, weight, rtol=1e-4)
+        same = 2 * share / (1 - share) / NUMBER * np.sqrt(t / (1 - t))
+        assert of_loss == pytest.approx({"mask": 2, "same": same, "other": 1}[given], rel=1e-5)
+
+
+def test_without_replaced_tokens_the_bound_is_that_of_masked_diffusion():
+    """-log p / t of masked tokens, and nothing of the others."""
+    constants = hybrid_diffusion(IDS, random_share=0).loss.args[0]
+    constants = constants._replace(mask=MASK, text=(FIRST, FIRST + NUMBER))
+    logits = np.random.default_rng(2).normal(size=(2, 15)).astype(np.float32)
+    labels, given = jnp.array([5, 6]), jnp.array([MASK, 6])
+    losses, _, weights = hybrid_losses(
+        constants, jnp.asarray(logits), labels, given, jnp.array([0.3, 0.3])
+    )
+    text = logits[0, FIRST : FIRST + NUMBER]
+    expected = (np.log(np.exp(text).sum()) - logits[0, 5]) / 0.3
+    np.testing.assert_allclose(losses * weights, [expected, 0], atol=1e-4)
