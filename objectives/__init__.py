@@ -4,7 +4,7 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_diffusion`, `multi_token_prediction`,
+`infilling`, `mass`, `masked_language_modeling`, `masked_diffusion`, `multi_token_prediction`,
 `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
 `span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
 what they return, and `laws` checks it.
@@ -30,6 +30,7 @@ from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
 from .masked_diffusion import masked_diffusion
 from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
+from .mass import mass
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
 from .packed_rows import each_document
@@ -87,6 +88,7 @@ __all__ = [
     "masked_diffusion",
     "masked_lm",
     "masked_next_token",
+    "mass",
     "members_of",
     "mixture",
     "multi_token_prediction",

@@ -97,6 +97,7 @@ CATALOGUE = {
         102,
         attends="prefix",
     ),
+    "mass": Entry("encoder_decoder", "translating, summarising", "MASS, arXiv:1905.02450", 256),
     # the whole text from a noisy one
     "bart": Entry("encoder_decoder", "summarisation and other rewriting", _BART, 513),
     "text_infilling": Entry(

@@ -27,7 +27,7 @@ class Layout(NamedTuple):
 
 
 def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
-    if set(_streams(n)) != {"inputs", "targets"}:
+    if set(_streams(n)) - {"positions"} != {"inputs", "targets"}:
         raise ValueError(
             "An encoder-decoder needs inputs and targets alone, the objective gives "
             f"{_streams(n)}: use a decoder or encoder model, or another objective."
@@ -40,6 +40,10 @@ def _encoder_decoder(features, lengths, bos, max_documents):
     written = fit(features["targets_segments"], lengths["decoder"])
     targets = fit(features["targets"], lengths["decoder"])
     encoder, decoder = (documents(segments, max_documents) for segments in (given, written))
+    positions = _positions(written, decoder)
+    if "targets_positions" in features:  # one for each target, in place of those of two dimensions
+        begin, count = (fit(features[c], lengths["decoder"]) for c in COLUMNS["positions"])
+        positions = jnp.where(count > 0, begin + count - 1, positions)
     return {
         "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": given,
@@ -49,7 +53,7 @@ def _encoder_decoder(features, lengths, bos, max_documents):
         "decoder_target_tokens": targets,
         "decoder_loss_weights": fit(features["targets_weights"], lengths["decoder"]),
         "decoder_segment_ids": written,
-        "decoder_positions": _positions(written, decoder),
+        "decoder_positions": positions,
         "decoder_key_intervals": _causal(written, decoder),
         "cross_key_intervals": _cross(written, encoder),
         "member": features["member"],

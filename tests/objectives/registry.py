@@ -36,6 +36,7 @@ from pretrax.objectives import (
     masked_diffusion,
     masked_lm,
     masked_next_token,
+    mass,
     mixture,
     multi_token_prediction,
     next_sentence_prediction,
@@ -58,7 +59,7 @@ from pretrax.objectives import (
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.objectives.undo_masking import undo_masks, undo_masks_before
+from tests.objectives.undo_masking import undo_fragment, undo_masks, undo_masks_before
 from tests.objectives.undo_noising import (
     infilled,
     left_out,
@@ -245,6 +246,7 @@ CASES = {
     ),
     "blanks": _case(blank_infilling, undo_blanks(IDS)),
     "blanks_dense": _case(blank_infilling, undo_blanks(IDS), density=0.6, mean_span_length=1.5),
+    "mass": _case(mass, undo_fragment(IDS), exact=True),
     "masked_lm": _case(masked_lm, undo_masks(IDS), exact=True),
     "masked_lm_drawn": _case(
         masked_lm,

@@ -413,7 +413,6 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
     "layout, gives, message",
     [
         ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*gives.*targets.*use a"),
-        ("encoder_decoder", {"inputs": 8, "targets": 8, "positions": 8}, "alone.*positions"),
         ("encoder_decoder", {"inputs": 8, "labels": 2}, "gives.*inputs.*labels.*use a"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, "gives.*labels"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "gives.*pools"),

@@ -1,6 +1,7 @@
 """What was hidden in place, put back: written from the papers of BERT, GPT-BERT and LLaDA.
 
-The labels say which token stood where; everything else was given as it is.
+The labels say which token stood where; everything else was given as it is. MASS writes its fragment
+out, and says where it began.
 """
 
 from pretrax.objectives import TokenIds
@@ -27,6 +28,22 @@ def undo_masks_before(ids: TokenIds):
         first, *text = document.inputs
         assert first == ids.bos, "every document begins with bos"
         return _filled_in(ids, text, document.labels, only_masks=False)
+
+    return undo
+
+
+def undo_fragment(ids: TokenIds):
+    """Undoes MASS: the targets stand in the place that their positions say."""
+
+    def undo(document):
+        *text, last = document.inputs
+        assert last == ids.eos, "end-of-sequence closes the inputs of every document"
+        begins, count = document.columns["targets_positions"], len(document.targets)
+        assert len(set(begins)) == 1, "a fragment begins in one place"
+        assert document.columns["targets_block_positions"] == list(range(1, count + 1))
+        labels = dict(enumerate(document.targets, begins[0]))
+        assert len(labels) == max(1, round(len(text) / 2))
+        return _filled_in(ids, text, labels, only_masks=False)
 
     return undo
 
