@@ -4,10 +4,10 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
-`infilling`, `mass`, `masked_language_modeling`, `masked_diffusion`, `multi_token_prediction`,
-`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
-`span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
-what they return, and `laws` checks it.
+`infilling`, `mass`, `gap_sentences`, `masked_language_modeling`, `masked_diffusion`,
+`multi_token_prediction`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose
+tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features by
+`splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -26,6 +26,7 @@ from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Row
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .gap_sentences import gap_sentences
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
 from .masked_diffusion import masked_diffusion
@@ -79,6 +80,7 @@ __all__ = [
     "document_rotation",
     "each_document",
     "fill_in_the_middle",
+    "gap_sentences",
     "geometric_lengths",
     "hide",
     "iid_denoising",

@@ -97,7 +97,8 @@ CATALOGUE = {
         102,
         attends="prefix",
     ),
-    "mass": Entry("encoder_decoder", "translating, summarising", "MASS, arXiv:1905.02450", 256),
+    "mass": Entry("encoder_decoder", "translating, rewriting", "MASS, arXiv:1905.02450", 256),
+    "gap_sentences": Entry("encoder_decoder", "summarising", "PEGASUS, arXiv:1912.08777", 296),
     # the whole text from a noisy one
     "bart": Entry("encoder_decoder", "summarisation and other rewriting", _BART, 513),
     "text_infilling": Entry(
@@ -160,6 +161,7 @@ ALIASES = {
     "mtp": "multi_token_prediction",
     "t5": "span_corruption",
     "glm": "blank_infilling",
+    "pegasus": "gap_sentences",
     "fim": "fill_in_the_middle",
     "cm3": "causal_masking",
     "mlm": "masked_lm",

@@ -30,6 +30,7 @@ from pretrax.objectives import (
     dialogue,
     document_rotation,
     fill_in_the_middle,
+    gap_sentences,
     geometric_lengths,
     iid_denoising,
     laws,
@@ -68,6 +69,7 @@ from tests.objectives.undo_noising import (
     rotated,
     sentences_permuted,
     shuffled,
+    undo_gaps,
     undo_pieces,
     undo_whole,
 )
@@ -163,6 +165,7 @@ VIEWS = {
     "lengths are reached": "a document of one token has no two texts",
 }
 
+SENTENCES = {"lengths are reached": "few of the selected sentences are single tokens"}
 NOTHING_DRAWN = {"noise is drawn": "nothing is drawn"}
 
 CASES = {
@@ -247,6 +250,13 @@ CASES = {
     "blanks": _case(blank_infilling, undo_blanks(IDS)),
     "blanks_dense": _case(blank_infilling, undo_blanks(IDS), density=0.6, mean_span_length=1.5),
     "mass": _case(mass, undo_fragment(IDS), exact=True),
+    "gap_sentences": _case(gap_sentences, undo_gaps(IDS), exempt=NOTHING_DRAWN | SENTENCES),
+    "gap_sentences_random": _case(
+        gap_sentences, undo_gaps(IDS), selection="random", exempt=SENTENCES
+    ),
+    "gap_sentences_lead": _case(
+        gap_sentences, undo_gaps(IDS), selection="lead", exempt=NOTHING_DRAWN | SENTENCES
+    ),
     "masked_lm": _case(masked_lm, undo_masks(IDS), exact=True),
     "masked_lm_drawn": _case(
         masked_lm,
