@@ -28,7 +28,7 @@ from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
 from .gap_sentences import gap_sentences
 from .infilling import causal_masking, fill_in_the_middle
-from .language_modeling import causal_lm, prefix_lm
+from .language_modeling import causal_lm, masked_input_next_token, prefix_lm
 from .masked_diffusion import masked_diffusion
 from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
 from .mass import mass
@@ -88,6 +88,7 @@ __all__ = [
     "inverse_lengths",
     "layouts",
     "masked_diffusion",
+    "masked_input_next_token",
     "masked_lm",
     "masked_next_token",
     "mass",

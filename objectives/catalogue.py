@@ -63,6 +63,9 @@ _ALBERT = "ALBERT, arXiv:1909.11942"
 CATALOGUE = {
     # what comes next
     "causal_lm": Entry("decoder", "generation; prompting", "GPT-3, arXiv:2005.14165", 512),
+    "masked_input_next_token": Entry(
+        "decoder", "finding facts in long contexts", "MEAP, arXiv:2502.07490", 512
+    ),
     "prefix_lm": Entry("encoder_decoder", "continuing a prompt", _T5, 257),
     "multi_token_prediction": Entry(
         "decoder", "code; faster decoding", "MTP, arXiv:2404.19737", 512
@@ -158,6 +161,7 @@ CATALOGUE = {
 # Short names: the field's abbreviations, and the models known for an objective.
 ALIASES = {
     "clm": "causal_lm",
+    "meap": "masked_input_next_token",
     "mtp": "multi_token_prediction",
     "t5": "span_corruption",
     "glm": "blank_infilling",

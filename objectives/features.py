@@ -5,6 +5,8 @@
     targets    targets, targets_segments, targets_weights  what is predicted, left to right
     positions  targets_positions, targets_block_positions
                                                           positions of targets out of order
+    stand_ins  targets_stand_ins                          what later slots are given in place of a
+                                                          target; 0: the target itself
     labels     labels, labels_slots, labels_weights       what is predicted in place: the token, and
                                                           the input slot that predicts it
     pools      pools_slots, pools_labels, pools_weights   input slots whose hidden state stands for
@@ -27,6 +29,7 @@ COLUMNS = {
     "types": ("inputs_types",),
     "targets": ("targets", "targets_segments", "targets_weights"),
     "positions": ("targets_positions", "targets_block_positions"),
+    "stand_ins": ("targets_stand_ins",),
     "labels": ("labels", "labels_slots", "labels_weights"),
     "pools": ("pools_slots", "pools_labels", "pools_weights"),
     "rates": ("rates",),
@@ -41,6 +44,7 @@ IN_USE = {
     "types": "inputs_segments",
     "targets": "targets_segments",
     "positions": "targets_segments",
+    "stand_ins": "targets_segments",
     "labels": "labels_weights",
     "pools": "pools_weights",
 }

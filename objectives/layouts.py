@@ -106,7 +106,11 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
     target_slot = of_document(whole.start + given.length - target.start, f["targets_segments"])
     target_slot += jnp.arange(f["targets"].size, dtype=jnp.int32)
 
-    shifted = _shift_right(f["targets"], f["targets_segments"], target, bos)
+    given_targets = f["targets"]
+    if "targets_stand_ins" in features:
+        stand_ins = f["targets_stand_ins"]
+        given_targets = jnp.where(stand_ins > 0, stand_ins, given_targets)
+    shifted = _shift_right(given_targets, f["targets_segments"], target, bos)
     end = jnp.maximum(
         of_document(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1
     )

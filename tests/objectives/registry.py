@@ -35,6 +35,7 @@ from pretrax.objectives import (
     iid_denoising,
     laws,
     masked_diffusion,
+    masked_input_next_token,
     masked_lm,
     masked_next_token,
     mass,
@@ -60,7 +61,12 @@ from pretrax.objectives import (
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.objectives.undo_masking import undo_fragment, undo_masks, undo_masks_before
+from tests.objectives.undo_masking import (
+    undo_fragment,
+    undo_masks,
+    undo_masks_before,
+    undo_stand_ins,
+)
 from tests.objectives.undo_noising import (
     infilled,
     left_out,
@@ -175,6 +181,7 @@ CASES = {
         exact=True,
         exempt={"noise is drawn": "nothing is drawn"},
     ),
+    "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
     "readme": _case(
         documented("my_objectives.py")["backward_lm"],
         lambda document: undo_copy(document)[::-1],

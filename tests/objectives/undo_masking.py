@@ -48,6 +48,19 @@ def undo_fragment(ids: TokenIds):
     return undo
 
 
+def undo_stand_ins(ids: TokenIds):
+    """Undoes MEAP: all targets are there, and some are not shown to those after them."""
+
+    def undo(document):
+        stand_ins = document.columns["targets_stand_ins"]
+        assert not document.inputs and len(stand_ins) == len(document.targets)
+        assert set(stand_ins) <= {0, ids.mask}
+        assert stand_ins.count(ids.mask) == max(1, round(0.15 * len(stand_ins)))
+        return document.targets
+
+    return undo
+
+
 def _filled_in(ids, tokens, labels, only_masks):
     first, last = ids.text
     for place, label in labels.items():
