@@ -36,7 +36,7 @@ from flax import linen as nn
 from . import attention
 from .config import ACTIVATIONS, REMAT_POLICIES, Config
 from .experts import ROUTING, Experts
-from .heads import HEADS, Projection, projection
+from .heads import HEADS, UNEMBEDDINGS, Projection, projection
 from .kernels import fused_attention
 from .linear import activated, broadcast, dropout, embedding_weights, linear, project, weights
 from .positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
@@ -96,14 +96,15 @@ class Transformer(nn.Module):
             self.head(name, top[:, 0])
 
     def head(self, name, hidden):
-        """Returns logits float32 [..., V] for "vocabulary"; for the others see `models.heads`."""
-        if name == "vocabulary":
-            return self.vocabulary(hidden, self.token_embedding).logits()
-        return self.projections[name](hidden)
+        """Returns logits float32 [..., V] of heads over the vocabulary; else see `models.heads`."""
+        projected = self.projection(name, hidden)
+        return self.projections[name](hidden) if projected is None else projected.logits()
 
     def projection(self, name, hidden):
-        """Returns the `Projection` of "vocabulary", and None for the others."""
-        return self.vocabulary(hidden, self.token_embedding) if name == "vocabulary" else None
+        """Returns the `Projection` of a head over the vocabulary, and None for the others."""
+        if name == "vocabulary":
+            return self.vocabulary(hidden, self.token_embedding)
+        return self.projections[name](hidden) if name in UNEMBEDDINGS else None
 
     def _run(self, stack, side, batch, encoded=None):
         x_BxTxE = embed_tokens(self, self.token_embedding, batch[f"{side}_input_tokens"])

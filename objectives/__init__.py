@@ -5,9 +5,9 @@ what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
 `infilling`, `mass`, `gap_sentences`, `masked_language_modeling`, `masked_diffusion`,
-`multi_token_prediction`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose
-tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features by
-`splicing`; `contract` says what they return, and `laws` checks it.
+`multi_token_prediction`, `upcoming_tokens`, `sentence_pairs`, `contrastive_learning` and
+`supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of `noising`,
+and write features by `splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -48,6 +48,7 @@ from .supervised import (
     token_classification,
 )
 from .token_ids import TokenIds, bitmap, check_token_ids
+from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "document_rotation",
     "each_document",
     "fill_in_the_middle",
+    "future_summary",
     "gap_sentences",
     "geometric_lengths",
     "hide",
@@ -114,6 +116,7 @@ __all__ = [
     "token_classification",
     "token_deletion",
     "token_masking",
+    "token_order_prediction",
     "turns",
     "ul2",
 ]

@@ -70,6 +70,8 @@ CATALOGUE = {
     "multi_token_prediction": Entry(
         "decoder", "code; faster decoding", "MTP, arXiv:2404.19737", 512
     ),
+    "token_order_prediction": Entry("decoder", "language modelling", "TOP, arXiv:2508.19228", 512),
+    "future_summary": Entry("decoder", "planning further ahead", "FSP, arXiv:2510.14751", 512),
     # what is hidden, written out
     "span_corruption": Entry(
         "encoder_decoder", "fine-tuning to text-to-text tasks", _T5, 104, span_law="composition"
@@ -163,6 +165,8 @@ ALIASES = {
     "clm": "causal_lm",
     "meap": "masked_input_next_token",
     "mtp": "multi_token_prediction",
+    "top": "token_order_prediction",
+    "fsp": "future_summary",
     "t5": "span_corruption",
     "glm": "blank_infilling",
     "pegasus": "gap_sentences",

@@ -30,6 +30,7 @@ from pretrax.objectives import (
     dialogue,
     document_rotation,
     fill_in_the_middle,
+    future_summary,
     gap_sentences,
     geometric_lengths,
     iid_denoising,
@@ -56,6 +57,7 @@ from pretrax.objectives import (
     token_classification,
     token_deletion,
     token_masking,
+    token_order_prediction,
     ul2,
 )
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
@@ -315,6 +317,8 @@ CASES = {
         exact=True,
         exempt={"noise is drawn": "nothing is drawn"},
     ),
+    "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,
         exact=True,
