@@ -147,6 +147,7 @@ class Unembedding(nn.Module):
 
 
 UNEMBEDDINGS = ("order", "summary")  # heads over the vocabulary beside the usual one
+FURTHER_STATES = ("next_latent",)  # what objectives require as heads, and a stack returns
 CLASSIFIERS = ("classes", "token_classes")  # heads of `Config.num_classes`
 
 HEADS: dict[str, Callable[[Config], nn.Module]] = {

@@ -5,9 +5,9 @@ what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
 `infilling`, `mass`, `gap_sentences`, `masked_language_modeling`, `masked_diffusion`,
-`multi_token_prediction`, `upcoming_tokens`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of `noising`,
-and write features by `splicing`; `contract` says what they return, and `laws` checks it.
+`multi_token_prediction`, `upcoming_tokens`, `next_latent`, `sentence_pairs`, `contrastive_learning`
+and `supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of
+`noising`, and write features by `splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -34,6 +34,7 @@ from .masked_language_modeling import masked_lm, masked_next_token, replaced_tok
 from .mass import mass
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
+from .next_latent import next_latent
 from .packed_rows import each_document
 from .prompt_forms import PromptForm
 from .selection import geometric_lengths, inverse_lengths
@@ -97,6 +98,7 @@ __all__ = [
     "members_of",
     "mixture",
     "multi_token_prediction",
+    "next_latent",
     "next_sentence_prediction",
     "nt_xent",
     "packed_lengths",

@@ -42,6 +42,7 @@ from pretrax.objectives import (
     mass,
     mixture,
     multi_token_prediction,
+    next_latent,
     next_sentence_prediction,
     packed_lengths,
     prefix_lm,
@@ -319,6 +320,7 @@ CASES = {
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,
         exact=True,
