@@ -47,7 +47,7 @@ def test_states_learn_to_predict_and_not_to_be_predicted():
 
 def test_a_model_expects_a_state_from_the_one_before_and_the_token_between():
     heads = ("vocabulary", "next_latent")
-    shape = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, dtype="float32")
+    shape = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, scan_layers=False)
     model = models.decoder(16, heads, **shape)
     tokens = jnp.arange(2, 8, dtype=jnp.int32)[None]
     slots = jnp.arange(6, dtype=jnp.int32)[None]
