@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..constraints import AtLeastTwo, Count, checked
+from ..constraints import AtLeastTwo, Count, Positive, checked
 from .contract import VOCABULARY, Labels, Objective, Term
 from .language_modeling import causal_lm
 from .losses import at_slots, head_sums, prediction_segments, predictions, token_loss
@@ -42,18 +42,20 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
 
 
 @checked
-def future_summary(ids: TokenIds, window: AtLeastTwo = 12) -> Objective:
+def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0) -> Objective:
     """Causal language modelling that also predicts a summary of what follows: its bag of words.
 
         text                    a b c b d
         from the slot of a      c, b, d        all but the next token, in any order
 
-    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "summary", which counts
-    as much: for each token of the vocabulary the binary cross-entropy of whether it is among the
-    tokens 2 … `window` after the slot, summed over the vocabulary (FSP-BCE).
+    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "summary": for each token
+    of the vocabulary the binary cross-entropy of whether it is among the tokens 2 … `window` after
+    the slot, summed over the vocabulary (FSP-BCE).
 
     Args:
       window: the paper's tau, tokens of the same document.
+      scale: what the mean of the second term is multiplied by. As a sum over the vocabulary it is
+        of some tens of nats, and at 1 a small model learns it before the next token.
 
     Every token counts alike: the paper's weights by tf-idf need counts of a corpus, and are left
     out. So is its summary by a language model from right to left, which has to be trained before.
@@ -61,11 +63,17 @@ def future_summary(ids: TokenIds, window: AtLeastTwo = 12) -> Objective:
     >>> future_summary(ids).heads
     {'vocabulary': None, 'summary': None}
     """
-    return _with_head(ids, "summary", 1, window, _binary_cross_entropy)
+    return _with_head(ids, "summary", 1, window, _binary_cross_entropy, scale=scale)
 
 
 def _with_head(
-    ids: TokenIds, head: str, first: int, last: int, slot_losses: Callable, labels_of=None
+    ids: TokenIds,
+    head: str,
+    first: int,
+    last: int,
+    slot_losses: Callable,
+    labels_of: Callable | None = None,
+    scale: float = 1.0,
 ) -> Objective:
     """Returns `causal_lm` with a head that predicts the tokens `first` … `last - 1` after the next.
 
@@ -86,7 +94,7 @@ def _with_head(
         sums = head_sums(outputs, head, states, counted, (tokens, live, counts))
         weights = jnp.sum(counts, -1, dtype=jnp.float32)
         labels = labels_of and labels_of(tokens, _first_occurrences(tokens, live))
-        return token_loss(outputs, batch) | {head: Term(sums, weights, labels=labels)}
+        return token_loss(outputs, batch) | {head: Term(sums, weights, scale, labels)}
 
     return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, head: None})
 
