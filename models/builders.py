@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..constraints import Count, checked
 from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
-from .heads import CLASSIFIERS, HEADS
+from .heads import CLASSIFIERS, FURTHER_STATES, HEADS, UNEMBEDDINGS
 from .transformer import Transformer
 
 
@@ -159,7 +159,8 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
 
     Args:
       heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once;
-        'classes' or 'token_classes', of an imported classifier.
+        'order' or 'summary', a second vocabulary projection; 'next_latent', a prediction of the
+        next slot's hidden state; 'classes' or 'token_classes', of an imported classifier.
       ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
         of num_layers - 1 (Gloeckle et al. 2024), 'sequential', a module for each on the states of
         the one before (DeepSeek-V3), or 'linear', a norm and a linear layer for each on the states
@@ -177,7 +178,8 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
     while f"ahead_{num_ahead + 2}" in heads:
         num_ahead += 1
     fixed = dict(num_decoder_layers=num_layers, num_ahead=num_ahead, ahead=ahead)
-    return model_of(_config(vocab_size, LLAMA, heads, CLASSIFIERS, settings, **fixed))
+    others = (*UNEMBEDDINGS, *FURTHER_STATES, *CLASSIFIERS)
+    return model_of(_config(vocab_size, LLAMA, heads, others, settings, **fixed))
 
 
 def encoder(vocab_size, heads=("vocabulary",), **settings):
@@ -207,7 +209,8 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
 @checked
 def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **settings) -> Config:
     """Returns the `Config` of `encoder` with these arguments."""
-    return _config(vocab_size, MODERN_BERT, heads, HEADS, settings, num_encoder_layers=num_layers)
+    others = [name for name in HEADS if name not in UNEMBEDDINGS]
+    return _config(vocab_size, MODERN_BERT, heads, others, settings, num_encoder_layers=num_layers)
 
 
 def _config(vocab_size, defaults, heads, other_heads, settings, **fixed) -> Config:
@@ -266,11 +269,14 @@ def forward_flops(config, lengths):
         total += c.num_decoder_layers * attention(slots, sources)
     square = 2 * slots * c.emb_dim**2
     total += c.num_ahead * {"parallel": 0, "sequential": 2 * square, "linear": square}[c.ahead]
+    total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
     predictions = lengths["predict"] * (1 + c.num_ahead) if "vocabulary" in c.heads else 0
+    second = lengths["predict"] * len(set(UNEMBEDDINGS) & set(c.heads)) * c.emb_dim
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0
     if width != c.emb_dim:
         total += 2 * (slots + copies + sources) * width * c.emb_dim
+    total += 2 * second * c.vocab_size
     return total + 2 * predictions * (width * c.vocab_size + layer)
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .config import ACTIVATIONS, Config
+from .linear import weights
 from .sharding import constrain, num_shards, partitioned
 
 
@@ -129,6 +130,24 @@ class TokenClassificationHead(nn.Module):
         return _classifier(c.num_classes, c.dtype)(hidden)
 
 
+class Unembedding(nn.Module):
+    """A vocabulary projection beside the usual one, of the same hidden states.
+
+    Its rows are its own, also where the usual one shares the embedding.
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, hidden) -> Projection:
+        c = self.config
+        init = partitioned(weights(c, 1, 0), "vocab", "embed")
+        embedding_VxE = self.param("embedding", init, (c.vocab_size, c.emb_dim))
+        return projection(hidden.astype(c.dtype), embedding_VxE.astype(c.dtype), lambda x: x)
+
+
+UNEMBEDDINGS = ("order", "summary")  # heads over the vocabulary beside the usual one
+FURTHER_STATES = ("next_latent",)  # what objectives require as heads, and a stack returns
 CLASSIFIERS = ("classes", "token_classes")  # heads of `Config.num_classes`
 
 HEADS: dict[str, Callable[[Config], nn.Module]] = {
@@ -138,6 +157,8 @@ HEADS: dict[str, Callable[[Config], nn.Module]] = {
     "embedding": lambda c: EmbeddingHead(c.dtype),
     "logit_scale": lambda _: LogitScale(),
     "replaced": ReplacedHead,
+    "order": Unembedding,
+    "summary": Unembedding,
 }
 
 

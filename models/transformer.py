@@ -36,7 +36,7 @@ from flax import linen as nn
 from . import attention
 from .config import ACTIVATIONS, REMAT_POLICIES, Config
 from .experts import ROUTING, Experts
-from .heads import HEADS, Projection, projection
+from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, projection
 from .kernels import fused_attention
 from .linear import activated, broadcast, dropout, embedding_weights, linear, project, weights
 from .positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
@@ -93,17 +93,19 @@ class Transformer(nn.Module):
         """Creates every parameter, those of the heads included."""
         top = self(batch)["top"]
         for name in self.config.heads:
-            self.head(name, top[:, 0])
+            if name not in FURTHER_STATES:  # whose parameters are the stack's
+                self.head(name, top[:, 0])
 
     def head(self, name, hidden):
-        """Returns logits float32 [..., V] for "vocabulary"; for the others see `models.heads`."""
-        if name == "vocabulary":
-            return self.vocabulary(hidden, self.token_embedding).logits()
-        return self.projections[name](hidden)
+        """Returns logits float32 [..., V] of heads over the vocabulary; else see `models.heads`."""
+        projected = self.projection(name, hidden)
+        return self.projections[name](hidden) if projected is None else projected.logits()
 
     def projection(self, name, hidden):
-        """Returns the `Projection` of "vocabulary", and None for the others."""
-        return self.vocabulary(hidden, self.token_embedding) if name == "vocabulary" else None
+        """Returns the `Projection` of a head over the vocabulary, and None for the others."""
+        if name == "vocabulary":
+            return self.vocabulary(hidden, self.token_embedding)
+        return self.projections[name](hidden) if name in UNEMBEDDINGS else None
 
     def _run(self, stack, side, batch, encoded=None):
         """Returns the stack's hidden states; of a batch with noised copies "noised" as well."""
@@ -222,7 +224,8 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxTxE, batch, side, encoded=None):
-        """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any.
+        """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any;
+        with a head of that name also "next_latent" [B, T, E].
 
         `side`: "encoder" or "decoder", as the names of its arrays in the batch begin. It may have
         the slots of these tokens in the KV cache, where they continue cached ones; key intervals
@@ -253,8 +256,17 @@ class Stack(nn.Module):
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
         x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
         if num_layers < self.num_layers:
-            return ParallelHeads(c, self._layer(), name="ahead")(x_BxTxE, context)
-        ahead = {}
+            states = ParallelHeads(c, self._layer(), name="ahead")(x_BxTxE, context)
+        else:
+            states = self._last_states(x_BxTxE, embedded_BxTxE, context)
+        if "next_latent" in c.heads:
+            dynamics, following = LatentDynamics(c, name="dynamics"), _shifted_left(embedded_BxTxE)
+            states["next_latent"] = dynamics(states["top"], following)
+        return states
+
+    def _last_states(self, x_BxTxE, embedded_BxTxE, context):
+        """Returns the states after the final norm, and those ahead that depend on them."""
+        c, ahead = self.config, {}
         if c.num_ahead and c.ahead == "linear":
             ahead = LinearHeads(c, name="ahead")(x_BxTxE)
         if c.norm_place != "after":
@@ -473,6 +485,24 @@ class NextModule(nn.Module):
         layer = self.layer(c, False, False, sparse=c.num_experts > 0, name="layer")
         x_BxTxE, _ = layer(x_BxTxE, context)
         return (x_BxTxE, _shifted_left(embedded_BxTxE)), Norm(c, name="final_norm")(x_BxTxE)
+
+
+class LatentDynamics(nn.Module):
+    """Predicts each slot's next hidden state from its own and the token that is read next.
+
+    An MLP of three layers on both, normed, is added to the state (NextLat, arXiv:2511.05963).
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, state_BxTxE, following_BxTxE):
+        c, E = self.config, self.config.emb_dim
+        x = Norm(c, name="norm")(jnp.concatenate([state_BxTxE, following_BxTxE], -1))
+        for k, width in enumerate((2 * E, E, E)):
+            x = ACTIVATIONS["gelu"](x) if k else x
+            x = linear(self, f"layer_{k}", x, (width, E), ("embed", None))
+        return state_BxTxE + x
 
 
 def _shifted_left(embedded_BxTxE):

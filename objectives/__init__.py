@@ -3,11 +3,12 @@
 A builder raises ValueError for a setting that its annotation excludes, and for token ids that lack
 what it `needs`; its docstring says what else it refuses.
 
-Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`multi_token_prediction`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose
-tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features by
-`splicing`; `contract` says what they return, and `laws` checks it.
+Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
+`next_latent`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`,
+`infilling`, `masked_language_modeling`, `masked_diffusion`, `block_diffusion`,
+`hybrid_diffusion`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by
+`selection` and `span_lengths`, apply the noises of `noising`, and write features by `splicing`;
+`contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -27,13 +28,16 @@ from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Row
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .gap_sentences import gap_sentences
 from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
-from .language_modeling import causal_lm, prefix_lm
+from .language_modeling import causal_lm, masked_input_next_token, prefix_lm
 from .masked_diffusion import masked_diffusion, shifted_diffusion
 from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
+from .mass import mass
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
+from .next_latent import next_latent
 from .packed_rows import each_document
 from .prompt_forms import PromptForm
 from .selection import geometric_lengths, inverse_lengths
@@ -48,6 +52,7 @@ from .supervised import (
     token_classification,
 )
 from .token_ids import TokenIds, bitmap, check_token_ids
+from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
 __all__ = [
@@ -81,6 +86,8 @@ __all__ = [
     "document_rotation",
     "each_document",
     "fill_in_the_middle",
+    "future_summary",
+    "gap_sentences",
     "geometric_lengths",
     "hide",
     "hybrid_diffusion",
@@ -89,11 +96,14 @@ __all__ = [
     "inverse_lengths",
     "layouts",
     "masked_diffusion",
+    "masked_input_next_token",
     "masked_lm",
     "masked_next_token",
+    "mass",
     "members_of",
     "mixture",
     "multi_token_prediction",
+    "next_latent",
     "next_sentence_prediction",
     "nt_xent",
     "packed_lengths",
@@ -114,6 +124,7 @@ __all__ = [
     "token_classification",
     "token_deletion",
     "token_masking",
+    "token_order_prediction",
     "turns",
     "ul2",
 ]

@@ -63,10 +63,16 @@ _ALBERT = "ALBERT, arXiv:1909.11942"
 CATALOGUE = {
     # what comes next
     "causal_lm": Entry("decoder", "generation; prompting", "GPT-3, arXiv:2005.14165", 512),
+    "masked_input_next_token": Entry(
+        "decoder", "finding facts in long contexts", "MEAP, arXiv:2502.07490", 512
+    ),
     "prefix_lm": Entry("encoder_decoder", "continuing a prompt", _T5, 257),
     "multi_token_prediction": Entry(
         "decoder", "code; faster decoding", "MTP, arXiv:2404.19737", 512
     ),
+    "token_order_prediction": Entry("decoder", "language modelling", "TOP, arXiv:2508.19228", 512),
+    "future_summary": Entry("decoder", "planning further ahead", "FSP, arXiv:2510.14751", 512),
+    "next_latent": Entry("decoder", "states that sum up a text", "NextLat, arXiv:2511.05963", 512),
     # what is hidden, written out
     "span_corruption": Entry(
         "encoder_decoder", "fine-tuning to text-to-text tasks", _T5, 104, span_law="composition"
@@ -97,6 +103,8 @@ CATALOGUE = {
         102,
         attends="prefix",
     ),
+    "mass": Entry("encoder_decoder", "translating, rewriting", "MASS, arXiv:1905.02450", 256),
+    "gap_sentences": Entry("encoder_decoder", "summarising", "PEGASUS, arXiv:1912.08777", 296),
     # the whole text from a noisy one
     "bart": Entry("encoder_decoder", "summarisation and other rewriting", _BART, 513),
     "text_infilling": Entry(
@@ -180,9 +188,14 @@ CATALOGUE = {
 # Short names: the field's abbreviations, and the models known for an objective.
 ALIASES = {
     "clm": "causal_lm",
+    "meap": "masked_input_next_token",
     "mtp": "multi_token_prediction",
+    "top": "token_order_prediction",
+    "fsp": "future_summary",
+    "nextlat": "next_latent",
     "t5": "span_corruption",
     "glm": "blank_infilling",
+    "pegasus": "gap_sentences",
     "fim": "fill_in_the_middle",
     "cm3": "causal_masking",
     "mlm": "masked_lm",

@@ -7,6 +7,7 @@ all slots, and none computed twice. (Hsu et al. 2024, arXiv:2410.10989, section 
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -68,10 +69,7 @@ def projected_cross_entropy(
     weights. The gradient is formed along with the sums if those of all rows that count have one
     cotangent, as in a mean of losses and z-losses; else they are computed again.
     """
-    rows, slots = labels_BxK.shape
-    pieces = min(-(-rows * slots // _slots_of_a_piece()), slots)
-    # A row group of a mixture may have no slots.
-    cut = functools.partial(_cut, length=-(-slots // pieces) if pieces else 1)
+    cut = _cutter(*labels_BxK.shape)
     labels_NxBxC, weights_NxBxC = cut(labels_BxK), cut(weights_BxK.astype(jnp.float32))
     logits = (*labels_NxBxC.shape[1:], projection.kernel.shape[1])
     finish, constants = jax.closure_convert(
@@ -79,6 +77,34 @@ def projected_cross_entropy(
     )
     given = _Given(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
     return _sums(finish, z_loss, projection.row_shards, labels_NxBxC, given)
+
+
+def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: Sequence[Array]):
+    """Returns f32[B]: any losses of a projection's logits, of which few are in memory at a time.
+
+    Args:
+      slot_losses: (logits f32[B, C, V], *columns [B, C, …]) -> f32[B, C], for C of the slots; 0
+        where the columns are 0.
+      columns: [B, K, …] each.
+
+    Differentiable by JAX, which forms the logits of a piece a second time.
+    """
+
+    def add(total_B, piece):
+        states_BxCxE, columns_BxC = piece
+        logits_BxCxV = projection.finish(_product(states_BxCxE, projection.kernel))
+        return total_B + jnp.sum(slot_losses(logits_BxCxV, *columns_BxC), -1), None
+
+    rows, slots = columns[0].shape[:2]
+    pieces = jax.tree.map(_cutter(rows, slots), (projection.states, tuple(columns)))
+    return lax.scan(jax.checkpoint(add), jnp.zeros(rows), pieces)[0]
+
+
+def _cutter(rows: int, slots: int) -> Callable:
+    """Returns [B, K, …] -> [N, B, C, …], the pieces of arrays of this many rows and slots."""
+    pieces = min(-(-rows * slots // _slots_of_a_piece()), slots)
+    # A row group of a mixture may have no slots.
+    return functools.partial(_cut, length=-(-slots // pieces) if pieces else 1)
 
 
 def _slots_of_a_piece() -> int:

@@ -9,6 +9,8 @@
                                                           a noised copy of each input, the positions
                                                           [begin, end) of its block, and the block's
                                                           rate as a 24-bit integer
+    stand_ins  targets_stand_ins                          what later slots are given in place of a
+                                                          target; 0: the target itself
     labels     labels, labels_slots, labels_weights       what is predicted in place: the token, and
                                                           the input slot that predicts it
     pools      pools_slots, pools_labels, pools_weights   input slots whose hidden state stands for
@@ -35,6 +37,7 @@ COLUMNS = {
     "targets": ("targets", "targets_segments", "targets_weights"),
     "positions": ("targets_positions", "targets_block_positions"),
     "noised": ("noised", "noised_begins", "noised_ends", "noised_rates"),
+    "stand_ins": ("targets_stand_ins",),
     "labels": ("labels", "labels_slots", "labels_weights"),
     "pools": ("pools_slots", "pools_labels", "pools_weights"),
     "rates": ("rates",),
@@ -50,6 +53,7 @@ IN_USE = {
     "targets": "targets_segments",
     "positions": "targets_segments",
     "noised": "noised_ends",
+    "stand_ins": "targets_segments",
     "labels": "labels_weights",
     "pools": "pools_weights",
 }

@@ -1,7 +1,8 @@
 """Language modelling objectives: predict the text itself, left to right.
 
 Sources: Radford et al. 2019 (GPT-2) for packed causal language modelling; Raffel et al. 2020 (T5)
-for the prefix split, `random_prefix_noise_mask` in its published code.
+for the prefix split, `random_prefix_noise_mask` in its published code; Zhuang et al. 2025 (MEAP,
+arXiv:2502.07490), algorithm 1, for masked inputs.
 """
 
 from fractions import Fraction
@@ -13,9 +14,10 @@ from jax.tree_util import Partial
 from ..constraints import OpenShare, checked
 from .arithmetic import below, ratio, round_ratio, traced
 from .contract import Objective, Rows
-from .features import sequence_pair, target_sequence
+from .features import fit, sequence_pair, target_sequence
 from .losses import token_loss
 from .prompt_forms import PromptForm
+from .selection import choose, selection_of
 from .splicing import (
     Documents,
     document_bits,
@@ -57,6 +59,41 @@ def causal_lm(ids: TokenIds) -> Objective:
 def _copy_row(key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     return target_sequence(splice(row.tokens, piece(*document), lengths["targets"]))
+
+
+@checked
+def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
+    """MEAP: causal language modelling in which a share of the tokens that are read is masked.
+
+        inputs    ^ a _ c d _       (^ is `ids.bos`)
+        targets   a b c d e f
+
+    Every token is predicted, those included that later ones do not see. The model is used as one of
+    `causal_lm` is: without masks.
+
+    Args:
+      ids: needs `mask`; only text tokens are masked.
+      rate: share of a document's tokens that are masked, max(1, round(rate n)) of n. The published
+        code masks the same slots in all rows of a batch; here each row has its own.
+
+    Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T].
+
+    >>> masked_input_next_token(ids).lengths(512)
+    {'targets': 512, 'stand_ins': 512}
+    """
+    return causal_lm(ids)._replace(
+        lengths=lambda n: {"targets": n, "stand_ins": n},
+        corrupt=Partial(_mask_read_tokens, selection_of(ids, rate), np.int32(ids.special("mask"))),
+        likelihood=None,  # of a text of which all can be read
+    )
+
+
+def _mask_read_tokens(selection, mask, key, row, partner, lengths, max_documents):
+    features = _copy_row(key, row, partner, lengths, max_documents)
+    columns = features["targets"], features["targets_segments"]
+    hidden = None if row.hidden is None else fit(row.hidden, lengths["targets"])
+    chosen, _ = choose(key, *columns, max_documents, selection, hidden)
+    return features | {"targets_stand_ins": jnp.where(chosen, mask, 0)}
 
 
 @checked

@@ -192,7 +192,7 @@ def _one_row(case: LawExamples) -> Callable:
 def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and places are slots of the inputs."""
     features = corrupted(case)
-    limits = dict.fromkeys(("inputs", "noised", "targets"), case.ids.size)
+    limits = dict.fromkeys(("inputs", "noised", "targets", "targets_stand_ins"), case.ids.size)
     if {"vocabulary", "generator"} & set(case.objective.heads):
         limits["labels"] = case.ids.size
     slots = case.lengths.get("inputs", 0)

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
 
 def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
-    if set(_streams(n)) != {"inputs", "targets"}:
+    if set(_streams(n)) - {"positions"} != {"inputs", "targets"}:
         raise ValueError(
             "An encoder-decoder needs inputs and targets alone, the objective gives "
             f"{_streams(n)}: use a decoder or encoder model, or another objective."
@@ -41,6 +41,10 @@ def _encoder_decoder(features, lengths, bos, max_documents):
     written = fit(features["targets_segments"], lengths["decoder"])
     targets = fit(features["targets"], lengths["decoder"])
     encoder, decoder = (documents(segments, max_documents) for segments in (given, written))
+    positions = _positions(written, decoder)
+    if "targets_positions" in features:  # one for each target, in place of those of two dimensions
+        begin, count = (fit(features[c], lengths["decoder"]) for c in COLUMNS["positions"])
+        positions = jnp.where(count > 0, begin + count - 1, positions)
     return {
         "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": given,
@@ -50,7 +54,7 @@ def _encoder_decoder(features, lengths, bos, max_documents):
         "decoder_target_tokens": targets,
         "decoder_loss_weights": fit(features["targets_weights"], lengths["decoder"]),
         "decoder_segment_ids": written,
-        "decoder_positions": _positions(written, decoder),
+        "decoder_positions": positions,
         "decoder_key_intervals": _causal(written, decoder),
         "cross_key_intervals": _cross(written, encoder),
         "member": features["member"],
@@ -110,7 +114,11 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
     target_slot = of_document(whole.start + given.length - target.start, f["targets_segments"])
     target_slot += jnp.arange(f["targets"].size, dtype=jnp.int32)
 
-    shifted = _shift_right(f["targets"], f["targets_segments"], target, bos)
+    given_targets = f["targets"]
+    if "targets_stand_ins" in features:
+        stand_ins = f["targets_stand_ins"]
+        given_targets = jnp.where(stand_ins > 0, stand_ins, given_targets)
+    shifted = _shift_right(given_targets, f["targets_segments"], target, bos)
     end = jnp.maximum(
         of_document(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1
     )

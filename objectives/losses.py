@@ -1,9 +1,17 @@
 """Losses as sums for each row, which the training step divides for the whole batch."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 
 from .contract import Labels, ModelOutputs, Term
-from .cross_entropy import Sums, cross_entropy, projected_cross_entropy, weighted_sums
+from .cross_entropy import (
+    Sums,
+    cross_entropy,
+    projected_cross_entropy,
+    projected_sums,
+    weighted_sums,
+)
 
 
 def predictions(batch) -> tuple:
@@ -15,6 +23,15 @@ def predictions(batch) -> tuple:
     stack = "decoder" if "decoder_target_tokens" in batch else "encoder"
     columns = "target_tokens", "target_slots", "loss_weights"
     return tuple(batch.get(f"{stack}_{column}") for column in columns)
+
+
+def prediction_segments(batch):
+    """Returns i32[B, K]: the segment id of each slot at which the decoder predicts."""
+    tokens, slots, _ = predictions(batch)
+    segments = batch["decoder_segment_ids"]
+    if slots is None:
+        return segments[:, : tokens.shape[1]]
+    return jnp.take_along_axis(segments, slots, axis=1)
 
 
 def at_slots(hidden, slots):
@@ -53,6 +70,18 @@ def head_cross_entropy(
     if projection is None:
         return weighted_sums(outputs.head(head, states), labels, weights, z_loss)
     return projected_cross_entropy(projection, labels, weights, z_loss)
+
+
+def head_sums(outputs: ModelOutputs, head: str, states, slot_losses: Callable, columns):
+    """Returns f32[B]: sums of losses of a head's logits, without all of them in memory.
+
+    `states` are [B, K, d]; for the others see `cross_entropy.projected_sums`.
+    """
+    projection_of = getattr(outputs, "projection", None)
+    projection = projection_of and projection_of(head, states)
+    if projection is None:
+        return jnp.sum(slot_losses(outputs.head(head, states), *columns), -1)
+    return projected_sums(projection, slot_losses, columns)
 
 
 def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> dict[str, Term]:

@@ -73,7 +73,7 @@ def masked_lm(
     Raises ValueError for shares of more than 1 together.
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
-    replacement = _replacement(ids, mask_share, random_share, replace_together)
+    replacement = replacer(ids, mask_share, random_share, replace_together)
     copies = None if static_copies is None else np.int32(static_copies)
     return _in_place(chosen, replacement, _framed_form(ids, framed), copies=copies)
 
@@ -95,7 +95,7 @@ def masked_next_token(
     >>> masked_next_token(ids).lengths(512)
     {'inputs': 513, 'labels': 77}
     """
-    replacement = _replacement(ids, mask_share, random_share)
+    replacement = replacer(ids, mask_share, random_share)
     form = PromptForm("mask", before=(ids.bos,), shift=-1)
     return _in_place(selection_of(ids, rate), replacement, form)
 
@@ -124,7 +124,7 @@ def replaced_token_detection(
     {'generator': None, 'replaced': 2}
     """
     form = _framed_form(ids, framed)._replace(head="generator")
-    objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0), form)
+    objective = _in_place(selection_of(ids, rate), replacer(ids, mask_share, 0.0), form)
     return objective._replace(loss=_detection_loss, heads={"generator": None, "replaced": 2})
 
 
@@ -142,7 +142,7 @@ def _detection_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     }
 
 
-def _replacement(ids, mask_share, random_share, together=False) -> Partial:
+def replacer(ids, mask_share, random_share, together=False) -> Partial:
     """Returns the function that replaces chosen tokens; `together`: alike in a whole unit."""
     if mask_share + random_share > 1 + 1e-6:
         raise ValueError(

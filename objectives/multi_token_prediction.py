@@ -14,7 +14,13 @@ from jax import lax
 from ..constraints import AtLeastTwo, checked
 from .contract import VOCABULARY, Labels, Objective, Term
 from .language_modeling import causal_lm
-from .losses import at_slots, head_cross_entropy, predictions, token_loss
+from .losses import (
+    at_slots,
+    head_cross_entropy,
+    prediction_segments,
+    predictions,
+    token_loss,
+)
 from .token_ids import TokenIds
 
 
@@ -79,12 +85,8 @@ def ahead_tokens(batch, k):
 
     A token beyond the document or the row has weight 0.
     """
-    tokens, slots, weights = predictions(batch)
-    documents = batch["decoder_segment_ids"]
-    if slots is None:
-        documents = documents[:, : tokens.shape[1]]
-    else:
-        documents = jnp.take_along_axis(documents, slots, axis=1)
+    tokens, _, weights = predictions(batch)
+    documents = prediction_segments(batch)
 
     def later(x):
         return jnp.roll(x, -k, axis=1)

@@ -195,15 +195,24 @@ def slots_with_loss(objective: Objective, batch: dict) -> np.ndarray:
     return np.asarray(_gradient_is_there(objective.loss, tuple(objective.heads), batch))
 
 
+MOST_TARGETS = 4  # of one term, from one slot
+
+
 def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns (ids, weights) of each term that predicts other tokens than the batch's targets."""
+    """Returns (ids, weights) of each term that predicts other tokens than the batch's targets.
+
+    Of a term that predicts several from each slot they are the first few, by number.
+    """
     targets = predictions(batch)[0]
     labels = jax.device_get(_labels(objective.loss, tuple(objective.heads), batch))
-    return {
-        name: (one.values, one.weights)
-        for name, one in labels.items()
-        if objective.heads[one.head] is None and not np.array_equal(one.values, targets)
-    }
+    found: dict[str, tuple] = {}
+    for name, one in labels.items():
+        if objective.heads[one.head] is None and not np.array_equal(one.values, targets):
+            each = max(one.values.shape[1] // targets.shape[1], 1)
+            columns = (np.array_split(x, each, axis=1) for x in (one.values, one.weights))
+            names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]
+            found |= dict(zip(names, zip(*columns)))
+    return found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -35,7 +35,7 @@ class Tracing(NamedTuple):
         first, last = self.ids.text
         kinds = self.plain.text[1] - self.plain.text[0]
         is_text = (traced >= first) & (traced < last)
-        tokens = np.where(is_text, first + (traced - first) % kinds, traced)
+        tokens = self.ids.without_copies(traced)
         tokens = np.where(traced >= last, traced - self.ids.size + self.plain.size, tokens)
         return tokens, np.where(is_text, (traced - first) // kinds, NOWHERE)
 
@@ -77,5 +77,6 @@ def trace(ids: TokenIds, slots: int) -> Tracing:
         fim=tuple(map(moved, ids.fim)),
         word_starts=repeated("word_starts"),
         sentence_ends=repeated("sentence_ends"),
+        copies=slots,
     )
     return Tracing(ids, slots, check_token_ids(traced))

@@ -168,6 +168,31 @@ def test_parameter_counts_of_heads_ahead():
     assert linear.flops(lengths) == 3 * layer + 3 * vocabulary + 2 * 2 * 5 * 4 * 4
 
 
+def test_a_second_vocabulary_projection_has_rows_and_products_of_its_own():
+    shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=1)
+    plain, second = (
+        models.decoder(10, heads, **shape, logits_via_embedding=True)
+        for heads in (("vocabulary",), ("vocabulary", "order"))
+    )
+    assert second.heads == ("vocabulary", "order")
+    assert count(init_shapes(second)) == count(init_shapes(plain)) + 10 * 4
+    lengths = {"decoder": 5, "predict": 2}
+    assert second.flops(lengths) == plain.flops(lengths) + 2 * 2 * 4 * 10
+
+
+def test_a_prediction_of_the_next_state_is_an_mlp_of_three_layers():
+    shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=1)
+    plain, latent = (
+        models.decoder(10, heads, **shape)
+        for heads in (("vocabulary",), ("vocabulary", "next_latent"))
+    )
+    assert latent.heads == ("vocabulary", "next_latent")
+    kernels = 2 * 4 * 4 + 2 * 4 * 4
+    assert count(init_shapes(latent)) == count(init_shapes(plain)) + kernels + 2 * 4
+    lengths = {"decoder": 5, "predict": 2}
+    assert latent.flops(lengths) == plain.flops(lengths) + 2 * 5 * kernels
+
+
 @pytest.mark.parametrize(
     "builder", ["encoder_decoder", "decoder", "encoder", "electra", "two_towers"]
 )

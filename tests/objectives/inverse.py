@@ -64,7 +64,7 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
                 )
             ],
         )
-        for column in ("targets_positions", "targets_block_positions"):
+        for column in ("targets_positions", "targets_block_positions", "targets_stand_ins"):
             if column in f:
                 documents[d].columns[column] = f[column][written == d].tolist()
     return documents

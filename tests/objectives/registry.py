@@ -31,15 +31,20 @@ from pretrax.objectives import (
     dialogue,
     document_rotation,
     fill_in_the_middle,
+    future_summary,
+    gap_sentences,
     geometric_lengths,
     hybrid_diffusion,
     iid_denoising,
     laws,
     masked_diffusion,
+    masked_input_next_token,
     masked_lm,
     masked_next_token,
+    mass,
     mixture,
     multi_token_prediction,
+    next_latent,
     next_sentence_prediction,
     packed_lengths,
     prefix_lm,
@@ -56,12 +61,20 @@ from pretrax.objectives import (
     token_classification,
     token_deletion,
     token_masking,
+    token_order_prediction,
     ul2,
 )
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.objectives.undo_masking import undo_blocks, undo_hybrid, undo_masks, undo_masks_before
+from tests.objectives.undo_masking import (
+    undo_blocks,
+    undo_fragment,
+    undo_hybrid,
+    undo_masks,
+    undo_masks_before,
+    undo_stand_ins,
+)
 from tests.objectives.undo_noising import (
     infilled,
     left_out,
@@ -70,6 +83,7 @@ from tests.objectives.undo_noising import (
     rotated,
     sentences_permuted,
     shuffled,
+    undo_gaps,
     undo_pieces,
     undo_whole,
 )
@@ -165,6 +179,7 @@ VIEWS = {
     "lengths are reached": "a document of one token has no two texts",
 }
 
+SENTENCES = {"lengths are reached": "few of the selected sentences are single tokens"}
 NOTHING_DRAWN = {"noise is drawn": "nothing is drawn"}
 
 CASES = {
@@ -174,6 +189,7 @@ CASES = {
         exact=True,
         exempt={"noise is drawn": "nothing is drawn"},
     ),
+    "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
     "readme": _case(
         documented("my_objectives.py")["backward_lm"],
         lambda document: undo_copy(document)[::-1],
@@ -248,6 +264,14 @@ CASES = {
     ),
     "blanks": _case(blank_infilling, undo_blanks(IDS)),
     "blanks_dense": _case(blank_infilling, undo_blanks(IDS), density=0.6, mean_span_length=1.5),
+    "mass": _case(mass, undo_fragment(IDS), exact=True),
+    "gap_sentences": _case(gap_sentences, undo_gaps(IDS), exempt=NOTHING_DRAWN | SENTENCES),
+    "gap_sentences_random": _case(
+        gap_sentences, undo_gaps(IDS), selection="random", exempt=SENTENCES
+    ),
+    "gap_sentences_lead": _case(
+        gap_sentences, undo_gaps(IDS), selection="lead", exempt=NOTHING_DRAWN | SENTENCES
+    ),
     "masked_lm": _case(masked_lm, undo_masks(IDS), exact=True),
     "masked_lm_drawn": _case(
         masked_lm,
@@ -309,6 +333,9 @@ CASES = {
         exact=True,
         exempt={"noise is drawn": "nothing is drawn"},
     ),
+    "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,
         exact=True,

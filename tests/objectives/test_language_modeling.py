@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import causal_lm, prefix_lm
-from tests.objectives.registry import IDS, text_row
+from pretrax.objectives import causal_lm, hide, layouts, masked_input_next_token, prefix_lm
+from tests.objectives.registry import IDS, quick_jit, text_row
 from tests.objectives.test_span_lengths import assert_uniform, corrupt_copies
 
 
@@ -71,3 +71,21 @@ def test_causal_lm_copies_the_row():
     features = causal_lm(IDS).corrupt(jax.random.key(0), row, row, {"targets": 8}, 3)
     np.testing.assert_array_equal(features["targets"], row.tokens)
     np.testing.assert_array_equal(features["targets_segments"], row.segments)
+
+
+def test_masked_inputs_by_hand():
+    """The mask is read in place of b and e, and all is predicted."""
+    features = hide(masked_input_next_token, IDS, [11, 12, 13, 14, 15, 16], [0, 1, 0, 0, 1, 0])
+    stacks = layouts.decoder.lengths(masked_input_next_token(IDS).lengths(6))
+    batch = quick_jit(lambda x: layouts.decoder.arrange(x, stacks, IDS.bos, 1))(features)
+    read = [IDS.bos, 11, IDS.mask, 13, 14, IDS.mask]
+    assert batch["decoder_input_tokens"].tolist() == read
+    assert batch["decoder_target_tokens"].tolist() == [11, 12, 13, 14, 15, 16]
+    assert batch["decoder_loss_weights"].tolist() == [1] * 6
+
+
+def test_tokens_read_as_masks_are_uniform():
+    features = corrupt_copies(masked_input_next_token(IDS), (7,), 7_000, seed=2)
+    slots = np.flatnonzero(features["targets_stand_ins"]) % 7
+    assert slots.size == 7_000  # round(.15 * 7) = 1 of each
+    assert_uniform(slots, 7)

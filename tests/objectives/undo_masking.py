@@ -1,6 +1,7 @@
 """What was hidden in place, put back: written from the papers of BERT, GPT-BERT, LLaDA and BD3LM.
 
-The labels say which token stood where; everything else was given as it is.
+The labels say which token stood where; everything else was given as it is. MASS writes its fragment
+out, and says where it began.
 """
 
 from pretrax.objectives import TokenIds
@@ -49,12 +50,41 @@ def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     return undo
 
 
+def undo_fragment(ids: TokenIds):
+    """Undoes MASS: the targets stand in the place that their positions say."""
+
+    def undo(document):
+        *text, last = document.inputs
+        assert last == ids.eos, "end-of-sequence closes the inputs of every document"
+        begins, count = document.columns["targets_positions"], len(document.targets)
+        assert len(set(begins)) == 1, "a fragment begins in one place"
+        assert document.columns["targets_block_positions"] == list(range(1, count + 1))
+        labels = dict(enumerate(document.targets, begins[0]))
+        assert len(labels) == max(1, round(len(text) / 2))
+        return _filled_in(ids, text, labels, only_masks=False)
+
+    return undo
+
+
 def undo_hybrid(ids: TokenIds):
     """Undoes hybrid diffusion: every token is predicted, whether it is noised or not."""
 
     def undo(document):
         assert sorted(document.labels) == list(range(len(document.inputs)))
         return _filled_in(ids, document.inputs, document.labels, only_masks=False)
+
+    return undo
+
+
+def undo_stand_ins(ids: TokenIds):
+    """Undoes MEAP: all targets are there, and some are not shown to those after them."""
+
+    def undo(document):
+        stand_ins = document.columns["targets_stand_ins"]
+        assert not document.inputs and len(stand_ins) == len(document.targets)
+        assert set(stand_ins) <= {0, ids.mask}
+        assert stand_ins.count(ids.mask) == max(1, round(0.15 * len(stand_ins)))
+        return document.targets
 
     return undo
 

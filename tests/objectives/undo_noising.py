@@ -55,6 +55,21 @@ def undo_masks_in_order(ids: TokenIds):
     return undo
 
 
+def undo_gaps(ids: TokenIds, rate: str = "0.3"):
+    """The k-th sentence of the targets stands at the k-th mask."""
+
+    def undo(document):
+        inputs = _without_eos(ids, document.inputs)
+        gaps = sentences(ids, _without_eos(ids, document.targets))
+        left = iter(gaps)
+        text = [x for token in inputs for x in (next(left) if token == ids.mask else [token])]
+        assert next(left, None) is None, "more sentences than masks"
+        assert len(gaps) == max(1, int(len(sentences(ids, text)) * Fraction(rate)))
+        return text
+
+    return undo
+
+
 def undo_whole(ids: TokenIds, possible: Callable, mode: int | None = None):
     """The target is the document; `possible(inputs, document)` asserts what the noise promises."""
 

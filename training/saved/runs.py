@@ -197,6 +197,8 @@ def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
         if top.startswith("projections_"):
             classifier = shapes.get(f"{top}/classifier/kernel")
             heads[top.removeprefix("projections_")] = classifier[-1] if classifier else None
+    if any(name.startswith("decoder/dynamics/") for name in shapes):
+        heads["next_latent"] = None
     return heads | {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
 
 

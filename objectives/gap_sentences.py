@@ -1,0 +1,177 @@
+"""Gap sentences: whole sentences are masked, and written one after another, as a summary is.
+
+Source: Zhang et al. 2020 (PEGASUS, arXiv:1912.08777), section 3.1, and its published code for the
+number of sentences and the order of equal scores.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.tree_util import Partial
+
+from ..constraints import OpenShare, Share, checked
+from .arithmetic import hits, ratio, running_sum, share24, traced
+from .contract import Objective
+from .noising import Noise, Text, from_noise
+from .splicing import documents, kept, of_document, sentence_ends
+from .token_ids import TokenIds
+
+
+@checked
+def gap_sentences(
+    ids: TokenIds,
+    rate: OpenShare = 0.3,
+    selection: Literal["principal", "random", "lead"] = "principal",
+    unchanged_share: Share = 0.0,
+) -> Objective:
+    """PEGASUS: the sentences that say most of a document are masked, and written out.
+
+    With text `a b . c a . d .`, the mask _ and end-of-sequence /, the second sentence, of which a
+    and . are in the others too:
+
+        inputs    a b . _ d . /
+        targets   c a . /
+
+    Of s sentences the whole part of rate s is selected, and at least one. Sentences end with one of
+    the ids' `sentence_ends`, of several in a row with the last; the rest of a document is one too.
+
+    Args:
+      ids: needs `mask` and `sentence_ends`.
+      rate: share of the sentences; 0.3 is the paper's best.
+      selection: "principal", those whose ROUGE1-F1 with the rest of the document is highest, each
+        scored by itself, and the later of equal ones; "random"; or "lead", the first.
+      unchanged_share: of the selected sentences, the share that the inputs hold as they are.
+        PEGASUS-large has 0.2, with a rate of 0.45.
+
+    Unigrams are tokens, where the paper has words, each as often as it occurs ("Ind-Orig"). Since
+    precision and recall are of a sentence and the rest, of n tokens together, F1 is 2 / n times
+    their overlap: scores are whole numbers. Masked words in the inputs are left out, as in
+    PEGASUS-large.
+
+    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
+    A document may be a single sentence, so that there are slots for all of it on either side.
+
+    >>> gap_sentences(ids).lengths(512)
+    {'inputs': 513, 'targets': 513}
+    """
+    gaps = _Gaps(
+        share=traced(ratio(rate, "rate"))[0],
+        ends_V=jnp.asarray(ids.flags("sentence_ends")),
+        unchanged=jnp.int32(share24(unchanged_share)),
+        mask=jnp.int32(ids.special("mask")),
+    )
+    scores = {
+        "principal": Partial(_overlap, jnp.asarray(ids.without_copies(np.arange(ids.size)))),
+        "random": Partial(_random),
+        "lead": Partial(_earliness),
+    }
+    score = scores[selection]
+    return from_noise(
+        ids,
+        Noise(lambda n: n, Partial(_mask_gaps, score, gaps)),
+        Noise(lambda n: n, Partial(_tell_gaps, score, gaps)),
+        rows="documents",
+        prompt_mode="respond",
+    )
+
+
+class _Gaps(NamedTuple):
+    """Settings of the kernels."""
+
+    share: Any  # i32[2] of the sentences, as a fraction
+    ends_V: Any  # bool[V] ids that end a sentence
+    unchanged: Any  # i32[] 24-bit probability that a selected sentence stays as it is
+    mask: Any  # i32[]
+
+
+class _Sentences(NamedTuple):
+    """The sentences of a row, numbered from 0 over all of its documents."""
+
+    starts: jnp.ndarray  # bool[N] first tokens
+    number: jnp.ndarray  # i32[N] of each token
+    segments: jnp.ndarray  # i32[N] segment id of sentence k; 0 beyond the last
+
+
+def _mask_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
+    selected, sentences = _selected(score, gaps, key, text, count)
+    bits = jax.random.bits(jax.random.fold_in(key, 1), text.tokens.shape, jnp.uint32)
+    masked = selected & ~hits(bits, gaps.unchanged)[sentences.number]
+    tokens = jnp.where(masked, gaps.mask, text.tokens)
+    return _only(tokens, text, ~masked | sentences.starts)
+
+
+def _tell_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
+    return _only(text.tokens, text, _selected(score, gaps, key, text, count)[0])
+
+
+def _only(tokens_N, text: Text, keep_N) -> Text:
+    columns = tokens_N, text.segments
+    return Text(*kept(columns, keep_N & (text.segments > 0), text.tokens.size))
+
+
+def _selected(score, gaps: _Gaps, key, text: Text, count: int):
+    """Returns (bool[N], the tokens of selected sentences; the sentences)."""
+    sentences = _sentences(gaps.ends_V, text)
+    scores = score(jax.random.fold_in(key, 0), text, sentences)
+    highest = _highest(scores, sentences.segments, gaps.share, count)
+    return highest[sentences.number] & (text.segments > 0), sentences
+
+
+def _sentences(ends_V, text: Text) -> _Sentences:
+    live = text.segments > 0
+    opens = text.segments != jnp.pad(text.segments[:-1], (1, 0))  # a document
+    starts = live & (opens | jnp.roll(sentence_ends(ends_V, text.tokens, text.segments), 1))
+    number = jnp.maximum(running_sum(starts) - 1, 0)
+    segments = jnp.zeros_like(number).at[jnp.where(starts, number, number.size)]
+    return _Sentences(starts, number, segments.set(text.segments, mode="drop"))
+
+
+def _highest(scores_N, segments_N, share, count: int):
+    """Returns bool[N]: the sentences of each document with the highest scores, the later first."""
+    document = documents(segments_N, count)
+    quota_D = jnp.maximum(document.length * share[0] // share[1], 1)
+    slot = jnp.arange(scores_N.size, dtype=jnp.int32)
+    owner = jnp.where(segments_N > 0, segments_N, count + 1)  # padding comes last
+    owner, _, minus_slot = lax.sort((owner, -scores_N, -slot), num_keys=3)
+    rank = slot - of_document(document.start, owner)
+    return jnp.zeros(slot.size, bool).at[-minus_slot].set(rank < of_document(quota_D, owner))
+
+
+# --- scores i32[N] of sentences -------------------------------------------------------------------
+
+
+def _random(key, text: Text, sentences: _Sentences):
+    return (jax.random.bits(key, sentences.number.shape, jnp.uint32) >> 1).astype(jnp.int32)
+
+
+def _earliness(key, text: Text, sentences: _Sentences):
+    return -jnp.arange(sentences.number.size, dtype=jnp.int32)
+
+
+def _overlap(first_copy_V, key, text: Text, sentences: _Sentences):
+    """Returns the tokens that a sentence and the rest of its document share.
+
+    A token that is c times in the sentence and r times in the rest counts min(c, r) times: the k-th
+    of it in the sentence counts if k < r, from 0.
+    """
+    slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
+    columns = text.segments, first_copy_V[text.tokens], sentences.number
+    segments, tokens, number = lax.sort(columns, num_keys=3)  # equal tokens of a document in a run
+    new_token = (jnp.diff(segments, prepend=-1) != 0) | (jnp.diff(tokens, prepend=-1) != 0)
+    new_sentence = new_token | (jnp.diff(number, prepend=-1) != 0)
+    begins, ends = _run(new_sentence)
+    all_begin, all_end = _run(new_token)
+    in_rest = (all_end - all_begin) - (ends - begins)
+    shared = (segments > 0) & (slot - begins < in_rest)
+    return jnp.zeros_like(slot).at[number].add(shared.astype(jnp.int32))
+
+
+def _run(opens_N):
+    """Returns (begin, end) i32[N] of each slot's run, of the runs that begin at `opens`."""
+    slot = jnp.arange(opens_N.size, dtype=jnp.int32)
+    begin = lax.cummax(jnp.where(opens_N, slot, 0))
+    closes = jnp.append(opens_N[1:], True)
+    return begin, 1 + lax.cummin(jnp.where(closes, slot, slot.size), reverse=True)

@@ -1,0 +1,151 @@
+"""Upcoming tokens: beside the next token, a head predicts which tokens come soon.
+
+Sources: Zuhri et al. 2025 (arXiv:2508.19228) and the authors' published code for
+`token_order_prediction`; Mahajan et al. 2025 (arXiv:2510.14751), section 3, for `future_summary`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..constraints import AtLeastTwo, Count, Positive, checked
+from .contract import VOCABULARY, Labels, Objective, Term
+from .language_modeling import causal_lm
+from .losses import at_slots, head_sums, prediction_segments, predictions, token_loss
+from .token_ids import TokenIds
+
+
+@checked
+def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
+    """Causal language modelling that also ranks tokens by how soon they come (TOP).
+
+        text                    a b c b d
+        from the slot of a      b, c, d        the order in which they come first
+
+    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "order", which counts as
+    much: the cross-entropy of a second vocabulary projection, with probabilities in proportion to
+    exp(-k) for a token that comes first k slots later, and 0 for those that do not come (ListNet).
+
+    Args:
+      window: tokens ahead, of the same document. The paper's are those of a whole row. Beyond the
+        32nd the probabilities are below 1e-13, and taken as 0.
+
+    The authors' code holds scores of 0 … window - 1 as float16, which rounds those above 2,048 to
+    even numbers; here they are exact.
+
+    >>> token_order_prediction(ids).heads
+    {'vocabulary': None, 'order': None}
+    """
+    return _with_head(ids, "order", 0, min(window, 32), _listnet, _order_labels)
+
+
+@checked
+def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0) -> Objective:
+    """Causal language modelling that also predicts a summary of what follows: its bag of words.
+
+        text                    a b c b d
+        from the slot of a      c, b, d        all but the next token, in any order
+
+    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "summary": for each token
+    of the vocabulary the binary cross-entropy of whether it is among the tokens 2 … `window` after
+    the slot, summed over the vocabulary (FSP-BCE).
+
+    Args:
+      window: the paper's tau, tokens of the same document.
+      scale: what the mean of the second term is multiplied by. As a sum over the vocabulary it is
+        of some tens of nats, and at 1 a small model learns it before the next token.
+
+    Every token counts alike: the paper's weights by tf-idf need counts of a corpus, and are left
+    out. So is its summary by a language model from right to left, which has to be trained before.
+
+    >>> future_summary(ids).heads
+    {'vocabulary': None, 'summary': None}
+    """
+    return _with_head(ids, "summary", 1, window, _binary_cross_entropy, scale=scale)
+
+
+def _with_head(
+    ids: TokenIds,
+    head: str,
+    first: int,
+    last: int,
+    slot_losses: Callable,
+    labels_of: Callable | None = None,
+    scale: float = 1.0,
+) -> Objective:
+    """Returns `causal_lm` with a head that predicts the tokens `first` … `last - 1` after the next.
+
+    `slot_losses`: (logits f32[B, K, V], tokens i32[B, K, N], new bool[B, K, N]) -> f32[B, K].
+    `labels_of`: (tokens, new) -> the term's labels; None: it has none.
+    """
+
+    def loss(outputs, batch) -> dict[str, Term]:
+        tokens, live = upcoming(batch, first, last)
+        _, slots, _ = predictions(batch)
+        states = outputs.hidden["top"]
+        states = states if slots is None else at_slots(states, slots)
+        counts = jnp.any(live, -1)
+
+        def counted(logits, tokens, live, counts):
+            return slot_losses(logits, tokens, _first_occurrences(tokens, live)) * counts
+
+        sums = head_sums(outputs, head, states, counted, (tokens, live, counts))
+        weights = jnp.sum(counts, -1, dtype=jnp.float32)
+        labels = labels_of and labels_of(tokens, _first_occurrences(tokens, live))
+        return token_loss(outputs, batch) | {head: Term(sums, weights, scale, labels)}
+
+    return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, head: None})
+
+
+def upcoming(batch, first: int, last: int):
+    """Returns (tokens i32[B, K, N], whether they are of the slot's document bool[B, K, N]).
+
+    Those are the tokens `first` … `last - 1` after the next one of each slot.
+    """
+    tokens, _, weights = predictions(batch)
+    segments, counts = jnp.asarray(prediction_segments(batch)), jnp.asarray(weights) > 0
+    slots = tokens.shape[1]
+    later = jnp.arange(slots)[:, None] + jnp.arange(first, last)[None]
+    inside, later = later < slots, jnp.minimum(later, slots - 1)
+    live = counts[:, :, None] & counts[:, later] & (segments[:, later] == segments[:, :, None])
+    return jnp.asarray(tokens)[:, later], live & inside[None]
+
+
+def _first_occurrences(tokens, live):
+    """Returns bool[..., N]: live tokens that equal no live token before them."""
+    equal = (tokens[..., :, None] == tokens[..., None, :]) & live[..., None, :]
+    return live & (jnp.argmax(equal, -1) == _places(tokens))
+
+
+def _places(tokens):
+    """Returns i32[..., N]: 0 … N - 1 along the last axis."""
+    return lax.broadcasted_iota(jnp.int32, tokens.shape, tokens.ndim - 1)
+
+
+def _order(tokens, new):
+    """Returns f32[B, K, N]: probabilities of new tokens, in proportion to exp(-place)."""
+    likeness = jnp.exp(-_places(tokens).astype(jnp.float32)) * new
+    return likeness / jnp.maximum(jnp.sum(likeness, -1, keepdims=True), 1e-30)
+
+
+def _order_labels(tokens, new) -> Labels:
+    """Returns the first label of all slots, then the second of all, and so on."""
+    values, weights = (
+        jnp.swapaxes(x, 1, 2).reshape(x.shape[0], -1) for x in (tokens, _order(tokens, new))
+    )
+    return Labels(values, weights, "order")
+
+
+def _listnet(logits, tokens, new):
+    """Returns f32[B, K]: the cross-entropy of `_order`."""
+    chosen = jnp.take_along_axis(logits, tokens, axis=-1)
+    losses = jax.nn.logsumexp(logits, -1, keepdims=True) - chosen
+    return jnp.sum(_order(tokens, new) * losses, -1)
+
+
+def _binary_cross_entropy(logits, tokens, new):
+    """Returns f32[B, K]: the sum over all classes, of label 1 for new tokens and 0 for others."""
+    chosen = jnp.take_along_axis(logits, tokens, axis=-1)
+    return jnp.sum(jax.nn.softplus(logits), -1) - jnp.sum(chosen * new, -1)

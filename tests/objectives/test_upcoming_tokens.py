@@ -1,0 +1,124 @@
+"""Tokens that come soon: which count, and the losses, beside formulas in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.models.heads import Projection
+from pretrax.objectives import future_summary, token_order_prediction
+from tests.objectives.registry import IDS
+
+V, E, B, T = 40, 6, 2, 30
+RANDOM = np.random.default_rng(0)
+STATES = RANDOM.normal(size=(B, T, E)).astype(np.float32)
+KERNELS = {
+    name: RANDOM.normal(size=(E, V)).astype(np.float32)
+    for name in ("vocabulary", "order", "summary")
+}
+TOKENS = RANDOM.integers(2, V, (B, T)).astype(np.int32)
+DOCUMENTS = np.repeat([[1] * 11 + [2] * 2 + [3] * 12 + [0] * 5, [1] * 30], 1, axis=0)
+BATCH = {
+    "decoder_target_tokens": TOKENS,
+    "decoder_loss_weights": (DOCUMENTS > 0).astype(np.int32),
+    "decoder_segment_ids": DOCUMENTS.astype(np.int32),
+}
+
+
+class Outputs:
+    """Heads as matrices, of these states; in parts where a loss asks for a projection."""
+
+    def __init__(self, states):
+        self.hidden = {"top": states}
+
+    def head(self, name, states):
+        return states @ KERNELS[name]
+
+
+class ProjectedOutputs(Outputs):
+    def projection(self, name, states):
+        return Projection(states, jnp.asarray(KERNELS[name]), lambda x: x)
+
+
+def following(row: int, slot: int) -> list[int]:
+    """The tokens that the slot and later ones of its document predict."""
+    same = DOCUMENTS[row] == DOCUMENTS[row, slot]
+    return TOKENS[row, slot:][same[slot:]].tolist()
+
+
+def listnet(logits, window):
+    """As the authors' code: scores window - distance of each token's next occurrence, else -inf."""
+
+    def of_slot(row, slot):
+        scores = np.full(V, -np.inf)
+        for distance, token in reversed(list(enumerate(following(row, slot)[:window]))):
+            scores[token] = window - distance
+        target = np.exp(scores - scores.max())
+        log_probabilities = logits[row, slot] - np.log(np.exp(logits[row, slot]).sum())
+        return -(target / target.sum() * log_probabilities).sum()
+
+    return of_slot
+
+
+def binary(logits, window):
+    def of_slot(row, slot):
+        bag = np.isin(np.arange(V), following(row, slot)[1:window])
+        share = 1 / (1 + np.exp(-logits[row, slot]))
+        return -np.where(bag, np.log(share), np.log1p(-share)).sum() * bag.any()
+
+    return of_slot
+
+
+CASES = [
+    (token_order_prediction, "order", 4, listnet),
+    (token_order_prediction, "order", 4096, listnet),
+    (future_summary, "summary", 2, binary),
+    (future_summary, "summary", 12, binary),
+]
+
+
+@pytest.mark.parametrize("build, head, window, reference", CASES)
+def test_losses_are_those_of_the_papers(build, head, window, reference):
+    terms = jax.jit(lambda x: build(IDS, window=window).loss(Outputs(x), BATCH))(STATES)
+    of_slot = reference((STATES @ KERNELS[head]).astype(np.float64), window)
+    live = [(r, t) for r in range(B) for t in range(T) if DOCUMENTS[r, t]]
+    sums = [sum(of_slot(*slot) for slot in live if slot[0] == row) for row in range(B)]
+    np.testing.assert_allclose(terms[head].sums, sums, rtol=1e-5)
+    some = [len(following(*slot)) > (head == "summary") for slot in live]
+    assert terms[head].weights.sum() == sum(some) and terms[head].scale == 1.0
+    assert terms["tokens"].weights.sum() == len(live)
+    if head == "order":  # the labels of a slot have a weight of 1 together
+        np.testing.assert_allclose(terms[head].labels.weights.sum(1), terms[head].weights, 1e-5)
+
+
+@pytest.mark.parametrize("build, head", [case[:2] for case in CASES[1::2]])
+def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
+    monkeypatch.setattr("pretrax.objectives.cross_entropy._CPU_SLOTS", 16)
+
+    def loss(states, outputs):
+        return jnp.sum(build(IDS).loss(outputs(states), BATCH)[head].sums)
+
+    whole, pieces = (
+        jax.jit(jax.value_and_grad(lambda x, o=outputs: loss(x, o)))(STATES)
+        for outputs in (Outputs, ProjectedOutputs)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), whole, pieces)
+    program = str(jax.make_jaxpr(jax.grad(lambda x: loss(x, ProjectedOutputs)))(STATES))
+    assert f"f32[{B},8,{V}]" in program and f"f32[{B},{T},{V}]" not in program
+
+
+def test_no_slot_learns_of_another_document():
+    """The gradient at a slot with nothing after it, of its document, is 0."""
+    gradient = jax.jit(
+        jax.grad(lambda x: future_summary(IDS).loss(Outputs(x), BATCH)["summary"].sums.sum())
+    )(STATES)
+    touched = np.abs(gradient).sum(-1) > 0
+    expected = [
+        [len(following(r, t)) > 1 and DOCUMENTS[r, t] > 0 for t in range(T)] for r in (0, 1)
+    ]
+    np.testing.assert_array_equal(touched, expected)
+
+
+def test_a_window_of_one_token_is_no_summary():
+    with pytest.raises(ValueError, match="window must be a whole number of at least 2"):
+        future_summary(IDS, window=1)
