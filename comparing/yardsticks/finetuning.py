@@ -57,18 +57,19 @@ def finetune(
             f"of {task!r}."
         )
     recipe = Recipe(classes.size, steps, peaks, batch_size, tokens)
-    train, held = (
-        (examples.texts[part], examples.words and examples.words[part])
-        for part in ("train", "validation")
-    )
+    words = examples.words or {"train": None, "validation": None}
     starts = {"": subject.trained, "/from_scratch": from_scratch(subject.trained, subject.seed)}
 
     def measured(name: str, draws: Sequence[np.ndarray]) -> tuple[list[Figure], ...]:
         """Returns the figures of the pre-trained model, of that from scratch, and the gain."""
         of_starts = []
         for start, trained in starts.items():
-            model = finetuned(trained, *train, labels_N, draws, recipe)
-            predicted_DxN = classes[model.predict(*held)].tolist()
+            model = finetuned(
+                trained, examples.texts["train"], words["train"], labels_N, draws, recipe
+            )
+            predicted_DxN = classes[
+                model.predict(examples.texts["validation"], words["validation"])
+            ].tolist()
             of_draws = [class_figures(name + start, examples, one) for one in predicted_DxN]
             peak = Figure(f"{name}{start}/peak", model.peak, "learning rate", NEITHER)
             of_starts.append([*map(_mean, zip(*of_draws)), peak])
