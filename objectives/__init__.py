@@ -4,10 +4,10 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `denoising`, `autoencoding`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_diffusion`, `multi_token_prediction`,
-`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
-`span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
-what they return, and `laws` checks it.
+`infilling`, `masked_language_modeling`, `masked_autoencoding`, `masked_diffusion`,
+`multi_token_prediction`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose
+tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features by
+`splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -28,6 +28,7 @@ from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
+from .masked_autoencoding import retromae
 from .masked_diffusion import masked_diffusion
 from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
 from .mixtures import mixture, turns, ul2
@@ -98,6 +99,7 @@ __all__ = [
     "prefix_mask",
     "raw_length",
     "replaced_token_detection",
+    "retromae",
     "sentence_order_prediction",
     "sentence_permutation",
     "sequence_classification",

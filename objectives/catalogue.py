@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "decoder": "decoder",
     "encoder_decoder": "encoder-decoder",
     "electra": "two encoders",
+    "masked_autoencoder": "encoder, one-layer decoder",
     "two_towers": "encoder or two",
 }
 
@@ -42,6 +43,7 @@ SMALL_RUNS = {
     "decoder": "decoder",
     "encoder_decoder": "quickstart",
     "electra": "electra",
+    "masked_autoencoder": "retromae",
     "two_towers": "two_towers",
 }
 
@@ -50,6 +52,7 @@ _ATTENTION = {
     "decoder": "causal",
     "encoder_decoder": "bidirectional, causal",
     "electra": "bidirectional",
+    "masked_autoencoder": "bidirectional, drawn keys",
     "two_towers": "bidirectional",
 }
 
@@ -147,6 +150,9 @@ CATALOGUE = {
     ),
     "contrastive": Entry(
         "encoder", "embeddings without labels", "SimCSE, arXiv:2104.08821", 2, run="text_embeddings"
+    ),
+    "retromae": Entry(
+        "masked_autoencoder", "embeddings for search", "RetroMAE, arXiv:2205.12035", 512
     ),
     "contrastive_pairs": Entry(
         "two_towers", "search: questions and answers", "CLIP, arXiv:2103.00020", 2

@@ -5,6 +5,9 @@
     targets    targets, targets_segments, targets_weights  what is predicted, left to right
     positions  targets_positions, targets_block_positions
                                                           positions of targets out of order
+    contexts   contexts_positions, contexts_starts, contexts_ends
+                                                          of each target its position, and the slots
+                                                          [start, end) that it is restored from
     labels     labels, labels_slots, labels_weights       what is predicted in place: the token, and
                                                           the input slot that predicts it
     pools      pools_slots, pools_labels, pools_weights   input slots whose hidden state stands for
@@ -27,6 +30,7 @@ COLUMNS = {
     "types": ("inputs_types",),
     "targets": ("targets", "targets_segments", "targets_weights"),
     "positions": ("targets_positions", "targets_block_positions"),
+    "contexts": ("contexts_positions", "contexts_starts", "contexts_ends"),
     "labels": ("labels", "labels_slots", "labels_weights"),
     "pools": ("pools_slots", "pools_labels", "pools_weights"),
     "rates": ("rates",),
@@ -41,6 +45,7 @@ IN_USE = {
     "types": "inputs_segments",
     "targets": "targets_segments",
     "positions": "targets_segments",
+    "contexts": "targets_segments",
     "labels": "labels_weights",
     "pools": "pools_weights",
 }

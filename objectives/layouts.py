@@ -70,6 +70,11 @@ def _single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
             "An encoder predicts in place, the objective gives targets to be written from left to "
             "right: use a decoder or encoder-decoder model, or another objective."
         )
+    if "contexts" in n:
+        raise ValueError(
+            "A decoder by itself writes from left to right, the objective restores each target "
+            "from others: use a masked autoencoder, or another objective."
+        )
     if "targets" not in n and "labels" not in n and "pools" not in n:
         raise ValueError(f"Nothing to learn: the objective gives {_streams(n)} only.")
     return {stack: joint_slots(n), "predict": n.get("targets", 0) + n.get("labels", 0)}
@@ -158,6 +163,41 @@ def _predictions(stack, f, size, target_slot, input_slot):
     return {f"{stack}_{name}": column for name, column in zip(names, merged)}
 
 
+def _encoder_lengths(n: dict[str, int]) -> dict[str, int]:
+    if "contexts" not in n:
+        return _single_stack_lengths("encoder", n)
+    of_encoder = {stream: slots for stream, slots in n.items() if stream not in _RESTORED}
+    return _single_stack_lengths("encoder", of_encoder) | {"decoder": n["targets"]}
+
+
+def _encoder(features, lengths, bos, max_documents):
+    if "contexts_starts" not in features:
+        return _single_stack("encoder", features, lengths, bos, max_documents)
+    restored = [column for stream in _RESTORED for column in COLUMNS[stream]]
+    of_encoder = {name: x for name, x in features.items() if name not in restored}
+    arranged = _single_stack("encoder", of_encoder, lengths, bos, max_documents)
+    return arranged | _restoring(features, arranged, lengths["decoder"], max_documents)
+
+
+def _restoring(features, of_encoder, size, max_documents):
+    """Returns the decoder's columns: of a document it is given the encoder's first state alone."""
+    f = {c: fit(features[c], size) for stream in _RESTORED for c in COLUMNS[stream]}
+    segments, given = f["targets_segments"], of_encoder["encoder_segment_ids"]
+    first = of_document(documents(given, max_documents).start, segments)
+    return {
+        "decoder_input_tokens": f["targets"],
+        "decoder_target_tokens": f["targets"],
+        "decoder_loss_weights": f["targets_weights"],
+        "decoder_segment_ids": segments,
+        "decoder_positions": f["contexts_positions"],
+        "decoder_key_intervals": _guarded(f["contexts_starts"], f["contexts_ends"], segments),
+        "cross_key_intervals": jnp.stack([first, first + 1]),
+    }
+
+
+_RESTORED = ("targets", "contexts")  # the streams of a decoder that is given no more
+
+
 def _single_stack_layout(stack: str) -> Layout:
     lengths = functools.partial(_single_stack_lengths, stack)
     return Layout(lengths, functools.partial(_single_stack, stack))
@@ -165,7 +205,7 @@ def _single_stack_layout(stack: str) -> Layout:
 
 encoder_decoder = Layout(_encoder_decoder_lengths, _encoder_decoder)
 decoder = _single_stack_layout("decoder")
-encoder = _single_stack_layout("encoder")
+encoder = Layout(_encoder_lengths, _encoder)
 LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": encoder}
 
 

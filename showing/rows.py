@@ -23,7 +23,6 @@ from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.features import COLUMNS
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
-from ..objectives.losses import predictions
 from ..objectives.mixtures import longest
 from ..objectives.worked_examples import check_hides, hidden_features
 from .tracing import Tracing, trace
@@ -197,12 +196,13 @@ def slots_with_loss(objective: Objective, batch: dict) -> np.ndarray:
 
 def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns (ids, weights) of each term that predicts other tokens than the batch's targets."""
-    targets = predictions(batch)[0]
+    targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
     labels = jax.device_get(_labels(objective.loss, tuple(objective.heads), batch))
     return {
         name: (one.values, one.weights)
         for name, one in labels.items()
-        if objective.heads[one.head] is None and not np.array_equal(one.values, targets)
+        if objective.heads[one.head] is None
+        if not any(np.array_equal(one.values, tokens) for tokens in targets)
     }
 
 

@@ -17,7 +17,7 @@ class Corrupted(NamedTuple):
     inputs: list[int]
     targets: list[int]
     labels: dict[int, int]  # place in these inputs -> the token predicted there
-    columns: dict[str, list[int]]  # inputs_types, targets_positions, targets_block_positions
+    columns: dict[str, list[int]]  # inputs_types, targets_positions, contexts_starts, …
     pools: list[tuple[int, int, int]]  # place in these inputs, label, weight
 
 
@@ -65,6 +65,12 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
         for column in ("targets_positions", "targets_block_positions"):
             if column in f:
                 documents[d].columns[column] = f[column][written == d].tolist()
+        if "contexts_starts" in f:
+            before = {"contexts_positions": 0, "contexts_starts": 1, "contexts_ends": 1}
+            first = int(((written < d) & (written > 0)).sum())
+            for column, of_row in before.items():
+                own = f[column][written == d] - of_row * first
+                documents[d].columns[column] = own.tolist()
     return documents
 
 

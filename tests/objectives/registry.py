@@ -42,6 +42,7 @@ from pretrax.objectives import (
     packed_lengths,
     prefix_lm,
     replaced_token_detection,
+    retromae,
     sentence_order_prediction,
     sentence_permutation,
     sequence_classification,
@@ -58,7 +59,7 @@ from pretrax.objectives import (
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.objectives.undo_masking import undo_masks, undo_masks_before
+from tests.objectives.undo_masking import undo_masks, undo_masks_before, undo_restored
 from tests.objectives.undo_noising import (
     infilled,
     left_out,
@@ -161,6 +162,8 @@ VIEWS = {
     "nothing is lost": "a text becomes several segments: test_contrastive_learning undoes them",
     "lengths are reached": "a document of one token has no two texts",
 }
+
+STATES = {"every target counts": "the [CLS] state stands among the targets, to be read"}
 
 NOTHING_DRAWN = {"noise is drawn": "nothing is drawn"}
 
@@ -272,6 +275,19 @@ CASES = {
     "masked_next": _case(masked_next_token, undo_masks_before(IDS), exact=True),
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
+    "retromae": _case(
+        retromae,
+        undo_restored(IDS, states=2, visible=lambda n: (n - 1) // 2),
+        exact=True,
+        exempt=STATES,
+    ),
+    "retromae_sparse": _case(
+        retromae,
+        undo_restored(IDS, states=3, visible=lambda n: 3 * (n - 1) // 10),
+        exact=True,
+        exempt=STATES,
+        decoder_rate=0.7,
+    ),
     "next_other": _case(next_sentence_prediction, exempt=PAIRED),
     "next_same": _case(
         next_sentence_prediction,

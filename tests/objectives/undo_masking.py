@@ -3,6 +3,8 @@
 The labels say which token stood where; everything else was given as it is.
 """
 
+from collections.abc import Callable
+
 from pretrax.objectives import TokenIds
 
 
@@ -27,6 +29,34 @@ def undo_masks_before(ids: TokenIds):
         first, *text = document.inputs
         assert first == ids.bos, "every document begins with bos"
         return _filled_in(ids, text, document.labels, only_masks=False)
+
+    return undo
+
+
+def undo_restored(ids: TokenIds, states: int, visible: Callable[[int], int]):
+    """Undoes RetroMAE, both ways: the masks, and the order of the targets.
+
+    `states`: how often the embedding stands among the targets. `visible`: tokens beside it that
+    each of n is restored from.
+    """
+    undo_encoder = undo_masks(ids)
+
+    def undo(document):
+        columns = document.columns
+        positions = columns["contexts_positions"]
+        assert positions.count(0) == states, "the embedding stands too often, or too seldom"
+        placed = {at: token for at, token in zip(positions, document.targets) if at}
+        assert all(t == ids.cls for t, at in zip(document.targets, positions) if not at)
+        text = [placed[at] for at in sorted(placed)]
+        assert sorted(placed) == list(range(1, len(text) + 1)), "a position is twice or not there"
+        intervals = zip(columns["contexts_starts"], columns["contexts_ends"])
+        for slot, (start, end) in enumerate(intervals):
+            assert 0 <= start < end <= len(positions), "an interval leaves the document"
+            assert end - start == 1 + visible(len(text)), "another number of tokens is visible"
+            assert positions[start:end].count(0) == 1, "an interval without the embedding"
+            assert not start <= slot < end, "a token is restored from itself"
+        assert undo_encoder(document) == text, "encoder and decoder have different texts"
+        return text
 
     return undo
 
