@@ -34,6 +34,7 @@ def electra(
     heads=("generator", "replaced"),
     *,
     generator_share: PositiveShare = 0.25,
+    disentangled: bool = False,
     **encoder_settings,
 ):
     """A discriminator, and the small generator whose samples it judges (Clark et al. 2020).
@@ -42,11 +43,14 @@ def electra(
 
     The generator predicts the masked tokens; a sample of its predictions replaces the masks, and
     the discriminator predicts for each token whether it was replaced. No gradient passes through
-    the sample. Both share the token embedding (arXiv:2003.10555, 3.2).
+    the sample. Both share the token embedding (arXiv:2003.10555, 3.2), in one of two ways.
 
     Args:
       generator_share: heads and MLP width of the generator, relative to the discriminator's: 1/4
         for small and large models, 1/3 for base.
+      disentangled: the discriminator's token embedding is the generator's, which only the
+        generator's loss then trains, plus a difference of its own, which begins with zeros
+        (DeBERTaV3, arXiv:2111.09543, section 3.3). False: both losses train one embedding.
       heads: 'generator' and 'replaced'; `objectives.replaced_token_detection` requires both.
       encoder_settings: of the discriminator, as in `encoder`.
 
@@ -81,7 +85,8 @@ def electra(
         return stacks + 2 * (slots * each_slot + predictions * each_prediction)
 
     known, part = ("generator", "replaced"), functools.partial(discriminator, config)
-    return _of_stacks(Electra(config, small), config, known, heads, flops, part=part)
+    network = Electra(config, small, disentangled)
+    return _of_stacks(network, config, known, heads, flops, part=part)
 
 
 def discriminator(config: Config, params: dict) -> Part:
@@ -89,16 +94,14 @@ def discriminator(config: Config, params: dict) -> Part:
 
     It is what ELECTRA keeps (Clark et al. 2020, section 2): the generator is thrown away.
     """
-    names = {
-        "token_embedding": "token_embedding",
-        "discriminator": "encoder",
-        "replaced": "projections_replaced",
+    embedding, difference = params["token_embedding"], params.get("embedding_difference")
+    kept = {
+        "token_embedding": embedding if difference is None else embedding + difference,
+        "encoder": params["discriminator"],
+        "projections_replaced": params["replaced"],
     }
-    return Part(
-        dataclasses.replace(config, heads=("replaced",)),
-        {ours: params[name] for name, ours in names.items()},
-        tuple(sorted(params.keys() - names.keys())),
-    )
+    left = tuple(sorted(name for name in params if name.startswith("generator")))
+    return Part(dataclasses.replace(config, heads=("replaced",)), kept, left)
 
 
 class Electra(nn.Module):
@@ -106,11 +109,18 @@ class Electra(nn.Module):
 
     config: Config  # of the discriminator
     small: Config  # of the generator
+    disentangled: bool  # the discriminator's embedding has a difference of its own
 
     def setup(self):
         c = self.config
-        embedding = partitioned(nn.initializers.normal(1.0), "vocab", "embed")
-        self.token_embedding = self.param("token_embedding", embedding, (c.vocab_size, c.emb_dim))
+
+        def table(name, init):
+            shape = c.vocab_size, c.emb_dim
+            return self.param(name, partitioned(init, "vocab", "embed"), shape)
+
+        self.token_embedding = table("token_embedding", nn.initializers.normal(1.0))
+        if self.disentangled:
+            self.embedding_difference = table("embedding_difference", nn.initializers.zeros)
         e = self.small.emb_dim
         self.generator_in = dense(e, c.dtype, ("embed", None), use_bias=False)
         self.generator = Stack(self.small, c.num_encoder_layers, cross=False, bidirectional=True)
@@ -141,6 +151,9 @@ class Electra(nn.Module):
         judged_BxT = written(tokens_BxT, sampled_BxK)
         replaced_BxT = written(jnp.zeros_like(tokens_BxT), sampled_BxK != labels_BxK)
         judged_BxTxE = embed_tokens(self, self.token_embedding, judged_BxT)
+        if self.disentangled:
+            judged_BxTxE = jax.lax.stop_gradient(judged_BxTxE)
+            judged_BxTxE += embed_tokens(self, self.embedding_difference, judged_BxT)
         top_BxTxE = self.discriminator(judged_BxTxE, batch, "encoder")["top"]
         return {"top": top_BxTxE, "generator": state_BxTxe, "replaced": replaced_BxT}
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from pretrax import models
-from pretrax.models.builders import encoder_config
+from pretrax.models.builders import encoder_config, single_transformer
 from pretrax.models.pairs_of_stacks import RestoringDecoder
 from tests.models.test_transformer import (
     PACKED,
@@ -20,6 +20,7 @@ from tests.models.test_transformer import (
     init,
     mask,
 )
+from tests.objectives.registry import quick_jit
 
 V = 20
 TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 0], [9, 8, 7, 6, 5, 4, 3, 0]])
@@ -151,6 +152,37 @@ def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
     # What was sampled is judged by its own embedding: only those, and no mask, are touched.
     if head == "replaced":
         assert not gradients["token_embedding"][2].any()
+
+
+def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference_by_the_other():
+    _, batch, shared = electra()
+    sizes = dict(num_layers=1, generator_share=0.5)
+    plain, model = (models.electra(V, **SHAPE, **sizes, disentangled=x) for x in (False, True))
+    create = quick_jit(lambda key: model.init(key, batch)["embedding_difference"].value)
+    params = shared | {"embedding_difference": create(jax.random.key(0))}
+    assert not params["embedding_difference"].any()
+
+    def outputs(model, params):
+        given = model.apply(params, batch)
+        of_generator = given.head("generator", given.hidden["generator"])
+        return of_generator, given.head("replaced", given.hidden["top"]), given.hidden["replaced"]
+
+    both = quick_jit(lambda params, shared: (outputs(model, params), outputs(plain, shared)))
+    for mine, others in zip(*both(params, shared)):
+        assert_close(mine, others, atol=1e-6)
+
+    def losses(params):
+        return jnp.stack([jnp.sin(x).sum() for x in outputs(model, params)[:2]])
+
+    gradients = quick_jit(jax.jacrev(losses))(params)
+    for name, moves in (("token_embedding", [1, 0]), ("embedding_difference", [0, 1])):
+        np.testing.assert_array_equal(np.any(gradients[name], (1, 2)), moves)
+    # What is kept of it has the sum.
+    params["embedding_difference"] = jax.random.normal(jax.random.key(1), (V, SHAPE["emb_dim"]))
+    part = single_transformer(model, params)
+    assert part.left == ("generator", "generator_in", "generator_out")
+    summed = shared["token_embedding"] + params["embedding_difference"]
+    np.testing.assert_array_equal(part.params["token_embedding"], summed)
 
 
 def test_one_table_embeds_for_both_and_is_the_generators_output():
