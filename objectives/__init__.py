@@ -30,7 +30,12 @@ from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, prefix_lm
 from .masked_autoencoding import retromae
 from .masked_diffusion import masked_diffusion
-from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
+from .masked_language_modeling import (
+    masked_lm,
+    masked_next_token,
+    masked_permuted_lm,
+    replaced_token_detection,
+)
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
 from .packed_rows import each_document
@@ -88,6 +93,7 @@ __all__ = [
     "masked_diffusion",
     "masked_lm",
     "masked_next_token",
+    "masked_permuted_lm",
     "members_of",
     "mixture",
     "multi_token_prediction",

@@ -136,6 +136,13 @@ CATALOGUE = {
         294,
         attends="bidirectional or causal",
     ),
+    "masked_permuted_lm": Entry(
+        "encoder",
+        "as masked_lm, seeing earlier ones",
+        "MPNet, arXiv:2004.09297",
+        77,
+        attends="bidirectional, permuted",
+    ),
     "replaced_token_detection": Entry(
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
@@ -170,6 +177,7 @@ ALIASES = {
     "mlm": "masked_lm",
     "wwm": "whole_word_masking",
     "mntp": "masked_next_token",
+    "mpnet": "masked_permuted_lm",
     "rtd": "replaced_token_detection",
     "electra": "replaced_token_detection",
     "mdlm": "masked_diffusion",

@@ -2,6 +2,9 @@
 
     inputs     inputs, inputs_segments                    what is given
     types      inputs_types                               0 or 1 for each input: BERT's token types
+    orders     inputs_positions, inputs_starts, inputs_ends
+                                                          of each input its position, and the slots
+                                                          [start, end) that it attends to
     targets    targets, targets_segments, targets_weights  what is predicted, left to right
     positions  targets_positions, targets_block_positions
                                                           positions of targets out of order
@@ -28,6 +31,7 @@ from .arithmetic import running_sum
 COLUMNS = {
     "inputs": ("inputs", "inputs_segments"),
     "types": ("inputs_types",),
+    "orders": ("inputs_positions", "inputs_starts", "inputs_ends"),
     "targets": ("targets", "targets_segments", "targets_weights"),
     "positions": ("targets_positions", "targets_block_positions"),
     "contexts": ("contexts_positions", "contexts_starts", "contexts_ends"),
@@ -43,6 +47,7 @@ PER_DOCUMENT = ("pools", "rates")
 IN_USE = {
     "inputs": "inputs_segments",
     "types": "inputs_segments",
+    "orders": "inputs_segments",
     "targets": "targets_segments",
     "positions": "targets_segments",
     "contexts": "targets_segments",

@@ -121,6 +121,18 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
     if "inputs_types" in features:
         types = in_stack(f["inputs_types"], jnp.zeros_like(f["targets"]))
         model_features[f"{stack}_types"] = types
+    if "inputs_positions" in features:
+        # Ends are above 0: other slots, and inputs of another member of a mixture, have 0.
+        position, *interval = (
+            in_stack(f[column], jnp.zeros_like(f["targets"])) for column in COLUMNS["orders"]
+        )
+        is_own, shift = interval[1] > 0, of_document(whole.start - given.start, segments)
+        in_line, around = (model_features[f"{stack}_{x}"] for x in ("positions", "key_intervals"))
+        drawn = jnp.stack(interval) + shift[None]
+        model_features |= {
+            f"{stack}_positions": jnp.where(is_own, position, in_line),
+            f"{stack}_key_intervals": jnp.where(is_own[None], drawn, around),
+        }
     if "targets_positions" in features:
         # Block positions count from 1: inputs, and targets of another member of a mixture, have 0.
         slot, block = (

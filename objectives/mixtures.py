@@ -110,8 +110,8 @@ def longest(lengths) -> dict[str, int]:
     for each in lengths:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
-    pairs = ("types", "inputs"), ("positions", "targets"), ("contexts", "targets")
-    for columns, stream in pairs:
+    pairs = {"types": "inputs", "orders": "inputs", "positions": "targets", "contexts": "targets"}
+    for columns, stream in pairs.items():
         if columns in result:  # one for each slot of the stream, of any member
             result[columns] = result[stream]
     if "both" in result:  # members without it need the sum

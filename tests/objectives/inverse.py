@@ -65,12 +65,13 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
         for column in ("targets_positions", "targets_block_positions"):
             if column in f:
                 documents[d].columns[column] = f[column][written == d].tolist()
-        if "contexts_starts" in f:
-            before = {"contexts_positions": 0, "contexts_starts": 1, "contexts_ends": 1}
-            first = int(((written < d) & (written > 0)).sum())
-            for column, of_row in before.items():
-                own = f[column][written == d] - of_row * first
-                documents[d].columns[column] = own.tolist()
+        for stream, segments in (("contexts", written), ("inputs", given)):
+            if f"{stream}_starts" in f:  # slots of the row
+                first = int(((segments < d) & (segments > 0)).sum())
+                for name, before in (("positions", 0), ("starts", first), ("ends", first)):
+                    column = f"{stream}_{name}"
+                    own = f[column][segments == d] - before
+                    documents[d].columns[column] = own.tolist()
     return documents
 
 

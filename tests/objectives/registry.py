@@ -36,6 +36,7 @@ from pretrax.objectives import (
     masked_diffusion,
     masked_lm,
     masked_next_token,
+    masked_permuted_lm,
     mixture,
     multi_token_prediction,
     next_sentence_prediction,
@@ -59,7 +60,12 @@ from pretrax.objectives import (
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.objectives.undo_masking import undo_masks, undo_masks_before, undo_restored
+from tests.objectives.undo_masking import (
+    undo_masks,
+    undo_masks_before,
+    undo_permuted_masks,
+    undo_restored,
+)
 from tests.objectives.undo_noising import (
     infilled,
     left_out,
@@ -273,6 +279,7 @@ CASES = {
         replace_together=True,
     ),
     "masked_next": _case(masked_next_token, undo_masks_before(IDS), exact=True),
+    "masked_permuted": _case(masked_permuted_lm, undo_permuted_masks(IDS), exact=True, rate=0.3),
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
     "retromae": _case(

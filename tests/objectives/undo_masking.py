@@ -33,6 +33,33 @@ def undo_masks_before(ids: TokenIds):
     return undo
 
 
+def undo_permuted_masks(ids: TokenIds):
+    """Undoes MPNet: each slot attends to every position of its document once."""
+
+    def undo(document):
+        k, given = len(document.labels), document.inputs
+        n = len(given) - 2 * k  # with [CLS] and [SEP]
+        positions, starts, ends = (
+            document.columns[f"inputs_{name}"] for name in ("positions", "starts", "ends")
+        )
+        assert sorted(document.labels) == list(range(n + k, n + 2 * k)), "predicted elsewhere"
+        for start, end in zip(starts, ends):
+            assert sorted(positions[start:end]) == list(range(n)), "a position is out of view"
+        masks, shown, order = range(k), range(k, n), positions[n : n + k]
+        assert order == positions[:k] == positions[n + k :], "masks stand in another order"
+        for t in range(k):
+            visible = {*range(t, k), *shown, *range(n, n + t)}  # later masks, earlier tokens
+            assert set(range(starts[n + k + t], ends[n + k + t])) == visible
+            assert set(range(starts[n + t], ends[n + t])) == visible - {t} | {n + t}
+            assert given[n + t] == document.labels[n + k + t] and given[t] == given[n + k + t]
+        assert all((starts[slot], ends[slot]) == (0, n) for slot in (*masks, *shown))
+        first, *text, last = [given[positions.index(at, k)] for at in range(n)]
+        assert (first, last) == (ids.cls, ids.sep)
+        return text
+
+    return undo
+
+
 def undo_restored(ids: TokenIds, states: int, visible: Callable[[int], int]):
     """Undoes RetroMAE, both ways: the masks, and the order of the targets.
 
