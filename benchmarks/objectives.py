@@ -35,6 +35,7 @@ STEPS = {
     "encoder": 400,
     "text_embeddings": 400,
     "electra": 400,
+    "retromae": 400,
     "two_towers": 200,
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,

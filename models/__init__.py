@@ -1,8 +1,9 @@
-"""Networks as pure functions: Transformers of every layout, ELECTRA and two towers."""
+"""Networks as pure functions: Transformers of every layout, ELECTRA, a masked autoencoder and
+two towers."""
 
 from .builders import Model, Outputs, decoder, encoder, encoder_decoder
 from .heads import Projection
-from .pairs_of_stacks import electra, two_towers
+from .pairs_of_stacks import electra, masked_autoencoder, two_towers
 
 __all__ = [
     "Model",
@@ -12,5 +13,6 @@ __all__ = [
     "electra",
     "encoder",
     "encoder_decoder",
+    "masked_autoencoder",
     "two_towers",
 ]

@@ -359,7 +359,7 @@ def single_transformer(model: Model, params: dict) -> Part:
     if model.part is None:
         raise ValueError(
             "The model is no single Transformer, expected an encoder, a decoder, an "
-            "encoder-decoder or ELECTRA's discriminator: transformers has no other."
+            "encoder-decoder, ELECTRA or a masked autoencoder: transformers has no other."
         )
     return model.part(params)
 

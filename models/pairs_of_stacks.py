@@ -1,4 +1,4 @@
-"""Models of two encoders: ELECTRA's generator and discriminator, and two towers."""
+"""Models of two stacks: ELECTRA's generator and discriminator, a masked autoencoder, two towers."""
 
 import dataclasses
 import functools
@@ -12,8 +12,20 @@ from ..constraints import PositiveShare, checked
 from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
 from .heads import LogitScale, Projection, ReplacedHead, dense, projection
+from .linear import dropout, embedding_weights
+from .positions import rotation_of
 from .sharding import partitioned
-from .transformer import Stack, Transformer, embed_tokens
+from .transformer import (
+    MLP,
+    Attention,
+    Block,
+    Context,
+    Norm,
+    Pattern,
+    Stack,
+    Transformer,
+    embed_tokens,
+)
 
 
 @checked
@@ -22,6 +34,7 @@ def electra(
     heads=("generator", "replaced"),
     *,
     generator_share: PositiveShare = 0.25,
+    disentangled: bool = False,
     **encoder_settings,
 ):
     """A discriminator, and the small generator whose samples it judges (Clark et al. 2020).
@@ -30,11 +43,14 @@ def electra(
 
     The generator predicts the masked tokens; a sample of its predictions replaces the masks, and
     the discriminator predicts for each token whether it was replaced. No gradient passes through
-    the sample. Both share the token embedding (arXiv:2003.10555, 3.2).
+    the sample. Both share the token embedding (arXiv:2003.10555, 3.2), in one of two ways.
 
     Args:
       generator_share: heads and MLP width of the generator, relative to the discriminator's: 1/4
         for small and large models, 1/3 for base.
+      disentangled: the discriminator's token embedding is the generator's, which only the
+        generator's loss then trains, plus a difference of its own, which begins with zeros
+        (DeBERTaV3, arXiv:2111.09543, section 3.3). False: both losses train one embedding.
       heads: 'generator' and 'replaced'; `objectives.replaced_token_detection` requires both.
       encoder_settings: of the discriminator, as in `encoder`.
 
@@ -69,7 +85,8 @@ def electra(
         return stacks + 2 * (slots * each_slot + predictions * each_prediction)
 
     known, part = ("generator", "replaced"), functools.partial(discriminator, config)
-    return _of_stacks(Electra(config, small), config, known, heads, flops, part=part)
+    network = Electra(config, small, disentangled)
+    return _of_stacks(network, config, known, heads, flops, part=part)
 
 
 def discriminator(config: Config, params: dict) -> Part:
@@ -77,16 +94,14 @@ def discriminator(config: Config, params: dict) -> Part:
 
     It is what ELECTRA keeps (Clark et al. 2020, section 2): the generator is thrown away.
     """
-    names = {
-        "token_embedding": "token_embedding",
-        "discriminator": "encoder",
-        "replaced": "projections_replaced",
+    embedding, difference = params["token_embedding"], params.get("embedding_difference")
+    kept = {
+        "token_embedding": embedding if difference is None else embedding + difference,
+        "encoder": params["discriminator"],
+        "projections_replaced": params["replaced"],
     }
-    return Part(
-        dataclasses.replace(config, heads=("replaced",)),
-        {ours: params[name] for name, ours in names.items()},
-        tuple(sorted(params.keys() - names.keys())),
-    )
+    left = tuple(sorted(name for name in params if name.startswith("generator")))
+    return Part(dataclasses.replace(config, heads=("replaced",)), kept, left)
 
 
 class Electra(nn.Module):
@@ -94,11 +109,18 @@ class Electra(nn.Module):
 
     config: Config  # of the discriminator
     small: Config  # of the generator
+    disentangled: bool  # the discriminator's embedding has a difference of its own
 
     def setup(self):
         c = self.config
-        embedding = partitioned(nn.initializers.normal(1.0), "vocab", "embed")
-        self.token_embedding = self.param("token_embedding", embedding, (c.vocab_size, c.emb_dim))
+
+        def table(name, init):
+            shape = c.vocab_size, c.emb_dim
+            return self.param(name, partitioned(init, "vocab", "embed"), shape)
+
+        self.token_embedding = table("token_embedding", nn.initializers.normal(1.0))
+        if self.disentangled:
+            self.embedding_difference = table("embedding_difference", nn.initializers.zeros)
         e = self.small.emb_dim
         self.generator_in = dense(e, c.dtype, ("embed", None), use_bias=False)
         self.generator = Stack(self.small, c.num_encoder_layers, cross=False, bidirectional=True)
@@ -129,6 +151,9 @@ class Electra(nn.Module):
         judged_BxT = written(tokens_BxT, sampled_BxK)
         replaced_BxT = written(jnp.zeros_like(tokens_BxT), sampled_BxK != labels_BxK)
         judged_BxTxE = embed_tokens(self, self.token_embedding, judged_BxT)
+        if self.disentangled:
+            judged_BxTxE = jax.lax.stop_gradient(judged_BxTxE)
+            judged_BxTxE += embed_tokens(self, self.embedding_difference, judged_BxT)
         top_BxTxE = self.discriminator(judged_BxTxE, batch, "encoder")["top"]
         return {"top": top_BxTxE, "generator": state_BxTxe, "replaced": replaced_BxT}
 
@@ -148,6 +173,132 @@ class Electra(nn.Module):
         table_VxE = jnp.asarray(self.token_embedding).astype(c.dtype)
         # Embeddings have variance 1.
         return projection(states, table_VxE, lambda logits: logits * c.emb_dim**-0.5)
+
+
+def masked_autoencoder(vocab_size, heads=("vocabulary", "restored"), **encoder_settings):
+    """An encoder, and a decoder of one layer that restores its text (Xiao et al. 2022, RetroMAE).
+
+        models.masked_autoencoder(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512,
+                                  num_layers=6)
+
+    A query of the decoder is the encoder's first state of its document and a position; its keys are
+    tokens in the interval that the batch has for it, and that state where their position is 0
+    (arXiv:2205.12035, section 3.3). Token embedding and vocabulary projection are the encoder's. A
+    batch without the decoder's arrays runs the encoder alone.
+
+    Args:
+      heads: 'vocabulary' and 'restored'; `objectives.retromae` requires both.
+      encoder_settings: as in `encoder`, those of widths, norms and positions for the decoder too.
+
+    Returns:
+      A `Model` of layout 'encoder'. Its hidden states: 'top' [B, T, E] of the encoder, and
+      'restored' [B, N, E] of the decoder.
+
+    Raises:
+      ValueError: as `encoder` does, and for positions of which a query has none of its own.
+    """
+    config = encoder_config(vocab_size, ("vocabulary",), **encoder_settings)
+    if config.positions not in ("learned", "rotary"):
+        raise ValueError(
+            f"Got positions={config.positions!r}, expected 'learned' or 'rotary': the decoder is "
+            "told by them which token to restore, and reads tokens in random order."
+        )
+    if config.embedding_dim is not None:
+        raise ValueError(
+            f"Got embedding_dim={config.embedding_dim}, expected None: the decoder reads token "
+            "embeddings beside the encoder's states, which are as wide as emb_dim."
+        )
+    layer = dataclasses.replace(config, num_encoder_layers=1, num_experts=0)
+
+    def flops(lengths):
+        slots = lengths.get("decoder", 0)
+        of_decoder = forward_flops(layer, {"encoder": slots, "predict": slots})
+        of_encoder = {name: n for name, n in lengths.items() if name != "decoder"}
+        return forward_flops(config, of_encoder) + of_decoder
+
+    network, part = MaskedAutoencoder(config), functools.partial(kept_encoder, config)
+    return _of_stacks(network, config, config.heads, heads, flops, hidden=("restored",), part=part)
+
+
+def kept_encoder(config: Config, params: dict) -> Part:
+    """Returns the encoder of `masked_autoencoder`: its decoder is thrown away after training."""
+    return Part(config, params["encoder"], ("decoder",))
+
+
+class MaskedAutoencoder(nn.Module):
+    """The network of `masked_autoencoder`."""
+
+    config: Config
+
+    def setup(self):
+        self.encoder, self.decoder = Transformer(self.config), RestoringDecoder(self.config)
+
+    def __call__(self, batch):
+        hidden = self.encoder(batch)
+        if "decoder_input_tokens" not in batch:
+            return hidden
+        table_VxE = self.encoder.token_embedding
+        given_BxNxE = embed_tokens(self, table_VxE, batch["decoder_input_tokens"])
+        slots_BxN = batch["cross_key_intervals"][:, 0]
+        state_BxNxE = jnp.take_along_axis(hidden["top"], slots_BxN[..., None], axis=1)
+        return hidden | {"restored": self.decoder(given_BxNxE, state_BxNxE, batch)}
+
+    def initialise(self, batch):
+        self.head("vocabulary", self(batch)["top"][:, 0])
+
+    def head(self, name, hidden):
+        return self.encoder.head(name, hidden)
+
+    def projection(self, name, hidden):
+        return self.encoder.projection(name, hidden)
+
+
+class RestoringDecoder(nn.Module):
+    """The decoder of `masked_autoencoder`: queries, keys, and a layer in which one attends to the
+    other."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, tokens_BxNxE, state_BxNxE, batch):
+        c, positions_BxN = self.config, batch["decoder_positions"]
+        query_BxNxE, rotation = state_BxNxE, None
+        if c.positions == "rotary":
+            rotation = rotation_of(positions_BxN, c.head_dim, c.rope_theta, c.rope_scaling)
+        else:
+            rows, init = c.max_positions + c.position_offset, embedding_weights(c)
+            init = partitioned(init, None, "embed")
+            table_PxE = self.param("position_embedding", init, (rows, c.emb_dim))
+            placed_BxNxE = embed_tokens(self, table_PxE, positions_BxN + c.position_offset)
+            query_BxNxE, tokens_BxNxE = query_BxNxE + placed_BxNxE, tokens_BxNxE + placed_BxNxE
+        if c.embedding_norm:
+            tokens_BxNxE = Norm(c, name="embedding_norm")(tokens_BxNxE)
+        is_token_BxNx1 = positions_BxN[..., None] > 0
+        source_BxNxE = jnp.where(is_token_BxNx1, dropout(self, tokens_BxNxE), state_BxNxE)
+        if c.norm_place in ("before", "both"):
+            source_BxNxE = Norm(c, name="source_norm")(source_BxNxE)
+        layer = RestoringLayer(c, cross=True, bidirectional=True, name="layer")
+        pattern = Pattern(batch["decoder_key_intervals"], rotation)
+        context = Context(pattern, None, None, None, encoded=source_BxNxE)
+        x_BxNxE, _ = layer(dropout(self, query_BxNxE), context)
+        if c.norm_place != "after":
+            x_BxNxE = dropout(self, Norm(c, name="final_norm")(x_BxNxE))
+        return x_BxNxE
+
+
+class RestoringLayer(Block):
+    """The layer of `RestoringDecoder`, whose only attention is to `context.encoded`."""
+
+    @nn.compact
+    def __call__(self, x_BxTxE, context, is_local=None):
+        (intervals, rotation), c = context.pattern, self.config
+        attend = Attention(c, name="attention")
+        x_BxTxE = self._added(
+            "attention_norm",
+            x_BxTxE,
+            lambda y: attend(y, context.encoded, intervals, rotation=rotation),
+        )
+        return self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp")), None  # as of a `Block`
 
 
 @checked

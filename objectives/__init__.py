@@ -5,10 +5,10 @@ what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
 `next_latent`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_diffusion`, `block_diffusion`,
-`hybrid_diffusion`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by
-`selection` and `span_lengths`, apply the noises of `noising`, and write features by `splicing`;
-`contract` says what they return, and `laws` checks it.
+`infilling`, `masked_language_modeling`, `masked_autoencoding`, `masked_diffusion`,
+`block_diffusion`, `hybrid_diffusion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
+`supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of `noising`,
+and write features by `splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -32,8 +32,14 @@ from .gap_sentences import gap_sentences
 from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
 from .language_modeling import causal_lm, masked_input_next_token, prefix_lm
+from .masked_autoencoding import retromae
 from .masked_diffusion import masked_diffusion, shifted_diffusion
-from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
+from .masked_language_modeling import (
+    masked_lm,
+    masked_next_token,
+    masked_permuted_lm,
+    replaced_token_detection,
+)
 from .mass import mass
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
@@ -100,6 +106,7 @@ __all__ = [
     "masked_lm",
     "masked_next_token",
     "mass",
+    "masked_permuted_lm",
     "members_of",
     "mixture",
     "multi_token_prediction",
@@ -112,6 +119,7 @@ __all__ = [
     "prefix_mask",
     "raw_length",
     "replaced_token_detection",
+    "retromae",
     "sentence_order_prediction",
     "sentence_permutation",
     "sequence_classification",

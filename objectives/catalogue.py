@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "decoder": "decoder",
     "encoder_decoder": "encoder-decoder",
     "electra": "two encoders",
+    "masked_autoencoder": "encoder, one-layer decoder",
     "two_towers": "encoder or two",
 }
 
@@ -42,6 +43,7 @@ SMALL_RUNS = {
     "decoder": "decoder",
     "encoder_decoder": "quickstart",
     "electra": "electra",
+    "masked_autoencoder": "retromae",
     "two_towers": "two_towers",
 }
 
@@ -50,6 +52,7 @@ _ATTENTION = {
     "decoder": "causal",
     "encoder_decoder": "bidirectional, causal",
     "electra": "bidirectional",
+    "masked_autoencoder": "bidirectional, drawn keys",
     "two_towers": "bidirectional",
 }
 
@@ -141,6 +144,13 @@ CATALOGUE = {
         294,
         attends="bidirectional or causal",
     ),
+    "masked_permuted_lm": Entry(
+        "encoder",
+        "as masked_lm, seeing earlier ones",
+        "MPNet, arXiv:2004.09297",
+        77,
+        attends="bidirectional, permuted",
+    ),
     "replaced_token_detection": Entry(
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
@@ -180,6 +190,9 @@ CATALOGUE = {
     "contrastive": Entry(
         "encoder", "embeddings without labels", "SimCSE, arXiv:2104.08821", 2, run="text_embeddings"
     ),
+    "retromae": Entry(
+        "masked_autoencoder", "embeddings for search", "RetroMAE, arXiv:2205.12035", 512
+    ),
     "contrastive_pairs": Entry(
         "two_towers", "search: questions and answers", "CLIP, arXiv:2103.00020", 2
     ),
@@ -201,6 +214,7 @@ ALIASES = {
     "mlm": "masked_lm",
     "wwm": "whole_word_masking",
     "mntp": "masked_next_token",
+    "mpnet": "masked_permuted_lm",
     "rtd": "replaced_token_detection",
     "electra": "replaced_token_detection",
     "mdlm": "masked_diffusion",

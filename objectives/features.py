@@ -2,6 +2,9 @@
 
     inputs     inputs, inputs_segments                    what is given
     types      inputs_types                               0 or 1 for each input: BERT's token types
+    orders     inputs_positions, inputs_starts, inputs_ends
+                                                          of each input its position, and the slots
+                                                          [start, end) that it attends to
     targets    targets, targets_segments, targets_weights  what is predicted, left to right
     positions  targets_positions, targets_block_positions
                                                           positions of targets out of order
@@ -11,6 +14,9 @@
                                                           rate as a 24-bit integer
     stand_ins  targets_stand_ins                          what later slots are given in place of a
                                                           target; 0: the target itself
+    contexts   contexts_positions, contexts_starts, contexts_ends
+                                                          of each target its position, and the slots
+                                                          [start, end) that it is restored from
     labels     labels, labels_slots, labels_weights       what is predicted in place: the token, and
                                                           the input slot that predicts it
     pools      pools_slots, pools_labels, pools_weights   input slots whose hidden state stands for
@@ -34,10 +40,12 @@ from .arithmetic import running_sum
 COLUMNS = {
     "inputs": ("inputs", "inputs_segments"),
     "types": ("inputs_types",),
+    "orders": ("inputs_positions", "inputs_starts", "inputs_ends"),
     "targets": ("targets", "targets_segments", "targets_weights"),
     "positions": ("targets_positions", "targets_block_positions"),
     "noised": ("noised", "noised_begins", "noised_ends", "noised_rates"),
     "stand_ins": ("targets_stand_ins",),
+    "contexts": ("contexts_positions", "contexts_starts", "contexts_ends"),
     "labels": ("labels", "labels_slots", "labels_weights"),
     "pools": ("pools_slots", "pools_labels", "pools_weights"),
     "rates": ("rates",),
@@ -50,10 +58,12 @@ PER_DOCUMENT = ("pools", "rates")
 IN_USE = {
     "inputs": "inputs_segments",
     "types": "inputs_segments",
+    "orders": "inputs_segments",
     "targets": "targets_segments",
     "positions": "targets_segments",
     "noised": "noised_ends",
     "stand_ins": "targets_segments",
+    "contexts": "targets_segments",
     "labels": "labels_weights",
     "pools": "pools_weights",
 }

@@ -80,6 +80,11 @@ def _single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
             "An encoder has no place for noised copies of its inputs, which the objective gives: "
             "use a decoder model, or another objective."
         )
+    if "contexts" in n:
+        raise ValueError(
+            "A decoder by itself writes from left to right, the objective restores each target "
+            "from others: use a masked autoencoder, or another objective."
+        )
     if "targets" not in n and "labels" not in n and "pools" not in n:
         raise ValueError(f"Nothing to learn: the objective gives {_streams(n)} only.")
     slots = joint_slots(n)
@@ -132,6 +137,18 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
     if "inputs_types" in features:
         types = in_stack(f["inputs_types"], jnp.zeros_like(f["targets"]))
         model_features[f"{stack}_types"] = types
+    if "inputs_positions" in features:
+        # Ends are above 0: other slots, and inputs of another member of a mixture, have 0.
+        position, *interval = (
+            in_stack(f[column], jnp.zeros_like(f["targets"])) for column in COLUMNS["orders"]
+        )
+        is_own, shift = interval[1] > 0, of_document(whole.start - given.start, segments)
+        in_line, around = (model_features[f"{stack}_{x}"] for x in ("positions", "key_intervals"))
+        drawn = jnp.stack(interval) + shift[None]
+        model_features |= {
+            f"{stack}_positions": jnp.where(is_own, position, in_line),
+            f"{stack}_key_intervals": jnp.where(is_own[None], drawn, around),
+        }
     if "targets_positions" in features:
         # Block positions count from 1: inputs, and targets of another member of a mixture, have 0.
         slot, block = (
@@ -200,6 +217,41 @@ def _predictions(stack, f, size, target_slot, input_slot):
     return {f"{stack}_{name}": column for name, column in zip(names, merged)}
 
 
+def _encoder_lengths(n: dict[str, int]) -> dict[str, int]:
+    if "contexts" not in n:
+        return _single_stack_lengths("encoder", n)
+    of_encoder = {stream: slots for stream, slots in n.items() if stream not in _RESTORED}
+    return _single_stack_lengths("encoder", of_encoder) | {"decoder": n["targets"]}
+
+
+def _encoder(features, lengths, bos, max_documents):
+    if "contexts_starts" not in features:
+        return _single_stack("encoder", features, lengths, bos, max_documents)
+    restored = [column for stream in _RESTORED for column in COLUMNS[stream]]
+    of_encoder = {name: x for name, x in features.items() if name not in restored}
+    arranged = _single_stack("encoder", of_encoder, lengths, bos, max_documents)
+    return arranged | _restoring(features, arranged, lengths["decoder"], max_documents)
+
+
+def _restoring(features, of_encoder, size, max_documents):
+    """Returns the decoder's columns: of a document it is given the encoder's first state alone."""
+    f = {c: fit(features[c], size) for stream in _RESTORED for c in COLUMNS[stream]}
+    segments, given = f["targets_segments"], of_encoder["encoder_segment_ids"]
+    first = of_document(documents(given, max_documents).start, segments)
+    return {
+        "decoder_input_tokens": f["targets"],
+        "decoder_target_tokens": f["targets"],
+        "decoder_loss_weights": f["targets_weights"],
+        "decoder_segment_ids": segments,
+        "decoder_positions": f["contexts_positions"],
+        "decoder_key_intervals": _guarded(f["contexts_starts"], f["contexts_ends"], segments),
+        "cross_key_intervals": jnp.stack([first, first + 1]),
+    }
+
+
+_RESTORED = ("targets", "contexts")  # the streams of a decoder that is given no more
+
+
 def _single_stack_layout(stack: str) -> Layout:
     lengths = functools.partial(_single_stack_lengths, stack)
     return Layout(lengths, functools.partial(_single_stack, stack))
@@ -207,7 +259,7 @@ def _single_stack_layout(stack: str) -> Layout:
 
 encoder_decoder = Layout(_encoder_decoder_lengths, _encoder_decoder)
 decoder = _single_stack_layout("decoder")
-encoder = _single_stack_layout("encoder")
+encoder = Layout(_encoder_lengths, _encoder)
 LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": encoder}
 
 

@@ -18,9 +18,9 @@ def predictions(batch) -> tuple:
     """Returns (tokens, slots or None, weights) of what is predicted, by either stack.
 
     i32[B, K] each; slot k of the stack predicts token k if slots is None. All three are None where
-    nothing is predicted.
+    nothing is predicted. Where both stacks predict, it is what the encoder does.
     """
-    stack = "decoder" if "decoder_target_tokens" in batch else "encoder"
+    stack = "encoder" if "encoder_target_tokens" in batch else "decoder"
     columns = "target_tokens", "target_slots", "loss_weights"
     return tuple(batch.get(f"{stack}_{column}") for column in columns)
 

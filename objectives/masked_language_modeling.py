@@ -2,11 +2,12 @@
 
 Sources: Devlin et al. 2019 (BERT), Liu et al. 2019 (RoBERTa), Joshi et al. 2020 (SpanBERT) and
 Lan et al. 2020 (ALBERT) for `masked_lm`; Charpentier and Samuel 2024 (GPT-BERT) for
-`masked_next_token`; Clark et al. 2020 (ELECTRA) for `replaced_token_detection`.
+`masked_next_token`; Song et al. 2020 (MPNet, arXiv:2004.09297) for `masked_permuted_lm`; Clark et
+al. 2020 (ELECTRA) for `replaced_token_detection`.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from ..constraints import Count, OpenShare, Share, checked
 from .arithmetic import below, hits, share24
 from .contract import Labels, ModelOutputs, Objective, Row, Term
 from .cross_entropy import binary_cross_entropy
-from .features import input_sequence, labels_in_place
+from .features import COLUMNS, input_sequence, labels_in_place
 from .losses import token_loss
 from .prompt_forms import PromptForm
+from .random_order import random_order
 from .selection import Selection, choose, quota, selection_of
-from .splicing import documents, frame_of, framed
+from .splicing import documents, frame_of, framed, joined, kept, of_document, piece, splice
 from .token_ids import TokenIds
 
 
@@ -98,6 +100,52 @@ def masked_next_token(
     replacement = replacer(ids, mask_share, random_share)
     form = PromptForm("mask", before=(ids.bos,), shift=-1)
     return _in_place(selection_of(ids, rate), replacement, form)
+
+
+@checked
+def masked_permuted_lm(
+    ids: TokenIds, rate: OpenShare = 0.15, mask_share: Share = 0.8, random_share: Share = 0.1
+) -> Objective:
+    """MPNet: chosen tokens are predicted in random order, each given those before it in that order.
+
+    With text `a b c d`, where d and then b are chosen, at the positions below:
+
+        inputs     _ _ [CLS] a c [SEP] d b _ _
+        position   4 2   0   1 3   5   4 2 4 2
+        labels                             d b     from   _ _ [CLS] a c [SEP]         d
+                                                            _ [CLS] a c [SEP] d       b
+
+    Every slot attends to one token at each position of its document: to the text that is not
+    chosen, to chosen tokens that come earlier in the order, and to masks in place of the others.
+    So all predictions are made with the whole document's positions in view. Fine-tuning, and
+    filling in masks, see what the first prediction sees.
+
+    Each slot's interval of keys says so: an encoder whose positions are learned, rotary or none
+    takes them as they are. Relative ones are taken from slots, and would be wrong.
+
+    Args, labels and errors are those of `masked_lm`.
+
+    Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends i32[I]; labels,
+    labels_slots, labels_weights i32[K].
+
+    >>> masked_permuted_lm(ids).lengths(510)
+    {'inputs': 664, 'labels': 76, 'orders': 664}
+    """
+    selection, form = selection_of(ids, rate), _framed_form(ids, framed=True)
+
+    def lengths(n: int) -> dict[str, int]:
+        chosen = int(quota(n, selection, np))
+        slots = len(form.before) + n + len(form.after) + 2 * chosen
+        return {"inputs": slots, "labels": chosen, "orders": slots}
+
+    replacement = _replacement(ids, mask_share, random_share)
+    frame = frame_of(form.before, form.after)
+    return Objective(
+        lengths=lengths,
+        corrupt=Partial(_permute_masked, selection, replacement, frame),
+        loss=token_loss,
+        prompt_forms=(form,),
+    )
 
 
 @checked
@@ -186,17 +234,67 @@ def _mask_in_place(
 ):
     if copies is not None:
         key = _static_key(key, row, copies)
+    text = _masked(selection, replace, frame, key, row, lengths["inputs"], max_documents)
+    return input_sequence((text.masked, text.segments)) | labels_in_place(
+        text.tokens, text.chosen, shift, lengths["labels"]
+    )
+
+
+class _Masked(NamedTuple):
+    """The framed text of a row, before and after masking: i32[N] each."""
+
+    tokens: jnp.ndarray
+    segments: jnp.ndarray
+    chosen: jnp.ndarray  # bool[N]
+    masked: jnp.ndarray
+
+
+def _masked(selection, replace, frame, key, row, size: int, max_documents) -> _Masked:
     choice_key, replacement_key = jax.random.split(key)
     present = documents(row.segments, max_documents).length > 0
-    tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
+    tokens, segments = framed((row.tokens, row.segments), present, frame, size)
     hidden = row.hidden
     if hidden is not None:
         marks, no_marks = hidden.astype(jnp.int32), jax.tree.map(jnp.zeros_like, frame)
-        hidden = framed((marks, row.segments), present, no_marks, lengths["inputs"])[0] > 0
+        hidden = framed((marks, row.segments), present, no_marks, size)[0] > 0
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection, hidden)
-    corrupted = replace(replacement_key, tokens, chosen, unit)
-    return input_sequence((corrupted, segments)) | labels_in_place(
-        tokens, chosen, shift, lengths["labels"]
+    return _Masked(tokens, segments, chosen, replace(replacement_key, tokens, chosen, unit))
+
+
+def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_documents):
+    text_key, order_key = jax.random.split(key)
+    size = lengths["inputs"]
+    text = _masked(selection, replace, frame, text_key, row, size, max_documents)
+    of_chosen, of_rest = (
+        documents(jnp.where(marks, text.segments, 0), max_documents)
+        for marks in (text.chosen, ~text.chosen)
+    )
+    bits = jax.random.bits(order_key, (size,), jnp.uint32)
+    group = jnp.where(text.chosen, text.segments - 1, max_documents)
+    slot = jnp.arange(size, dtype=jnp.int32)
+    in_order = random_order(bits, group, max_documents + 1)
+    (rest,) = kept([slot], (text.segments > 0) & ~text.chosen, size)
+    chosen = piece(*of_chosen)
+    blocks = joined(chosen, piece(size + of_rest.start, of_rest.length), chosen, chosen)
+    origin, segments = splice(jnp.concatenate([in_order, rest]), blocks, size)
+
+    def of_slot(values_D):
+        return of_document(values_D, segments)
+
+    first = of_slot(documents(segments, max_documents).start)
+    number = of_slot(of_chosen.length)  # of chosen tokens
+    length = number + of_slot(of_rest.length)
+    at, predicts = slot - first, slot - first >= length + number
+    # A chosen token attends to itself, and the mask that predicts it to a mask in its place.
+    start = jnp.where(predicts, at - length - number, jnp.maximum(at - length + 1, 0))
+    is_mask = (at < number) | predicts
+    position = origin - of_slot(documents(text.segments, max_documents).start)
+    live, columns = segments > 0, (position, first + start, first + start + length)
+    given = jnp.where(is_mask, text.masked[origin], text.tokens[origin])
+    return (
+        input_sequence((jnp.where(live, given, 0), segments))
+        | {name: jnp.where(live, x, 0) for name, x in zip(COLUMNS["orders"], columns)}
+        | labels_in_place(text.tokens[origin], predicts & live, 0, lengths["labels"])
     )
 
 

@@ -110,10 +110,11 @@ def longest(lengths) -> dict[str, int]:
     for each in lengths:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
-    for columns, stream in (
-        *(("types", "inputs"), ("noised", "inputs")),
-        *(("positions", "targets"), ("stand_ins", "targets")),
-    ):
+    of_stream = {
+        **dict.fromkeys(("types", "orders", "noised"), "inputs"),
+        **dict.fromkeys(("positions", "stand_ins", "contexts"), "targets"),
+    }
+    for columns, stream in of_stream.items():
         if columns in result:  # one for each slot of the stream, of any member
             result[columns] = result[stream]
     if "both" in result:  # members without it need the sum

@@ -23,7 +23,6 @@ from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.features import COLUMNS
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
-from ..objectives.losses import predictions
 from ..objectives.mixtures import longest
 from ..objectives.worked_examples import check_hides, hidden_features
 from .tracing import Tracing, trace
@@ -203,12 +202,13 @@ def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.nda
 
     Of a term that predicts several from each slot they are the first few, by number.
     """
-    targets = predictions(batch)[0]
+    targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
     labels = jax.device_get(_labels(objective.loss, tuple(objective.heads), batch))
     found: dict[str, tuple] = {}
     for name, one in labels.items():
-        if objective.heads[one.head] is None and not np.array_equal(one.values, targets):
-            each = max(one.values.shape[1] // targets.shape[1], 1)
+        known = any(np.array_equal(one.values, tokens) for tokens in targets)
+        if objective.heads[one.head] is None and not known:
+            each = max(one.values.shape[1] // targets[-1].shape[1], 1)
             columns = (np.array_split(x, each, axis=1) for x in (one.values, one.weights))
             names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]
             found |= dict(zip(names, zip(*columns)))

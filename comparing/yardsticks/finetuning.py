@@ -1,7 +1,7 @@
 """Fine-tuning: how well a model learns a task with classes, and what its pre-training is worth."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -57,7 +57,7 @@ def finetune(
             f"of {task!r}."
         )
     recipe = Recipe(classes.size, steps, peaks, batch_size, tokens)
-    words = examples.words or {"train": None, "validation": None}
+    words: Mapping = examples.words or {"train": None, "validation": None}
     starts = {"": subject.trained, "/from_scratch": from_scratch(subject.trained, subject.seed)}
 
     def measured(name: str, draws: Sequence[np.ndarray]) -> tuple[list[Figure], ...]:

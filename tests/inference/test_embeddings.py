@@ -62,6 +62,15 @@ def test_an_embedding_of_electra_is_of_its_discriminator():
     np.testing.assert_allclose(embed(one, TEXTS[:1])[0], expected, atol=1e-5)
 
 
+def test_an_embedding_of_a_masked_autoencoder_is_the_state_that_its_decoder_was_given():
+    one, plain = trained("masked_autoencoder", "retromae"), trained("encoder", "masked_lm")
+    encoder = plain._replace(params=one.params["encoder"])
+    expected = embed(encoder, TEXTS, pooling="first")
+    np.testing.assert_allclose(embed(one, TEXTS), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="expected 'first'"):
+        embed(one, TEXTS, pooling="mean")
+
+
 def test_views_are_as_their_loss_saw_them():
     one = trained("encoder", "contrastive")
     expected = pooled(objectives.contrastive, Hashable(one), tuple(CODEC.encode(TEXTS[1])))
@@ -95,6 +104,7 @@ def test_of_other_models_it_is_the_mean_of_the_tokens(name):
         (objectives.sentence_order_prediction, "first"),
         (functools.partial(objectives.sequence_classification, num_classes=2), "first"),
         (objectives.sequence_regression, "first"),
+        (objectives.retromae, "first"),
         (objectives.masked_lm, None),
         (
             functools.partial(

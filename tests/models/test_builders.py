@@ -41,6 +41,7 @@ BUILDERS = {
         64, ("vocabulary", *ENCODER_HEADS), num_classes=3, **SMALL, **settings
     ),
     "electra": lambda **settings: models.electra(64, **SMALL, **settings),
+    "masked_autoencoder": lambda **settings: models.masked_autoencoder(64, **SMALL, **settings),
     "two_towers": lambda **settings: models.two_towers(64, **SMALL, **settings),
 }
 
@@ -194,7 +195,8 @@ def test_a_prediction_of_the_next_state_is_an_mlp_of_three_layers():
 
 
 @pytest.mark.parametrize(
-    "builder", ["encoder_decoder", "decoder", "encoder", "electra", "two_towers"]
+    "builder",
+    ["encoder_decoder", "decoder", "encoder", "electra", "masked_autoencoder", "two_towers"],
 )
 def test_flops_agree_with_the_compiler(builder):
     shape = dict(
@@ -214,6 +216,9 @@ def test_flops_agree_with_the_compiler(builder):
         states = outputs.hidden["top"]
         if builder == "electra":  # its generator's predictions are part of the forward pass
             return outputs.head("replaced", states), outputs.hidden["replaced"]
+        if builder == "masked_autoencoder":
+            restored = outputs.head("vocabulary", outputs.hidden["restored"])
+            return restored, outputs.head("vocabulary", states[:, :predict])
         if builder == "two_towers":
             return states
         return outputs.head("vocabulary", states[:, :predict])

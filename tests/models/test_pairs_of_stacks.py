@@ -1,4 +1,4 @@
-"""ELECTRA's generator and discriminator, and two towers: what reaches what."""
+"""Models of two stacks: what reaches what."""
 
 import functools
 
@@ -9,6 +9,8 @@ import pytest
 from scipy import stats
 
 from pretrax import models
+from pretrax.models.builders import encoder_config, single_transformer
+from pretrax.models.pairs_of_stacks import RestoringDecoder
 from tests.models.test_transformer import (
     PACKED,
     SEGMENTS,
@@ -18,6 +20,7 @@ from tests.models.test_transformer import (
     init,
     mask,
 )
+from tests.objectives.registry import quick_jit
 
 V = 20
 TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 0], [9, 8, 7, 6, 5, 4, 3, 0]])
@@ -151,6 +154,37 @@ def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
         assert not gradients["token_embedding"][2].any()
 
 
+def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference_by_the_other():
+    _, batch, shared = electra()
+    sizes = dict(num_layers=1, generator_share=0.5)
+    plain, model = (models.electra(V, **SHAPE, **sizes, disentangled=x) for x in (False, True))
+    create = quick_jit(lambda key: model.init(key, batch)["embedding_difference"].value)
+    params = shared | {"embedding_difference": create(jax.random.key(0))}
+    assert not params["embedding_difference"].any()
+
+    def outputs(model, params):
+        given = model.apply(params, batch)
+        of_generator = given.head("generator", given.hidden["generator"])
+        return of_generator, given.head("replaced", given.hidden["top"]), given.hidden["replaced"]
+
+    both = quick_jit(lambda params, shared: (outputs(model, params), outputs(plain, shared)))
+    for mine, others in zip(*both(params, shared)):
+        assert_close(mine, others, atol=1e-6)
+
+    def losses(params):
+        return jnp.stack([jnp.sin(x).sum() for x in outputs(model, params)[:2]])
+
+    gradients = quick_jit(jax.jacrev(losses))(params)
+    for name, moves in (("token_embedding", [1, 0]), ("embedding_difference", [0, 1])):
+        np.testing.assert_array_equal(np.any(gradients[name], (1, 2)), moves)
+    # What is kept of it has the sum.
+    params["embedding_difference"] = jax.random.normal(jax.random.key(1), (V, SHAPE["emb_dim"]))
+    part = single_transformer(model, params)
+    assert part.left == ("generator", "generator_in", "generator_out")
+    summed = shared["token_embedding"] + params["embedding_difference"]
+    np.testing.assert_array_equal(part.params["token_embedding"], summed)
+
+
 def test_one_table_embeds_for_both_and_is_the_generators_output():
     _, _, params = electra()
     assert [x.shape for x in jax.tree.leaves(params) if V in x.shape] == [(V, SHAPE["emb_dim"])]
@@ -186,6 +220,79 @@ def test_dropout_after_the_embeddings():
     # Both the dropout of the embedding and the last one leave half.
     share = np.mean([np.mean(hidden(jax.random.key(i)) != 0) for i in range(4)])
     assert 0.15 < share < 0.35
+
+
+# --- masked autoencoder -------------------------------------------------------------------------
+
+# A document of four tokens and one of one, in the order of test_masked_autoencoding.py.
+RESTORED = {
+    "decoder_positions": np.array([[0, 3, 0, 1, 4, 2, 0, 0, 1, 0]]),
+    "decoder_segment_ids": np.array([[1, 1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+    "decoder_key_intervals": np.array(
+        [[[1, 2, 0, 1, 0, 2, 7, 6, 7, 9], [3, 4, 2, 3, 2, 4, 8, 7, 8, 10]]]
+    ),
+}
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positions):
+    size = {"learned": 8, "rotary": 0}[positions]
+    config = encoder_config(V, **SHAPE, num_layers=1, positions=positions, max_positions=size)
+    decoder, draw = RestoringDecoder(config), jax.random.normal
+    tokens, states = draw(jax.random.key(0), (1, 10, 16)), draw(jax.random.key(1), (1, 10, 16))
+    params = decoder.init(jax.random.key(2), tokens, states, RESTORED)
+
+    def restored(tokens, states):
+        return decoder.apply(params, tokens, states, RESTORED)[0].sum(-1)
+
+    seen = jax.jit(jax.jacrev(restored, (0, 1)))(tokens, states)
+    by_token, by_state = (np.abs(np.asarray(x[:, 0])).max(-1) > 1e-6 for x in seen)
+    is_token = RESTORED["decoder_positions"][0] > 0
+    interval = mask(RESTORED["decoder_key_intervals"][0], 10)
+    np.testing.assert_array_equal(by_token, interval & is_token)
+    np.testing.assert_array_equal(by_state, (interval & ~is_token) | np.eye(10, dtype=bool))
+    moved = RESTORED | {"decoder_positions": RESTORED["decoder_positions"] + 2 * is_token}
+    change = decoder.apply(params, tokens, states, moved)
+    change -= decoder.apply(params, tokens, states, RESTORED)
+    # To rotate a single key, as the second document has it, changes no attention.
+    assert np.abs(change)[0, is_token & (RESTORED["decoder_segment_ids"][0] == 1)].min() > 0
+
+
+def test_the_encoder_reaches_the_decoder_by_the_first_state_of_a_document_alone():
+    model, encoder = models.masked_autoencoder(64, **SHAPE, num_layers=1), encoder_batch()
+    batch = encoder | RESTORED
+    batch["decoder_input_tokens"] = np.arange(40, 50)[None]
+    first = np.repeat([0, 3], [6, 4])  # of documents of 3 and 4 slots in the encoder
+    batch["cross_key_intervals"] = np.stack([first, first + 1])[None]
+    params = init(model, batch)
+
+    def silence(path, x):  # so that states are normed embeddings, and tell what they are of
+        return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
+
+    params = params | {"encoder": jax.tree.map_with_path(silence, params["encoder"])}
+
+    @jax.jit
+    def restored(tokens):
+        return model.apply(params, batch | {"encoder_input_tokens": tokens}).hidden["restored"][0]
+
+    before, document = restored(encoder["encoder_input_tokens"]), np.array([1] * 6 + [2] * 3)
+    for slot in range(7):
+        other = encoder["encoder_input_tokens"].copy()
+        other[0, slot] = 7
+        changed = np.abs(restored(other) - before).max(-1)[:9] > 1e-6
+        np.testing.assert_array_equal(changed, document == {0: 1, 3: 2}.get(slot))
+    alone = model.apply(params, encoder).hidden
+    assert set(alone) == {"top"}
+    assert_close(alone["top"], model.apply(params, batch).hidden["top"], atol=1e-6)
+
+
+def test_what_a_masked_autoencoder_cannot_be():
+    for change, message in (
+        (dict(positions="relative"), "positions='relative', expected 'learned' or 'rotary'"),
+        (dict(embedding_dim=8, vocabulary_layer=True), "embedding_dim=8, expected None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            models.masked_autoencoder(V, **SHAPE, num_layers=1, **change)
 
 
 # --- two towers ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class Corrupted(NamedTuple):
     inputs: list[int]
     targets: list[int]
     labels: dict[int, int]  # place in these inputs -> the token predicted there
-    columns: dict[str, list[int]]  # inputs_types, noised, …, targets_positions, …
+    columns: dict[str, list[int]]  # inputs_types, noised, …, targets_positions, contexts_starts, …
     pools: list[tuple[int, int, int]]  # place in these inputs, label, weight
 
 
@@ -67,6 +67,13 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
         for column in ("targets_positions", "targets_block_positions", "targets_stand_ins"):
             if column in f:
                 documents[d].columns[column] = f[column][written == d].tolist()
+        for stream, segments in (("contexts", written), ("inputs", given)):
+            if f"{stream}_starts" in f:  # slots of the row
+                first = int(((segments < d) & (segments > 0)).sum())
+                for name, before in (("positions", 0), ("starts", first), ("ends", first)):
+                    column = f"{stream}_{name}"
+                    own = f[column][segments == d] - before
+                    documents[d].columns[column] = own.tolist()
     return documents
 
 

@@ -41,6 +41,7 @@ from pretrax.objectives import (
     masked_input_next_token,
     masked_lm,
     masked_next_token,
+    masked_permuted_lm,
     mass,
     mixture,
     multi_token_prediction,
@@ -49,6 +50,7 @@ from pretrax.objectives import (
     packed_lengths,
     prefix_lm,
     replaced_token_detection,
+    retromae,
     sentence_order_prediction,
     sentence_permutation,
     sequence_classification,
@@ -73,6 +75,8 @@ from tests.objectives.undo_masking import (
     undo_hybrid,
     undo_masks,
     undo_masks_before,
+    undo_permuted_masks,
+    undo_restored,
     undo_stand_ins,
 )
 from tests.objectives.undo_noising import (
@@ -180,6 +184,8 @@ VIEWS = {
 }
 
 SENTENCES = {"lengths are reached": "few of the selected sentences are single tokens"}
+STATES = {"every target counts": "the [CLS] state stands among the targets, to be read"}
+
 NOTHING_DRAWN = {"noise is drawn": "nothing is drawn"}
 
 CASES = {
@@ -297,6 +303,7 @@ CASES = {
         replace_together=True,
     ),
     "masked_next": _case(masked_next_token, undo_masks_before(IDS), exact=True),
+    "masked_permuted": _case(masked_permuted_lm, undo_permuted_masks(IDS), exact=True, rate=0.3),
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
     "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
@@ -308,6 +315,19 @@ CASES = {
         lowest_rate=0.3,
         highest_rate=0.8,
         exempt={"lengths are reached": "no block is masked whole, but for short ones"},
+    ),
+    "retromae": _case(
+        retromae,
+        undo_restored(IDS, states=2, visible=lambda n: (n - 1) // 2),
+        exact=True,
+        exempt=STATES,
+    ),
+    "retromae_sparse": _case(
+        retromae,
+        undo_restored(IDS, states=3, visible=lambda n: 3 * (n - 1) // 10),
+        exact=True,
+        exempt=STATES,
+        decoder_rate=0.7,
     ),
     "next_other": _case(next_sentence_prediction, exempt=PAIRED),
     "next_same": _case(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
+from pretrax import models
 from pretrax.objectives import (
     Objective,
     Row,
@@ -23,11 +24,13 @@ from pretrax.objectives import (
     masked_diffusion,
     masked_lm,
     masked_next_token,
+    masked_permuted_lm,
     mixture,
     replaced_token_detection,
     shifted_diffusion,
 )
 from pretrax.objectives.arithmetic import product24
+from tests.models.test_transformer import init
 from tests.objectives.inverse import corrupted_documents, undo_copy
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
 from tests.objectives.test_span_lengths import SIGNIFICANCE
@@ -466,3 +469,59 @@ def test_a_vocabulary_without_mask_is_refused(build):
 def test_shares_need_not_be_exact_in_binary():
     masked_lm(IDS, mask_share=0.7, random_share=0.3)
     assert masked_lm(IDS, rate=Fraction(1, 3)).lengths(9)["labels"] == 3
+
+
+# --- masked and permuted language modelling ------------------------------------------------------
+
+# Of MPNet's published code (`make_query_and_content_mask`): the keys that are hidden, where three
+# of seven tokens are predicted. Keys, and queries of the second: what is not predicted, what is,
+# and masks in place of that.
+HIDDEN_FROM_QUERIES = ("0000111000", "0000011100", "0000001110")
+HIDDEN_FROM_CONTENT = (
+    *["0000111000"] * 4,
+    *("0000011100", "0000001110", "0000000111"),
+    *["0000111000"] * 3,
+)
+
+
+def permuted():
+    """(batch, i32[10] slots in the order of the published code, queries' slots) of five tokens."""
+    objective = masked_permuted_lm(IDS, rate=0.6)
+    got = features_of(corrupt(objective, [text(5)]), 0) | {"member": np.int32(0)}
+    lengths = layouts.encoder.lengths(objective.lengths(5))
+    assert lengths == {"encoder": 13, "predict": 3}
+    batch = jax.device_get(arrange(layouts.encoder, got, lengths, 1))
+    return batch, np.r_[3:7, 7:10, 0:3], np.r_[10:13]
+
+
+def test_masked_permuted_lm_attends_as_the_published_code():
+    batch, content, queries = permuted()
+    start, end = batch["encoder_key_intervals"][..., None]
+    hidden = (np.arange(13) < start) | (np.arange(13) >= end)
+    for slots, expected in ((queries, HIDDEN_FROM_QUERIES), (content, HIDDEN_FROM_CONTENT)):
+        found = ["".join(map(str, row)) for row in hidden[slots][:, content].astype(int)]
+        assert found == list(expected)
+    assert hidden[:, queries].all()
+    np.testing.assert_array_equal(batch["encoder_target_slots"], queries)
+    np.testing.assert_array_equal(
+        batch["encoder_target_tokens"], batch["encoder_input_tokens"][content[4:7]]
+    )
+
+
+def test_no_prediction_depends_on_tokens_that_come_later_in_the_order():
+    batch, content, queries = permuted()
+    sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16, num_layers=2)
+    model = models.encoder(IDS.size, **sizes)
+    rows = {name: jnp.asarray(x)[None] for name, x in batch.items() if name.startswith("encoder")}
+    params = init(model, rows)
+
+    @jax.jit
+    def states(tokens):
+        hidden = model.apply(params, rows | {"encoder_input_tokens": tokens[None]}).hidden
+        return hidden["top"][0, queries]
+
+    tokens = batch["encoder_input_tokens"]
+    for number, slot in enumerate(content[4:7]):
+        other = np.where(np.arange(13) == slot, FIRST, tokens)
+        changed = np.abs(states(other) - states(tokens)).max(-1) > 0
+        assert changed.tolist() == [number < later for later in range(3)]

@@ -4,6 +4,8 @@ The labels say which token stood where; everything else was given as it is. MASS
 out, and says where it began.
 """
 
+from collections.abc import Callable
+
 from pretrax.objectives import TokenIds
 
 
@@ -50,6 +52,33 @@ def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     return undo
 
 
+def undo_permuted_masks(ids: TokenIds):
+    """Undoes MPNet: each slot attends to every position of its document once."""
+
+    def undo(document):
+        k, given = len(document.labels), document.inputs
+        n = len(given) - 2 * k  # with [CLS] and [SEP]
+        positions, starts, ends = (
+            document.columns[f"inputs_{name}"] for name in ("positions", "starts", "ends")
+        )
+        assert sorted(document.labels) == list(range(n + k, n + 2 * k)), "predicted elsewhere"
+        for start, end in zip(starts, ends):
+            assert sorted(positions[start:end]) == list(range(n)), "a position is out of view"
+        masks, shown, order = range(k), range(k, n), positions[n : n + k]
+        assert order == positions[:k] == positions[n + k :], "masks stand in another order"
+        for t in range(k):
+            visible = {*range(t, k), *shown, *range(n, n + t)}  # later masks, earlier tokens
+            assert set(range(starts[n + k + t], ends[n + k + t])) == visible
+            assert set(range(starts[n + t], ends[n + t])) == visible - {t} | {n + t}
+            assert given[n + t] == document.labels[n + k + t] and given[t] == given[n + k + t]
+        assert all((starts[slot], ends[slot]) == (0, n) for slot in (*masks, *shown))
+        first, *text, last = [given[positions.index(at, k)] for at in range(n)]
+        assert (first, last) == (ids.cls, ids.sep)
+        return text
+
+    return undo
+
+
 def undo_fragment(ids: TokenIds):
     """Undoes MASS: the targets stand in the place that their positions say."""
 
@@ -85,6 +114,34 @@ def undo_stand_ins(ids: TokenIds):
         assert set(stand_ins) <= {0, ids.mask}
         assert stand_ins.count(ids.mask) == max(1, round(0.15 * len(stand_ins)))
         return document.targets
+
+    return undo
+
+
+def undo_restored(ids: TokenIds, states: int, visible: Callable[[int], int]):
+    """Undoes RetroMAE, both ways: the masks, and the order of the targets.
+
+    `states`: how often the embedding stands among the targets. `visible`: tokens beside it that
+    each of n is restored from.
+    """
+    undo_encoder = undo_masks(ids)
+
+    def undo(document):
+        columns = document.columns
+        positions = columns["contexts_positions"]
+        assert positions.count(0) == states, "the embedding stands too often, or too seldom"
+        placed = {at: token for at, token in zip(positions, document.targets) if at}
+        assert all(t == ids.cls for t, at in zip(document.targets, positions) if not at)
+        text = [placed[at] for at in sorted(placed)]
+        assert sorted(placed) == list(range(1, len(text) + 1)), "a position is twice or not there"
+        intervals = zip(columns["contexts_starts"], columns["contexts_ends"])
+        for slot, (start, end) in enumerate(intervals):
+            assert 0 <= start < end <= len(positions), "an interval leaves the document"
+            assert end - start == 1 + visible(len(text)), "another number of tokens is visible"
+            assert positions[start:end].count(0) == 1, "an interval without the embedding"
+            assert not start <= slot < end, "a token is restored from itself"
+        assert undo_encoder(document) == text, "encoder and decoder have different texts"
+        return text
 
     return undo
 

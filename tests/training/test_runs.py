@@ -41,6 +41,7 @@ def test_parameters_of_each_step(tmp_path):
         ("encoder", ("sequence_classification",), dict(num_classes=3)),
         ("encoder", ("masked_lm",), dict(logits_via_embedding=True)),
         ("electra", ("replaced_token_detection",), {}),
+        ("masked_autoencoder", ("retromae",), {}),
         ("two_towers", ("contrastive_pairs",), {}),
         ("decoder", ("masked_next_token", "causal_lm"), {}),
     ],
@@ -52,6 +53,7 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
         "contrastive_pairs": {"embedding", "logit_scale"},
         "sequence_classification": {"classes"},
         "replaced_token_detection": {"generator", "replaced"},
+        "retromae": {"vocabulary", "restored"},
     }
     assert set(heads) == expected.get(names[0], {"vocabulary"})
 

@@ -1,0 +1,158 @@
+"""Masked autoencoding of a text: one embedding restores what a masked copy of the text leaves out.
+
+Source: Xiao et al. 2022, "RetroMAE" (arXiv:2205.12035), and its published code.
+"""
+
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from jax.tree_util import Partial
+
+from ..constraints import OpenShare, checked
+from .arithmetic import below, ratio, traced
+from .contract import VOCABULARY, ModelOutputs, Objective, Rows, Term
+from .losses import token_loss
+from .masked_language_modeling import masked_lm
+from .prompt_forms import PromptForm
+from .random_order import random_order
+from .splicing import (
+    Pieces,
+    documents,
+    interleaved,
+    of_document,
+    pieces,
+    splice,
+    with_specials,
+)
+from .token_ids import TokenIds
+
+
+@checked
+def retromae(
+    ids: TokenIds,
+    rate: OpenShare = 0.3,
+    decoder_rate: Annotated[float, Interval(ge=0.5, lt=1)] = 0.5,
+) -> Objective:
+    """RetroMAE: the [CLS] state of a masked text, and little else, restores the whole text.
+
+        text       a b c d e
+        inputs     [CLS] a _ c d e [SEP]      labels  b
+        targets    * d a * c e b              * is the [CLS] state of the encoder
+        d from         * c e                  each from * and 2 of the other 4 tokens,
+        a from         * c e                  drawn for it
+        c from     * d a
+        …
+
+    The encoder masks as `masked_lm`. The decoder, of one layer, predicts each token from its
+    position, the [CLS] state and the tokens that are visible to it: of the n - 1 others a share of
+    1 - decoder_rate, drawn for each token, all sets equally likely. So that they are an interval
+    of keys, targets stand in random order, and the [CLS] state among them at such distances that
+    every interval holds it once.
+
+    As published, but that the sets of different tokens are not independent, that tokens are hidden
+    one by one and not by words, and that [SEP] is not visible.
+
+    Args:
+      ids: needs `mask`, `cls` and `sep`.
+      rate: share of tokens that the encoder masks: 0.15 to 0.3 in the paper.
+      decoder_rate: share of tokens that are hidden from the decoder: 0.5 to 0.7 in the paper.
+
+    Features: those of `masked_lm`; targets, targets_segments, targets_weights i32[T], of weight 0
+    where the [CLS] state stands; contexts_positions, contexts_starts, contexts_ends i32[T].
+
+    Terms: "tokens" of the encoder, "restored" of the decoder.
+
+    >>> retromae(ids).lengths(510)
+    {'inputs': 512, 'labels': 153, 'targets': 512, 'contexts': 512}
+    """
+    visible = 1 - ratio(decoder_rate, "decoder_rate")
+    states = int(1 / visible)  # in the targets of a document: no two in an interval
+    cls, sep = ids.special("cls"), ids.special("sep")
+    encoder = masked_lm(ids, rate)
+
+    def lengths(n: int) -> dict[str, int]:
+        return encoder.lengths(n) | dict.fromkeys(("targets", "contexts"), n + states)
+
+    restore = Partial(_restore, np.full(states, cls, np.int32), traced(visible)[0])
+    embed = PromptForm("embed", before=(cls,), after=(sep,), pooling="first")
+    return encoder._replace(
+        lengths=lengths,
+        corrupt=Partial(_mask_and_restore, encoder.corrupt, restore),
+        loss=_restoring_loss,
+        heads={**VOCABULARY, "restored": None},
+        rows=Rows("documents", closes_documents=True),
+        prompt_forms=(embed, *encoder.prompt_forms),
+    )
+
+
+def _restoring_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    decoder = {name: x for name, x in batch.items() if name.startswith("decoder_")}
+    restored = token_loss(outputs, decoder, hidden="restored")["tokens"]
+    return token_loss(outputs, batch) | {"restored": restored}
+
+
+def _mask_and_restore(mask, restore, key, row, partner, lengths, max_documents):
+    mask_key, restore_key = jax.random.split(key)
+    masked = mask(mask_key, row, partner, lengths, max_documents)
+    return masked | restore(restore_key, row, lengths["targets"], max_documents)
+
+
+def _restore(states, visible, key, row, size: int, max_documents: int):
+    """Returns the targets of the decoder, and the interval of them that each is restored from."""
+    order_key, start_key = jax.random.split(key)
+    document = documents(row.segments, max_documents)
+    visible_D = jnp.maximum(document.length - 1, 0) * visible[0] // visible[1]
+
+    tokens, positions = _shuffled(order_key, row, document)
+    source, (states_at,) = with_specials(tokens, states)
+    arrangement = _with_states(document, visible_D, states_at, states.size)
+    origin, segments = splice(jnp.arange(source.size, dtype=jnp.int32), arrangement, size)
+    positions = jnp.append(positions, jnp.zeros_like(states))[origin]
+
+    first = of_document(documents(segments, max_documents).start, segments)
+    visible_T, slot = of_document(visible_D, segments), jnp.arange(size, dtype=jnp.int32)
+    last = (states.size - 1) * (visible_T + 1)  # the last [CLS] state of a document
+    bits = jax.random.bits(start_key, (size,), jnp.uint32)
+    start = first + _interval_start(bits, slot - first, visible_T, last)
+    live = segments > 0
+    columns = {
+        "targets": source[origin],
+        "targets_segments": segments,
+        "targets_weights": positions > 0,
+        "contexts_positions": positions,
+        "contexts_starts": start,
+        "contexts_ends": start + visible_T + 1,
+    }
+    return {name: jnp.where(live, x, 0).astype(jnp.int32) for name, x in columns.items()}
+
+
+def _shuffled(key, row, document):
+    """Returns the tokens of each document in random order, and their positions: [CLS] is at 0."""
+    count, bits = document.length.size, jax.random.bits(key, row.tokens.shape, jnp.uint32)
+    order = random_order(bits, jnp.where(row.segments > 0, row.segments - 1, count), count + 1)
+    position = jnp.arange(row.tokens.size, dtype=jnp.int32) + 1
+    position -= of_document(document.start, row.segments)
+    return row.tokens[order], position[order]
+
+
+def _with_states(document, visible_D, states_at: int, count: int) -> Pieces:
+    """Returns the pieces of documents, `count` of them after a state: `visible_D` tokens, or what
+    is left."""
+    number_1xc = jnp.arange(count, dtype=jnp.int32)[None]
+    begin = visible_D[:, None] * number_1xc
+    end = jnp.append(begin[:, 1:], document.length[:, None], axis=1)
+    state = pieces(states_at + number_1xc, (document.length > 0)[:, None])
+    return interleaved(state, Pieces(document.start[:, None] + begin, end - begin))
+
+
+def _interval_start(bits, slot, visible, last):
+    """Returns the start of an interval of 1 + visible slots, drawn of those that leave out a slot.
+
+    Intervals start at 0 … last: from each of these, 1 + visible slots hold one state.
+    """
+    before = jnp.clip(slot - visible, 0, last + 1)  # those that end before the slot
+    drawn = below(bits, before + jnp.maximum(last - slot, 0))
+    return jnp.where(drawn < before, drawn, slot + 1 + drawn - before)

@@ -1,0 +1,123 @@
+"""RetroMAE: what each token is restored from, and what that costs."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from pretrax import objectives
+from pretrax.objectives import layouts, masked_lm, retromae
+from tests.objectives.registry import IDS, features_of, packed_lengths
+from tests.objectives.test_masked_lm import arrange, corrupt, text
+from tests.objectives.test_span_lengths import SIGNIFICANCE
+
+N = 6
+
+
+def drawn(rate, copies=4000):
+    """(positions, starts, ends) i32[copies, slots] of a document of N tokens."""
+    got = corrupt(retromae(IDS, decoder_rate=rate), [text(N)], copies=copies)
+    return [got[f"contexts_{name}"] for name in ("positions", "starts", "ends")]
+
+
+@pytest.mark.parametrize("rate, visible", [(0.5, 2), (0.6, 2), (0.7, 1)])
+def test_all_sets_of_visible_tokens_are_equally_likely(rate, visible):
+    positions, starts, ends = drawn(rate)
+    for position in (1, N // 2, N):
+        row, slot = np.nonzero(positions == position)
+        assert len(row) == len(positions)
+        sets = [
+            tuple(sorted(p[s:e][p[s:e] > 0]))
+            for p, s, e in zip(positions[row], starts[row, slot], ends[row, slot])
+        ]
+        others = [p for p in range(1, N + 1) if p != position]
+        possible = list(itertools.combinations(others, visible))
+        counts = [sets.count(one) for one in possible]
+        assert sum(counts) == len(sets)
+        assert chisquare(counts).pvalue > SIGNIFICANCE
+
+
+def test_as_many_tokens_are_visible_as_in_the_published_code_on_average():
+    """Of n tokens it hides round(rate n), and the one that is restored."""
+    n, rate = 100, 0.7
+    draw, hidden = np.random.default_rng(0), round(rate * n)
+    published = np.mean([n - len({0, *draw.permutation(n)[:hidden]}) for _ in range(4000)])
+    got = corrupt(retromae(IDS, decoder_rate=rate), [text(n)])
+    (width,) = set((got["contexts_ends"] - got["contexts_starts"])[0][: n + 3].tolist())
+    assert abs(width - 1 - published) < 1
+
+
+def test_a_batch_gives_the_decoder_the_first_state_of_its_document():
+    documents = [[50, 60, 70], [80]]
+    objective = retromae(IDS)
+    planned = packed_lengths(objective, [3, 1])
+    assert planned == {"inputs": 8, "labels": 2, "targets": 8, "contexts": 8}
+    got = features_of(corrupt(objective, documents), 0)
+    stacks = layouts.encoder.lengths(planned)
+    assert stacks == {"encoder": 8, "predict": 2, "decoder": 8}
+    batch = jax.device_get(arrange(layouts.encoder, got | {"member": np.int32(0)}, stacks))
+    masked = arrange(
+        layouts.encoder,
+        {k: v for k, v in got.items() if not k.startswith(("targets", "contexts"))}
+        | {"member": np.int32(0)},
+        layouts.encoder.lengths(masked_lm(IDS, rate=0.3).lengths(3) | {"inputs": 8, "labels": 2}),
+    )
+    assert all((batch[name] == x).all() for name, x in masked.items())
+    assert batch["decoder_segment_ids"].tolist() == [1] * 5 + [2] * 3
+    assert batch["cross_key_intervals"].tolist() == [[0] * 5 + [5] * 3, [1] * 5 + [6] * 3]
+    # A document of one token, after both states, is restored from one of them alone.
+    assert batch["decoder_target_tokens"].tolist()[5:] == [IDS.cls, IDS.cls, 80]
+    assert batch["decoder_positions"].tolist()[5:] == [0, 0, 1]
+    assert batch["decoder_loss_weights"].tolist()[5:] == [0, 0, 1]
+    start, end = batch["decoder_key_intervals"][:, 7]
+    assert start in (5, 6) and end == start + 1
+    assert (batch["decoder_input_tokens"] == batch["decoder_target_tokens"]).all()
+
+
+class Outputs:
+    """Hidden states that are their own logits."""
+
+    def __init__(self, **hidden):
+        self.hidden = hidden
+
+    def head(self, name, hidden):
+        assert name == "vocabulary"
+        return hidden
+
+
+def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
+    """By a formula of its own; that of the published code was the same to 1e-6."""
+    draw = np.random.default_rng(0)
+    V, top, restored = 7, draw.normal(size=(2, 5, 7)), draw.normal(size=(2, 6, 7))
+    batch = {
+        "encoder_target_tokens": draw.integers(0, V, (2, 3)),
+        "encoder_target_slots": np.array([[1, 3, 0], [2, 0, 0]]),
+        "encoder_loss_weights": np.array([[1, 1, 0], [1, 0, 0]]),
+        "decoder_target_tokens": draw.integers(0, V, (2, 6)),
+        "decoder_loss_weights": np.array([[0, 1, 0, 1, 1, 0], [0, 1, 0, 1, 0, 0]]),
+    }
+    outputs = Outputs(top=jnp.asarray(top), restored=jnp.asarray(restored))
+    terms = jax.jit(lambda batch: retromae(IDS).loss(outputs, batch))(batch)
+
+    def losses(states, tokens):
+        logs = states - np.log(np.exp(states).sum(-1, keepdims=True))
+        return -np.take_along_axis(logs, tokens[..., None], -1)[..., 0]
+
+    slots = batch["encoder_target_slots"][..., None]
+    of_masks = losses(np.take_along_axis(top, slots, 1), batch["encoder_target_tokens"])
+    of_all = losses(restored, batch["decoder_target_tokens"])
+    for name, each, stack in (("tokens", of_masks, "encoder"), ("restored", of_all, "decoder")):
+        weights = batch[f"{stack}_loss_weights"]
+        np.testing.assert_allclose(terms[name].sums, (each * weights).sum(1), rtol=1e-5)
+        np.testing.assert_array_equal(terms[name].weights, weights.sum(1))
+        assert terms[name].scale == 1
+        np.testing.assert_array_equal(terms[name].labels.values, batch[f"{stack}_target_tokens"])
+        np.testing.assert_array_equal(terms[name].labels.weights, weights)
+
+
+def test_most_of_the_text_is_hidden_from_the_decoder():
+    with pytest.raises(ValueError, match="decoder_rate must be .*0.5.*, got 0.3"):
+        objectives.retromae(IDS, decoder_rate=0.3)
