@@ -138,7 +138,7 @@ def masked_permuted_lm(
         slots = len(form.before) + n + len(form.after) + 2 * chosen
         return {"inputs": slots, "labels": chosen, "orders": slots}
 
-    replacement = _replacement(ids, mask_share, random_share)
+    replacement = replacer(ids, mask_share, random_share)
     frame = frame_of(form.before, form.after)
     return Objective(
         lengths=lengths,
