@@ -45,6 +45,7 @@ from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
 from .next_latent import next_latent
 from .packed_rows import each_document
+from .permutation import permutation_lm
 from .prompt_forms import PromptForm
 from .selection import geometric_lengths, inverse_lengths
 from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
@@ -114,6 +115,7 @@ __all__ = [
     "next_sentence_prediction",
     "nt_xent",
     "packed_lengths",
+    "permutation_lm",
     "plan",
     "prefix_lm",
     "prefix_mask",

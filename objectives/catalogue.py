@@ -151,6 +151,13 @@ CATALOGUE = {
         77,
         attends="bidirectional, permuted",
     ),
+    "permutation_lm": Entry(
+        "decoder",
+        "representations, and any order",
+        "XLNet, arXiv:1906.08237",
+        85,
+        attends="both ways, then in a random order",
+    ),
     "replaced_token_detection": Entry(
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
@@ -217,6 +224,8 @@ ALIASES = {
     "mpnet": "masked_permuted_lm",
     "rtd": "replaced_token_detection",
     "electra": "replaced_token_detection",
+    "plm": "permutation_lm",
+    "xlnet": "permutation_lm",
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",

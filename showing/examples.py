@@ -306,7 +306,7 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     for column, title in (("block_positions", "block positions"), ("types", "token types")):
         if f"{name}_{column}" in batch:
             tracks[title] = batch[f"{name}_{column}"][:used]
-    if name == NOISED:
+    if name == NOISED and batch[f"{NOISED}_rates"].any():
         tracks["masked, in %"] = np.round(batch[f"{NOISED}_rates"][:used] / 2**24 * 100)
     if weights.size:
         tracks["loss weights"] = np.zeros(used, int)

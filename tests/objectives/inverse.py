@@ -10,7 +10,13 @@ import numpy as np
 
 from pretrax.objectives import TokenIds
 
-OF_INPUTS = ("inputs_types", "noised", "noised_begins", "noised_ends", "noised_rates")
+OF_INPUTS = (
+    "inputs_types",
+    "noised",
+    "noised_begins",
+    "noised_ends",
+    "noised_rates",
+)
 
 
 class Corrupted(NamedTuple):

@@ -48,6 +48,7 @@ from pretrax.objectives import (
     next_latent,
     next_sentence_prediction,
     packed_lengths,
+    permutation_lm,
     prefix_lm,
     replaced_token_detection,
     retromae,
@@ -75,6 +76,7 @@ from tests.objectives.undo_masking import (
     undo_hybrid,
     undo_masks,
     undo_masks_before,
+    undo_permutation,
     undo_permuted_masks,
     undo_restored,
     undo_stand_ins,
@@ -328,6 +330,10 @@ CASES = {
         exact=True,
         exempt=STATES,
         decoder_rate=0.7,
+    ),
+    "permutation": _case(permutation_lm, undo_permutation(IDS), exact=True),
+    "permutation_of_tokens": _case(
+        permutation_lm, undo_permutation(IDS), exact=True, rate=0.5, span_lengths=None
     ),
     "next_other": _case(next_sentence_prediction, exempt=PAIRED),
     "next_same": _case(

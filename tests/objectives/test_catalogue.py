@@ -70,6 +70,7 @@ TEXTBOOK = {
     "shifted_diffusion": 256,
     "dual_diffusion": (512 + 256) // 2,
     "block_diffusion": 256,
+    "permutation_lm": 85,
     "gpt_bert": round((15 * 77 + 512) / 16),
     "contrastive": 2,
 }

@@ -27,14 +27,20 @@ SEGMENTS = np.repeat([1, 2], [6, 5]).astype(np.int32)
 # A run across the border of two documents is two; of each document the end is hidden.
 HIDDEN = np.array([1, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1], bool)
 ENDS = np.array([0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1], bool)
+ONE_RUN = np.array([0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0], bool)
 MIDDLES = np.array([0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0], bool)
 
 HIDING = {  # one case of each kind
     **dict.fromkeys(["span_anywhere", "iid", "causal_masking", "blanks"], HIDDEN),
-    **dict.fromkeys(["masked_lm", "masked_next", "replaced"], HIDDEN),
-    **dict.fromkeys(["diffusion", "diffusion_shifted", "block_diffusion"], HIDDEN),
+    **dict.fromkeys(["masked_lm", "masked_next", "masked_permuted", "replaced"], HIDDEN),
+    **dict.fromkeys(["diffusion", "diffusion_shifted", "block_diffusion", "permutation"], HIDDEN),
     **dict.fromkeys(["token_deletion", "text_infilling", "bart"], HIDDEN),
-    **{"prefix": ENDS, "middle": MIDDLES},
+    **{
+        "prefix": ENDS,
+        "middle": MIDDLES,
+        "mass": ONE_RUN,
+        "retromae": HIDDEN,
+    },
 }
 INFILLING = ("text_infilling", "bart")  # whose inverses count what is drawn
 
@@ -83,8 +89,8 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
             reading.add(case.builder)
         except ValueError as error:
             assert "hides no tokens of one's choice" in str(error)
-    # These share their noise with token deletion.
-    assert reading == {"token_masking", "contrastive"}
+    # These share their noise with token deletion; the last one's inverse counts what is drawn.
+    assert reading == {"token_masking", "contrastive", "masked_input_next_token"}
 
 
 def test_what_cannot_be_hidden_is_refused():

@@ -79,6 +79,30 @@ def undo_permuted_masks(ids: TokenIds):
     return undo
 
 
+def undo_permutation(ids: TokenIds):
+    """Undoes XLNet's order: each token back at its position, the predicted ones by their labels."""
+
+    def undo(document):
+        columns, n = document.columns, len(document.inputs)
+        predicted = sorted(document.labels)
+        given = n - len(predicted)
+        assert predicted == list(range(given, n))
+        assert sorted(columns["inputs_positions"]) == list(range(n))
+        assert columns["inputs_starts"] == [0] * n
+        assert columns["inputs_ends"] == columns["noised_ends"]
+        assert columns["inputs_positions"][:given] == sorted(columns["inputs_positions"][:given])
+        assert columns["noised"] == document.inputs[:given] + [ids.mask] * len(predicted)
+        assert columns["noised_begins"] == [0] * given + predicted
+        assert columns["noised_ends"] == [given] * given + [slot + 1 for slot in predicted]
+        text = [0] * n
+        for slot, position in enumerate(columns["inputs_positions"]):
+            text[position] = document.labels.get(slot, document.inputs[slot])
+        assert [text[i] for i in columns["inputs_positions"]] == document.inputs
+        return text
+
+    return undo
+
+
 def undo_fragment(ids: TokenIds):
     """Undoes MASS: the targets stand in the place that their positions say."""
 

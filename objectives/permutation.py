@@ -1,0 +1,107 @@
+"""Permutation language modelling: tokens are predicted in a random order of their positions.
+
+Source: Yang et al. 2019, "XLNet" (arXiv:1906.08237), with the partial prediction of its published
+code. Left out: the segments and the memory of Transformer-XL.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from ..constraints import OpenShare, checked
+from .contract import Objective
+from .features import fit, input_sequence, labels_in_place
+from .losses import token_loss
+from .prompt_forms import PromptForm
+from .random_order import random_order
+from .selection import choose, inverse_lengths, quota, selection_of
+from .splicing import documents, of_document, piece, splice
+from .token_ids import TokenIds
+
+
+@checked
+def permutation_lm(
+    ids: TokenIds,
+    rate: OpenShare = 1 / 6,
+    span_lengths: Sequence[float] | None = inverse_lengths(5),
+) -> Objective:
+    """XLNet's permutation language modelling: each token is predicted given those before it in a
+    random order, and its position.
+
+    With text `a b c d e f`, where d and b are predicted in this order, and the mask token _:
+
+        inputs      a c e f d b
+        positions   0 2 4 5 3 1
+        noised              _ _     (a copy of each input; only these predict)
+        labels              d b
+
+    The tokens that are not predicted are given: they attend to each other, both ways. A predicted
+    token attends to them and to the predicted ones up to itself. These are the paper's content
+    stream; the copies are its query stream, which knows a position and not its token: a copy
+    attends to the inputs before it in the order. Two streams are one pass over both. Unlike the
+    paper's queries, a copy attends to itself too, as a mask does.
+
+    Args:
+      ids: needs `mask`; only text tokens are predicted.
+      rate: share of tokens that is predicted: the paper's 1 / K, of K = 6 or 7.
+      span_lengths: the predicted ones are spans of 1, 2, … tokens with these probabilities; the
+        published code draws 1 … 5 in proportion to 1 / n. None: single tokens.
+
+    Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends, noised,
+    noised_begins, noised_ends, noised_rates i32[I]; labels, labels_slots, labels_weights i32[K].
+
+    >>> permutation_lm(ids).lengths(510)
+    {'inputs': 510, 'orders': 510, 'noised': 510, 'labels': 85}
+    """
+    selection = selection_of(ids, rate, span_lengths=span_lengths)
+    return Objective(
+        lengths=lambda n: {
+            **dict.fromkeys(("inputs", "orders", "noised"), n),
+            "labels": int(quota(n, selection, np)),
+        },
+        corrupt=Partial(_permute, selection, np.int32(ids.special("mask"))),
+        loss=_query_loss,
+        prompt_forms=(PromptForm("embed", pooling="mean"),),
+    )
+
+
+def _query_loss(outputs, batch):
+    return token_loss(outputs, batch, hidden="noised")
+
+
+def _permute(selection, mask, key, row, partner, lengths, max_documents):
+    document = documents(row.segments, max_documents)
+    tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
+    choice_key, order_key = jax.random.split(key)
+    hidden = None if row.hidden is None else fit(row.hidden, tokens.size)
+    chosen, _ = choose(choice_key, tokens, segments, max_documents, selection, hidden)
+
+    # Of each document those that are given, as they stand, and then the chosen ones.
+    bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)
+    padding = 2 * max_documents
+    group = jnp.where(segments > 0, 2 * (segments - 1) + chosen, padding)
+    order = random_order(jnp.where(chosen, bits, 0), group, padding + 1)
+    live, chosen, tokens = segments > 0, chosen[order], tokens[order]
+
+    first = of_document(document.start, segments)
+    own = jnp.arange(tokens.size, dtype=jnp.int32) - first
+    given = documents(jnp.where(chosen, 0, segments), max_documents).length
+    begin = jnp.where(chosen, own, 0)
+    end = jnp.where(chosen, own + 1, of_document(given, segments))
+    columns = {
+        "inputs_positions": order - first,
+        "inputs_starts": first,
+        "inputs_ends": first + end,
+        "noised": jnp.where(chosen, mask, tokens),
+        "noised_begins": begin,
+        "noised_ends": end,
+        "noised_rates": jnp.zeros_like(tokens),  # of no meaning here
+    }
+    return (
+        input_sequence((tokens, segments))
+        | {name: jnp.where(live, x, 0) for name, x in columns.items()}
+        | labels_in_place(tokens, chosen, 0, lengths["labels"])
+    )
