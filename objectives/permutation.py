@@ -57,11 +57,12 @@ def permutation_lm(
     {'inputs': 510, 'orders': 510, 'noised': 510, 'labels': 85}
     """
     selection = selection_of(ids, rate, span_lengths=span_lengths)
+
+    def lengths(n: int) -> dict[str, int]:
+        return {"inputs": n, "orders": n, "noised": n, "labels": int(quota(n, selection, np))}
+
     return Objective(
-        lengths=lambda n: {
-            **dict.fromkeys(("inputs", "orders", "noised"), n),
-            "labels": int(quota(n, selection, np)),
-        },
+        lengths=lengths,
         corrupt=Partial(_permute, selection, np.int32(ids.special("mask"))),
         loss=_query_loss,
         prompt_forms=(PromptForm("embed", pooling="mean"),),
