@@ -41,6 +41,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
+    "top": ("Zuhri et al. 2025", "2508.19228"),
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
@@ -200,6 +201,12 @@ SETTINGS = (
         "No harm left to right over a wide range of sizes ({fim}).",
     ),
     Setting("tokens ahead", "tokens_ahead", "Four for code, in large models ({mtp})."),
+    Setting(
+        "beside the next token",
+        "beyond_the_next_token",
+        "The order of upcoming tokens, ahead of next tokens alone and of tokens ahead from 340M to "
+        "7B ({top}).",
+    ),
     Setting("mixtures of denoisers", "ul2", "Ahead of single denoisers ({ul2})."),
     Setting("packing", "packing", "Cut few documents ({ding}); keep them apart ({roberta})."),
     Setting(
