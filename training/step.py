@@ -62,6 +62,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
                 f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
                 "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
             )
+    permuted = any("orders" in group.features for group in recipe.groups)
+    if permuted and config is not None and (config.positions == "relative" or config.window):
+        raise ValueError(
+            "The objective's tokens stand out of order, and this model takes distances from slots "
+            f"(positions={config.positions!r}, window={config.window}): choose one with "
+            "rotary or learned positions and no window."
+        )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "

@@ -545,6 +545,14 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error():
         )
 
 
+@pytest.mark.parametrize("settings", [{"positions": "relative"}, {"window": 4}])
+def test_tokens_out_of_order_need_a_model_that_reads_positions(settings):
+    objective, lengths = objectives.permutation_lm(IDS), {"decoder": 64}
+    tiny.plan(tiny.decoder(), objective, lengths)
+    with pytest.raises(ValueError, match="tokens stand out of order.*rotary or learned"):
+        tiny.plan(tiny.decoder(**settings), objective, lengths)
+
+
 def test_towers_of_another_number_of_texts_are_an_error():
     objective = objectives.contrastive_pairs(IDS, hard_negatives=True)
 
