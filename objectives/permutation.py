@@ -65,7 +65,7 @@ def permutation_lm(
         lengths=lengths,
         corrupt=Partial(_permute, selection, np.int32(ids.special("mask"))),
         loss=_query_loss,
-        prompt_forms=(PromptForm("embed", pooling="mean"),),
+        prompt_forms=(PromptForm("states"),),
     )
 
 

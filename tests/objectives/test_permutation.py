@@ -81,3 +81,9 @@ def test_a_prediction_depends_on_what_comes_before_it_in_the_order_alone():
         other = predicted(tokens.at[:, slot].set(95))
         moved = np.abs(np.asarray(other - before)[0]).max(-1)[slots] > 1e-6
         np.testing.assert_array_equal(moved, slots > slot)
+
+
+def test_a_trained_model_is_asked_for_states_alone():
+    """A decoder has no mode `embed`, and learned neither to write blocks nor to continue."""
+    (form,) = permutation_lm(IDS).prompt_forms
+    assert form.mode == "states" and not form.causal
