@@ -291,12 +291,12 @@ class RestoringLayer(Block):
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
-        (intervals, rotation), c = context.pattern, self.config
+        pattern, c = context.pattern, self.config
         attend = Attention(c, name="attention")
         x_BxTxE = self._added(
             "attention_norm",
             x_BxTxE,
-            lambda y: attend(y, context.encoded, intervals, rotation=rotation),
+            lambda y: attend(y, context.encoded, pattern.intervals, rotation=pattern.rotation),
         )
         return self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp")), None  # as of a `Block`
 
