@@ -58,13 +58,14 @@ def score(
 
     The first text is the prompt, after the mode token of a `denoiser` (UL2), and the second its
     answer, end-of-sequence included except for models that continue texts. A decoder without a
-    first text scores each token given those before it. An encoder scores each token given all
-    others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659),
-    which is not a probability of the text, so that its bits per byte have no meaning.
+    first text scores each token given those before it. An encoder, and a decoder that learned to
+    predict masks alone, scores each token given all others, masked one at a time: a
+    pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659), which is not a probability of the
+    text, so that its bits per byte have no meaning.
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions,
-    for an encoder-decoder without a first text, for one with an encoder, and for a model of block
-    diffusion.
+    for an encoder-decoder without a first text, for one with a model that predicts masks, for a
+    model of block diffusion, and for a decoder that was trained for its states alone.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
@@ -74,7 +75,14 @@ def score(
             "does not give it: expected a causal language model. `pretrax evaluate --run=RUN "
             "--heldout` gives the bound for held-out text."
         )
-    if trained.model.layout == "encoder":
+    modes = {form.mode for form in trained.prompt_forms}
+    if trained.model.layout == "decoder" and modes == {"states"}:
+        raise ValueError(
+            "Got a decoder that was trained for its states, and never to predict a text from left "
+            "to right: expected a causal language model. `pretrax evaluate --run=RUN --heldout` "
+            "gives the loss of its objective for held-out text."
+        )
+    if trained.model.layout == "encoder" or (modes and modes <= {"mask", "unmask"}):
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]
     found = answer_log_probs(trained, answered, batch_size, on_batch)
@@ -156,7 +164,8 @@ def _log_probs(model, params, batch):
 def _score_in_place(trained, pairs, batch_size, on_batch):
     if any(given for given, _ in pairs):
         raise ValueError(
-            "Got a text and its answer, expected one text: an encoder scores texts by themselves."
+            "Got a text and its answer, expected one text: a model that predicts masks scores "
+            "texts by themselves."
         )
     found = []
     for _, text in pairs:

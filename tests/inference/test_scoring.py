@@ -145,6 +145,31 @@ def test_an_encoder_takes_each_token_from_all_others(builder, names):
     assert told == [1, 1]
 
 
+@pytest.mark.parametrize(
+    "name, before, shift",
+    [
+        ("masked_next_token", [IDS.bos], -1),
+        ("shifted_diffusion", [IDS.bos], -1),
+        ("hybrid_diffusion", [], 0),
+    ],
+)
+def test_a_decoder_of_masks_takes_each_token_from_all_others(name, before, shift):
+    logits, one = run("decoder", name)
+    tokens, expected = CODEC.encode("tea"), []
+    for i, token in enumerate(tokens):
+        masked = [*before, *tokens[:i], IDS.mask, *tokens[i + 1 :]]
+        batch = row("decoder", masked, both_ways(masked))
+        expected.append(log_p(logits(batch), len(before) + i + shift, token))
+    (got,) = score(one, [("", "tea")])
+    assert not got.exact
+    np.testing.assert_allclose(got.log_probs, expected, atol=1e-4)
+
+
+def test_a_decoder_that_was_trained_for_its_states_scores_no_text():
+    with pytest.raises(ValueError, match="never to predict a text from left"):
+        score(trained("decoder", "permutation_lm"), [("", "tea")])
+
+
 def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
     _, one = run("encoder", "masked_lm")
     text = f"a {CODEC.decode([IDS.mask])} b, and more"
@@ -187,7 +212,7 @@ def test_what_cannot_be_scored():
     for one, pair, said in (
         (decoder, ("", ""), "empty text"),
         (both, ("", "tea"), "none that the encoder reads"),
-        (encoder, ("a", "tea"), "an encoder scores texts by themselves"),
+        (encoder, ("a", "tea"), "predicts masks scores texts by themselves"),
         (short, ("", "12345678"), "9 slots for the decoder .*expected at most 8"),
         (short_both, ("12345678", "1"), "9 slots"),
         (short_both, ("1", "12345678"), "10 slots"),
