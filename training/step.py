@@ -69,6 +69,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"(positions={config.positions!r}, window={config.window}): choose one with "
             "rotary or learned positions and no window."
         )
+    noised = any("noised" in group.features for group in recipe.groups)
+    if noised and config is not None and config.num_ahead:
+        raise ValueError(
+            "The objective gives noised copies of a text, and this model predicts tokens ahead, "
+            f"which copies have none of (num_ahead={config.num_ahead}): choose a model without "
+            "such heads, or another objective."
+        )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "

@@ -545,6 +545,13 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error():
         )
 
 
+@pytest.mark.parametrize("build", [objectives.permutation_lm, objectives.block_diffusion])
+def test_noised_copies_need_a_model_without_tokens_ahead(build):
+    model = tiny.decoder(heads=("vocabulary", "ahead_2"), num_layers=2)
+    with pytest.raises(ValueError, match="noised copies of a text.*num_ahead=1"):
+        tiny.plan(model, build(IDS), {"decoder": 64})
+
+
 @pytest.mark.parametrize("settings", [{"positions": "relative"}, {"window": 4}])
 def test_tokens_out_of_order_need_a_model_that_reads_positions(settings):
     objective, lengths = objectives.permutation_lm(IDS), {"decoder": 64}
