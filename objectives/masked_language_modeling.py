@@ -120,8 +120,8 @@ def masked_permuted_lm(
     So all predictions are made with the whole document's positions in view. Fine-tuning, and
     filling in masks, see what the first prediction sees.
 
-    Each slot's interval of keys says so: an encoder whose positions are learned, rotary or none
-    takes them as they are. Relative ones are taken from slots, and would be wrong.
+    Each slot's interval of keys says so: an encoder whose positions are learned or rotary takes
+    them as they are. Others, and windows of attention, are refused.
 
     Args, labels and errors are those of `masked_lm`.
 

@@ -63,18 +63,11 @@ def check_recipe(recipe: Recipe) -> Recipe:
                 "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
             )
     permuted = any("orders" in group.features for group in recipe.groups)
-    if permuted and config is not None and (config.positions == "relative" or config.window):
+    if permuted and config and (config.positions in ("relative", "none") or config.window):
         raise ValueError(
-            "The objective's tokens stand out of order, and this model takes distances from slots "
-            f"(positions={config.positions!r}, window={config.window}): choose one with "
+            "The objective's tokens stand out of order, and this model does not take their "
+            f"positions (positions={config.positions!r}, window={config.window}): choose one with "
             "rotary or learned positions and no window."
-        )
-    noised = any("noised" in group.features for group in recipe.groups)
-    if noised and config is not None and config.num_ahead:
-        raise ValueError(
-            "The objective gives noised copies of a text, and this model predicts tokens ahead, "
-            f"which copies have none of (num_ahead={config.num_ahead}): choose a model without "
-            "such heads, or another objective."
         )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(

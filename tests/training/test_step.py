@@ -552,7 +552,9 @@ def test_noised_copies_need_a_model_without_tokens_ahead(build):
         tiny.plan(model, build(IDS), {"decoder": 64})
 
 
-@pytest.mark.parametrize("settings", [{"positions": "relative"}, {"window": 4}])
+@pytest.mark.parametrize(
+    "settings", [{"positions": "relative"}, {"positions": "none"}, {"window": 4}]
+)
 def test_tokens_out_of_order_need_a_model_that_reads_positions(settings):
     objective, lengths = objectives.permutation_lm(IDS), {"decoder": 64}
     tiny.plan(tiny.decoder(), objective, lengths)
