@@ -33,7 +33,7 @@ ARCHITECTURES = {
     "decoder": "decoder",
     "encoder_decoder": "encoder-decoder",
     "electra": "two encoders",
-    "masked_autoencoder": "encoder, one-layer decoder",
+    "masked_autoencoder": "autoencoder",
     "two_towers": "encoder or two",
 }
 
@@ -52,7 +52,7 @@ _ATTENTION = {
     "decoder": "causal",
     "encoder_decoder": "bidirectional, causal",
     "electra": "bidirectional",
-    "masked_autoencoder": "bidirectional, drawn keys",
+    "masked_autoencoder": "drawn keys",
     "two_towers": "bidirectional",
 }
 
@@ -149,14 +149,14 @@ CATALOGUE = {
         "as masked_lm, seeing earlier ones",
         "MPNet, arXiv:2004.09297",
         77,
-        attends="bidirectional, permuted",
+        attends="permuted",
     ),
     "permutation_lm": Entry(
         "decoder",
         "representations, and any order",
         "XLNet, arXiv:1906.08237",
         85,
-        attends="both ways, then in a random order",
+        attends="permuted",
     ),
     "replaced_token_detection": Entry(
         "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
@@ -229,7 +229,6 @@ ALIASES = {
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",
-    "diffullama": "shifted_diffusion",
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
     "nsp": "next_sentence_prediction",

@@ -10,7 +10,7 @@ from annotated_types import Ge, MinLen
 from ...constraints import Count, Positive, checked
 from ..figures import HIGHER, NEITHER, Figure
 from .parts.class_tasks import bag_figures, class_figures, class_task, classes_by_words
-from .parts.finetuning_recipe import Recipe, finetuned, from_scratch
+from .parts.finetuning_recipe import FinetuningRecipe, finetuned, from_scratch
 from .parts.probing import HELD_EVERY
 from .subject import Subject
 
@@ -56,7 +56,7 @@ def finetune(
             f"Got labels={list(labels)}, expected at most {labels_N.size}, the training examples "
             f"of {task!r}."
         )
-    recipe = Recipe(classes.size, steps, peaks, batch_size, tokens)
+    recipe = FinetuningRecipe(classes.size, steps, peaks, batch_size, tokens)
     words: Mapping = examples.words or {"train": None, "validation": None}
     starts = {"": subject.trained, "/from_scratch": from_scratch(subject.trained, subject.seed)}
 

@@ -10,7 +10,7 @@ from pretrax.comparing.yardsticks.parts import finetuning_recipe
 from pretrax.comparing.yardsticks.parts.class_tasks import ClassTask
 from pretrax.comparing.yardsticks.parts.finetuning_recipe import (
     Finetuned,
-    Recipe,
+    FinetuningRecipe,
     finetuned,
     from_scratch,
 )
@@ -29,7 +29,7 @@ def by_name(figures) -> dict:
 
 
 def learnt(one, peaks=(0.1,), steps=12, draws=(range(40),)):
-    recipe = Recipe(classes=2, steps=steps, peaks=peaks, batch_size=4, tokens=8)
+    recipe = FinetuningRecipe(classes=2, steps=steps, peaks=peaks, batch_size=4, tokens=8)
     return finetuned(one, TEXTS, None, LABELS, [np.array(draw) for draw in draws], recipe)
 
 

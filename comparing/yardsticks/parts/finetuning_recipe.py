@@ -1,6 +1,6 @@
 """A small recipe of fine-tuning, the same for every architecture and objective.
 
-    recipe = Recipe(classes=6, steps=100, peaks=(0.02, 0.05), batch_size=16, tokens=96)
+    recipe = FinetuningRecipe(classes=6, steps=100, peaks=(0.02, 0.05), batch_size=16, tokens=96)
     found = finetuned(trained, texts, None, labels_N, [np.arange(len(texts))], recipe)
     found.predict(["import os"], None)                  # i[1, 1]
     finetuned(from_scratch(trained, seed=0), …)         # what pre-training is to be worth more than
@@ -42,7 +42,7 @@ _ADAFACTOR = optax.chain(
 )
 
 
-class Recipe(NamedTuple):
+class FinetuningRecipe(NamedTuple):
     """How every model is fine-tuned."""
 
     classes: int
@@ -73,7 +73,7 @@ def finetuned(
     words: Words | None,
     labels_N: np.ndarray,
     draws: Sequence[np.ndarray],
-    recipe: Recipe,
+    recipe: FinetuningRecipe,
 ) -> Finetuned:
     """Returns the model fine-tuned on each of these draws of the training examples.
 
@@ -107,7 +107,7 @@ def finetuned(
     return Finetuned(predict, peak, score)
 
 
-def _trained(trained, rows, labels_N, learnt, peak, recipe: Recipe) -> dict:
+def _trained(trained, rows, labels_N, learnt, peak, recipe: FinetuningRecipe) -> dict:
     top = lambda params, batch: trained.model.apply(params, batch).hidden["top"]  # noqa: E731
     width = jax.eval_shape(top, trained.params, rows_batch(trained, rows[:1])).shape[-1]
     bias = jnp.asarray(log_shares(labels_N[learnt], recipe.classes), jnp.float32)
