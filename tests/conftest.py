@@ -10,6 +10,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import sys
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -64,3 +65,11 @@ def programs_of_few_files():
     maps = pathlib.Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def data_sets_of_one_file():
+    """Lets go of where SeqIO looks for data sets, which `data_dir` tells it for a whole process."""
+    yield
+    if seqio := sys.modules.get("seqio"):
+        seqio.set_tfds_data_dir_override(None)
