@@ -18,6 +18,9 @@ from pretrax.tasks.seqio.seqio_tasks import found_tasks
 from pretrax.verbs import evaluate
 from tests.inference.runs import write_run
 
+# By themselves: TFDS keeps where a process has read a data set of the same name before.
+pytestmark = pytest.mark.slow
+
 SETS = [(benchmark, name) for benchmark, sets in glue_tasks.SETS.items() for name in sets]
 
 
