@@ -62,12 +62,19 @@ def check_recipe(recipe: Recipe) -> Recipe:
                 f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
                 "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
             )
-    permuted = any("orders" in group.features for group in recipe.groups)
+    streams = {stream for group in recipe.groups for stream in group.features}
+    permuted, noised = "orders" in streams, "noised" in streams
     if permuted and config and (config.positions in ("relative", "none") or config.window):
         raise ValueError(
             "The objective's tokens stand out of order, and this model does not take their "
             f"positions (positions={config.positions!r}, window={config.window}): choose one with "
             "rotary or learned positions and no window."
+        )
+    if noised and config and config.num_ahead:
+        raise ValueError(
+            "The objective gives noised copies of a text, and this model predicts tokens ahead, "
+            f"which copies have none of (num_ahead={config.num_ahead}): choose a model without "
+            "such heads, or another objective."
         )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
