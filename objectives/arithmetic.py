@@ -118,6 +118,16 @@ def hits(bits, share):
     return (bits >> 8).astype(jnp.int32) < share
 
 
+def rate24(count, total):
+    """Returns the share of a total, which may be 0, as a 24-bit integer.
+
+    >>> int(rate24(jnp.int32(1), jnp.int32(4))) == 2**22
+    True
+    """
+    share = count.astype(jnp.float32) / jnp.maximum(total, 1)
+    return jnp.round(share * 2.0**24).astype(jnp.int32)
+
+
 def product24(a, b):
     """Returns the integer part of a b / 2**24, exactly; a b itself overflows an int32.
 

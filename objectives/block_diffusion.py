@@ -5,7 +5,6 @@ Language Models" (BD3LM, arXiv:2503.09573). Left out: a step that draws the rate
 from each other, so as to lower the variance, and the search for the best rates during training.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -16,10 +15,10 @@ from annotated_types import Interval
 from jax.tree_util import Partial
 
 from ..constraints import Count, checked
-from .arithmetic import hits, product24, share24
+from .arithmetic import hits, product24, rate24, share24
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
-from .losses import predictions, token_loss
+from .masked_diffusion import loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import documents, of_document, piece, splice
 from .token_ids import TokenIds
@@ -91,12 +90,8 @@ def _block_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
             "The model has no hidden states of noised copies, hidden['noised'], expected those of "
             "the batch's `noised_input_tokens`: use models.decoder, or another objective."
         )
-    _, slots, weights = predictions(batch)
-    inverse = 2.0**24 / jnp.maximum(jnp.take_along_axis(batch["noised_rates"], slots, axis=1), 1)
-    weighted = batch | {"decoder_loss_weights": weights * inverse}
-    terms = token_loss(outputs, weighted, hidden="noised")
-    tokens = jnp.sum(batch["noised_segment_ids"] > 0, axis=-1).astype(jnp.float32)
-    return {name: dataclasses.replace(term, weights=tokens) for name, term in terms.items()}
+    copied = batch["noised_segment_ids"] > 0
+    return loss_by_rates(outputs, batch, batch["noised_rates"], copied, "noised")
 
 
 def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):
@@ -118,8 +113,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     if row.hidden is not None:  # the rate is their share of the block
         masked = can & fit(row.hidden, masked.size)
         count = jnp.zeros_like(tokens).at[first].add(masked)[first]
-        share = count.astype(jnp.float32) / jnp.maximum(end - begin, 1)
-        rate = jnp.round(share * 2.0**24).astype(jnp.int32)
+        rate = rate24(count, end - begin)
     noised = {
         "noised": jnp.where(masked, mask, tokens),
         "noised_begins": begin,

@@ -72,7 +72,7 @@ def gap_sentences(
     return from_noise(
         ids,
         Noise(lambda n: n, Partial(_mask_gaps, score, gaps)),
-        Noise(lambda n: n, Partial(_tell_gaps, score, gaps)),
+        Noise(lambda n: n, Partial(_write_gaps, score, gaps)),
         rows="documents",
         prompt_mode="respond",
     )
@@ -103,7 +103,7 @@ def _mask_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
     return _only(tokens, text, ~masked | sentences.starts)
 
 
-def _tell_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
+def _write_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
     return _only(text.tokens, text, _selected(score, gaps, key, text, count)[0])
 
 

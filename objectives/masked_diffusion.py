@@ -14,12 +14,12 @@ from annotated_types import Interval
 from jax.tree_util import Partial
 
 from ..constraints import checked
-from .arithmetic import hits, product24, share24
+from .arithmetic import hits, product24, rate24, share24
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import predictions, token_loss
 from .prompt_forms import PromptForm
-from .splicing import documents, frame_of, framed
+from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
 
 LowestRate = Annotated[float, Interval(ge=2**-24, lt=1)]
@@ -102,15 +102,24 @@ def _shifted_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
 def _over_all_tokens(outputs: ModelOutputs, batch, before: int) -> dict[str, Term]:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     segments = batch[f"{stack}_segment_ids"]
-    _, slots, weights = predictions(batch)
     rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
-    of_label = jnp.take_along_axis(rates, slots, axis=1)
-    inverse = 2.0**24 / jnp.maximum(of_label, 1)  # rows of other objectives have rates of 0
-    terms = token_loss(outputs, batch | {f"{stack}_loss_weights": weights * inverse})
     live = (segments > 0) & (rates > 0)
     if before:
         live &= batch[f"{stack}_positions"] >= before
-    tokens = jnp.sum(live, axis=-1).astype(jnp.float32)
+    return loss_by_rates(outputs, batch, rates, live)
+
+
+def loss_by_rates(outputs, batch, rates_BxT, live_BxT, hidden: str = "top") -> dict[str, Term]:
+    """Returns `token_loss` with labels weighted 1 / rate of their slot, over all live slots.
+
+    `rates_BxT`: 24-bit integers; 0 in rows of other objectives.
+    """
+    stack = "decoder" if "decoder_loss_weights" in batch else "encoder"
+    _, slots, weights = predictions(batch)
+    inverse = 2.0**24 / jnp.maximum(jnp.take_along_axis(rates_BxT, slots, axis=1), 1)
+    weighted = batch | {f"{stack}_loss_weights": weights * inverse}
+    terms = token_loss(outputs, weighted, hidden=hidden)
+    tokens = jnp.sum(live_BxT, axis=-1).astype(jnp.float32)
     return {name: dataclasses.replace(term, weights=tokens) for name, term in terms.items()}
 
 
@@ -129,11 +138,9 @@ def _mask_at_drawn_rates(
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
     masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
     if row.hidden is not None:  # the rate is their share
-        marks, no_marks = row.hidden.astype(jnp.int32), jax.tree.map(jnp.zeros_like, frame)
-        masked = is_text & (framed((marks, row.segments), present, no_marks, size)[0] > 0)
+        masked = is_text & framed_marks(row.hidden, row.segments, present, frame, size)
         counts = documents(jnp.where(masked, segments, 0), max_documents).length
-        share = counts.astype(jnp.float32) / jnp.maximum(document.length, 1)
-        rates = jnp.round(share * 2.0**24).astype(jnp.int32)
+        rates = rate24(counts, document.length)
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
         | labels_in_place(tokens, masked, shift, lengths["labels"])

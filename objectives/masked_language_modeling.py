@@ -23,7 +23,17 @@ from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
 from .selection import Selection, choose, quota, selection_of
-from .splicing import documents, frame_of, framed, joined, kept, of_document, piece, splice
+from .splicing import (
+    documents,
+    frame_of,
+    framed,
+    framed_marks,
+    joined,
+    kept,
+    of_document,
+    piece,
+    splice,
+)
 from .token_ids import TokenIds
 
 
@@ -255,8 +265,7 @@ def _masked(selection, replace, frame, key, row, size: int, max_documents) -> _M
     tokens, segments = framed((row.tokens, row.segments), present, frame, size)
     hidden = row.hidden
     if hidden is not None:
-        marks, no_marks = hidden.astype(jnp.int32), jax.tree.map(jnp.zeros_like, frame)
-        hidden = framed((marks, row.segments), present, no_marks, size)[0] > 0
+        hidden = framed_marks(hidden, row.segments, present, frame, size)
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection, hidden)
     return _Masked(tokens, segments, chosen, replace(replacement_key, tokens, chosen, unit))
 

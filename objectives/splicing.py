@@ -225,6 +225,12 @@ def framed(text, present_D, frame, size: int):
     return jnp.where(live, tokens, 0), jnp.where(live, number + 1, 0)
 
 
+def framed_marks(marks_N, segments_N, present_D, frame, size: int):
+    """Returns bool[size]: which slots of `framed` text hold a token that is marked."""
+    nothing = jax.tree.map(jnp.zeros_like, frame)
+    return framed((marks_N.astype(jnp.int32), segments_N), present_D, nothing, size)[0] > 0
+
+
 def with_specials(tokens_L, *specials):
     """Returns the row's tokens, special tokens after them, and the index where each of those is.
 
