@@ -116,6 +116,13 @@ def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
     return TextRow(row, slice(len(before), len(before) + len(tokens)), max(prefix, 0))
 
 
+def ending_slot(trained: Trained, text: str, end: int, own: slice) -> int:
+    """Returns the slot of a text's token in which its first `end` characters end, by their number
+    of tokens; `own`: the slots of the text's tokens, which may be fewer than it has."""
+    tokens = len(trained.encode(text[:end]))
+    return min(max(own.start + tokens - 1, own.start), own.stop - 1)
+
+
 def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
     """Returns the batch in which the model's first stack reads these rows."""
     tokens = [row.tokens for row in rows]

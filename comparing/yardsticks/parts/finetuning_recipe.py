@@ -23,7 +23,7 @@ import numpy as np
 import optax
 
 from ....inference import Trained
-from ....inference.answering.states import TextRow, rows_batch, text_row
+from ....inference.answering.states import TextRow, ending_slot, rows_batch, text_row
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
 from ....models.builders import fresh_params
@@ -162,16 +162,10 @@ def _rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
     check_texts(trained, [row.tokens for row in rows])
     if words is None:
         return rows
-    return [
-        row._replace(text=_last_slot(row.text, len(trained.encode(text[:end]))))
-        for row, text, (_, end) in zip(rows, texts, words)
+    slots = [
+        ending_slot(trained, text, end, row.text) for row, text, (_, end) in zip(rows, texts, words)
     ]
-
-
-def _last_slot(text: slice, tokens: int) -> slice:
-    """Returns the slot of a text's token of this number, from 1, or of its last."""
-    last = min(text.start + max(tokens, 1), text.stop)
-    return slice(last - 1, last)
+    return [row._replace(text=slice(slot, slot + 1)) for row, slot in zip(rows, slots)]
 
 
 def _batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:

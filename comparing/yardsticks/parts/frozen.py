@@ -7,7 +7,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from ....inference import Trained
-from ....inference.answering.states import TextStates, check_layers, layers_of, states
+from ....inference.answering.states import TextStates, check_layers, ending_slot, layers_of, states
 from ....objectives.prompt_forms import Pooling
 from ....tasks.python_library.python_passages import Tagged
 
@@ -46,10 +46,8 @@ def word_features(
 
 
 def word_slots(trained: Trained, passage: Tagged, row: TextStates) -> list[int]:
-    """Returns the slot in which each word ends, by the number of tokens up to there."""
-    last = row.text.stop - 1
-    ends = [len(trained.encode(passage.text[:end])) for _, end in passage.words]
-    return [min(max(row.text.start + end - 1, row.text.start), last) for end in ends]
+    """Returns the slot in which each word ends."""
+    return [ending_slot(trained, passage.text, end, row.text) for _, end in passage.words]
 
 
 def chosen_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
