@@ -1,7 +1,8 @@
 """`Subject`: a run that has been trained, as yardsticks read it."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ...inference import Trained
 from ...tasks.corpora import library
@@ -37,14 +38,19 @@ class Subject:
         return run_of_directory(self.directory, self.trusted)
 
     @functools.cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """Those of its run; of an imported model fewer."""
+        return read_directory(self.directory, self.trusted)
+
+    @property
     def corpus(self) -> Callable | None:
         """The factory of its corpus; None of an imported model, which has none."""
-        return read_directory(self.directory, self.trusted).get("corpus")
+        return self.fields.get("corpus")
 
-    @functools.cached_property
+    @property
     def seed(self) -> int:
         """Of its first parameters; 0 of an imported model, which has none."""
-        return read_directory(self.directory, self.trusted).get("seed", 0)
+        return self.fields.get("seed", 0)
 
     @functools.cached_property
     def plan(self) -> Plan:

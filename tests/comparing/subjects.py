@@ -14,5 +14,5 @@ def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = N
     if constant:
         one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
     subject = Subject("runs/x")
-    subject.trained, subject.corpus, subject.seed = one, corpus, 0
+    subject.trained, subject.fields = one, {"corpus": corpus}
     return subject
