@@ -22,7 +22,7 @@ from ..compile_check import GIB, Check
 from ..evaluation import Score
 from ..planning import Plan
 from ..settings.run import Run, fields_of
-from ..settings.trust import modules_of
+from ..settings.trust import modules_to_trust
 from ..state import State, parameter_count
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
@@ -300,8 +300,8 @@ def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
         for name in stores
     ]
     data = f"\nRead of the stores: {'; '.join(shares)}." if shares else ""
-    named = sorted(name for name in modules_of(fields_of(run)) if not name.startswith("optax."))
-    opened = " ".join([f"--run={run.run_dir}", *(f"--trust={name}" for name in named)])
+    trust = (f"--trust={name}" for name in modules_to_trust(fields_of(run)))
+    opened = " ".join([f"--run={run.run_dir}", *trust])
     apply = f'`pretrax predict {opened} "TEXT"` applies the model, ' * reads_text
     return (
         f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, "

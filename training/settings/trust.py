@@ -84,6 +84,11 @@ def modules_of(values: Mapping[str, Any]) -> set[str]:
     return named | {module for module in defined if module and not module.startswith("pretrax.")}
 
 
+def modules_to_trust(values: Mapping[str, Any]) -> list[str]:
+    """Returns the modules that have to be trusted to open a run with these fields again."""
+    return sorted(name for name in modules_of(values) if not _is_trusted(name, OWN))
+
+
 def _modules_in(value: Any) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value]
 
