@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax import models
-from pretrax.objectives import Row, batched, layouts, permutation_lm
+from pretrax.objectives import permutation_lm
 from tests.objectives.registry import IDS, quick_jit
+from tests.objectives.test_block_diffusion import corrupted as of_decoder
 
 LENGTH = 24
 SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
@@ -14,18 +15,7 @@ SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
 
 def corrupted(rows, **settings):
     """(features, batch of a decoder) of rows of one document."""
-    objective = permutation_lm(IDS, **settings)
-    tokens = np.random.default_rng(0).integers(5, 90, (rows, LENGTH)).astype(np.int32)
-    raw = Row(tokens, np.ones_like(tokens), np.zeros(rows, np.int32))
-    lengths = objective.lengths(LENGTH)
-
-    @quick_jit
-    def made(keys, raw):
-        features = batched(objective, lengths)(keys, raw)
-        sizes = layouts.decoder.lengths(lengths)
-        return features, jax.vmap(lambda x: layouts.decoder.arrange(x, sizes, 0, 1))(features)
-
-    return jax.device_get(made(jax.random.split(jax.random.key(3), rows), raw))
+    return of_decoder(permutation_lm(IDS, **settings), rows, LENGTH)
 
 
 def dense(intervals_2xT, keys):

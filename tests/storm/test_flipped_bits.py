@@ -8,7 +8,7 @@ import json
 import pathlib
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -237,25 +237,43 @@ def flip(file: pathlib.Path, draw: random.Random) -> str:
     return f"bit {bit} of byte {at} of {file}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeypatch):
-    tiny.on_one_device(monkeypatch)
-    one, whole = KINDS[kind], tmp_path / "whole"
+def made(one: Kind, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder of this kind, which says where it was made."""
+    whole = tmp_path / "whole"
     whole.mkdir()
     one.make(whole)
     (whole / "made").write_text(str(whole))
-    expected = one.read(shutil.copytree(whole, tmp_path / "undisturbed"))
-    assert not isinstance(expected, Refused), expected
-    ends = {"same": 0, "refused": 0, "other": 0}
-    for i in range(FLIPS):
-        folder = shutil.copytree(whole, tmp_path / f"flipped_{i}")
+    return whole
+
+
+def read_after_changes(
+    one: Kind,
+    whole: pathlib.Path,
+    times: int,
+    change: Callable[[pathlib.Path, random.Random], str],
+    draw: random.Random,
+) -> Iterator[tuple[pathlib.Path, str, Any]]:
+    """Yields a file that was changed in a copy of the folder, how, and what was read then."""
+    for i in range(times):
+        folder = shutil.copytree(whole, whole.with_name(f"changed_{i}"))
         files = sorted(file for file in folder.glob(one.files) if file.stat().st_size)
-        where = flip(file := draw.choice(files), draw)
+        how = change(file := draw.choice(files), draw)
         try:
             found = one.read(folder)
         except BaseException as error:
-            error.add_note(where)
+            error.add_note(how)
             raise
+        yield file, how, found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+    one, whole = KINDS[kind], made(KINDS[kind], tmp_path)
+    expected = one.read(shutil.copytree(whole, tmp_path / "undisturbed"))
+    assert not isinstance(expected, Refused), expected
+    ends = {"same": 0, "refused": 0, "other": 0}
+    for file, where, found in read_after_changes(one, whole, FLIPS, flip, draw):
         if isinstance(found, Refused):
             ends["refused"] += 1
             names = (file.name, *one.named)

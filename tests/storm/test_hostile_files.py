@@ -8,12 +8,11 @@ import copy
 import json
 import pathlib
 import random
-import shutil
 from typing import Any
 
 import pytest
 
-from tests.storm.test_flipped_bits import KINDS, Refused
+from tests.storm.test_flipped_bits import KINDS, Refused, made, read_after_changes
 from tests.training import tiny
 
 pytestmark = pytest.mark.storm
@@ -60,17 +59,7 @@ def write_changed(file: pathlib.Path, draw: random.Random) -> str:
 @pytest.mark.parametrize("name", JSON)
 def test_a_hostile_value_is_refused_in_words_or_read_as_one(name, draw, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
-    one, whole = KINDS[name], tmp_path / "whole"
-    whole.mkdir()
-    one.make(whole)
-    (whole / "made").write_text(str(whole))
-    for i in range(CHANGES):
-        folder = shutil.copytree(whole, tmp_path / f"changed_{i}")
-        change = write_changed(draw.choice(sorted(folder.glob(one.files))), draw)
-        try:
-            found = one.read(folder)
-        except BaseException as error:
-            error.add_note(change)
-            raise
+    one, whole = KINDS[name], made(KINDS[name], tmp_path)
+    for _, change, found in read_after_changes(one, whole, CHANGES, write_changed, draw):
         shown = found.words if isinstance(found, Refused) else str(found)
         assert "\x1b" not in shown and "root:" not in shown and "Traceback" not in shown, change
