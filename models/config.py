@@ -8,7 +8,7 @@ import jax
 from annotated_types import Interval, MinLen
 from flax import linen as nn
 
-from ..constraints import NonNegative, Positive, check_fields
+from ..constraints import NonNegative, OpenShare, Positive, check_fields
 from . import attention, grouped_products
 
 ACTIVATIONS = {
@@ -79,7 +79,7 @@ class Config:
     # the sum with the residual stream, as in BERT and BART. "output": of each sublayer's output, as
     # in OLMo 2; "both": of its input and its output, as in Gemma 2; after the last layer too.
     norm_place: Literal["before", "after", "output", "both"] = "before"
-    norm_epsilon: Positive = 1e-6
+    norm_epsilon: OpenShare = 1e-6
     zero_centered_norms: bool = False  # they scale by 1 + their parameter, as in Gemma
     biases: bool = False  # of every linear layer, and of layer norms
     qkv_biases: bool = False  # of queries, keys and values, where others have none, as in Qwen2
