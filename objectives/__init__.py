@@ -4,8 +4,8 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
-`next_latent`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`,
-`infilling`, `masked_language_modeling`, `masked_autoencoding`, `masked_diffusion`,
+`next_latent`, `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`,
+`blanks`, `infilling`, `masked_language_modeling`, `masked_autoencoding`, `masked_diffusion`,
 `block_diffusion`, `hybrid_diffusion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
 `supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of `noising`,
 and write features by `splicing`; `contract` says what they return, and `laws` checks it.
@@ -31,6 +31,7 @@ from .denoising import deshuffling, iid_denoising, span_corruption
 from .gap_sentences import gap_sentences
 from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
+from .joint_embedding import llm_jepa
 from .language_modeling import causal_lm, masked_input_next_token, prefix_lm
 from .masked_autoencoding import retromae
 from .masked_diffusion import masked_diffusion, shifted_diffusion
@@ -102,6 +103,7 @@ __all__ = [
     "info_nce",
     "inverse_lengths",
     "layouts",
+    "llm_jepa",
     "masked_diffusion",
     "masked_input_next_token",
     "masked_lm",

@@ -76,6 +76,9 @@ CATALOGUE = {
     "token_order_prediction": Entry("decoder", "language modelling", "TOP, arXiv:2508.19228", 512),
     "future_summary": Entry("decoder", "planning further ahead", "FSP, arXiv:2510.14751", 512),
     "next_latent": Entry("decoder", "states that sum up a text", "NextLat, arXiv:2511.05963", 512),
+    "llm_jepa": Entry(
+        "decoder", "two views of one thing", "LLM-JEPA, arXiv:2509.14252", 259, run="llm_jepa"
+    ),
     # what is hidden, written out
     "span_corruption": Entry(
         "encoder_decoder", "fine-tuning to text-to-text tasks", _T5, 104, span_law="composition"
@@ -213,6 +216,7 @@ ALIASES = {
     "top": "token_order_prediction",
     "fsp": "future_summary",
     "nextlat": "next_latent",
+    "jepa": "llm_jepa",
     "t5": "span_corruption",
     "glm": "blank_infilling",
     "pegasus": "gap_sentences",

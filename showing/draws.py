@@ -9,7 +9,7 @@ import numpy as np
 from ..objectives import Objective, TokenIds, packed_lengths
 from ..objectives.layouts import LAYOUTS
 from .examples import Example, Reader, example, hides, surfaces
-from .rows import ShownObjective, first_stack, longest_document, middle, view_of
+from .rows import ShownObjective, first_stack, longest_document, view_of
 
 
 def draws(
@@ -109,18 +109,11 @@ def prepared(
 ) -> list[np.ndarray]:
     """Returns documents as training gives them to the objective.
 
-    Of an objective of two parts each document is cut into two, with a separator between them;
-    of others end-of-sequence closes each document if `mark_document_ends`.
+    End-of-sequence closes each document if `mark_document_ends`, but of an objective of parts.
     """
-    if objective.rows.kind == "parts":
-        return [halved(document, ids) for document in documents]
-    closing = [ids.eos] if mark_document_ends else []
+    closes = mark_document_ends and objective.rows.kind != "parts"
+    closing = [ids.eos] if closes else []
     return [np.append(document, closing).astype(np.int32) for document in documents]
-
-
-def halved(document: np.ndarray, ids: TokenIds) -> np.ndarray:
-    """Returns a document with a separator at its `middle`."""
-    return np.insert(document, middle(ids, document), ids.special("sep"))
 
 
 def _check_fits(subject: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:

@@ -37,6 +37,7 @@ from pretrax.objectives import (
     hybrid_diffusion,
     iid_denoising,
     laws,
+    llm_jepa,
     masked_diffusion,
     masked_input_next_token,
     masked_lm,
@@ -361,6 +362,16 @@ CASES = {
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "jepa": _case(
+        llm_jepa,
+        exempt=NOTHING_DRAWN
+        | {
+            "nothing is lost": "a document becomes several segments: test_joint_embedding",
+            "every target counts": "what is said to the model is read",
+            "lengths are reached": "few documents take a turn for every token",
+        },
+        predictors=2,
+    ),
     "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,

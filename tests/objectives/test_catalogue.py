@@ -11,7 +11,6 @@ from pretrax import objectives
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids
 from pretrax.objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE, find
 from pretrax.showing.choice import Choice, layout_for
-from pretrax.showing.draws import halved
 from pretrax.showing.rows import ShownObjective, subjects, view_of
 from pretrax.training.settings.configuration import read_fields
 from tests.training.tiny import ROOT
@@ -92,8 +91,7 @@ def test_slots_with_a_loss_are_as_counted(name):
     whole = ShownObjective("", 1.0, build, layout_for(Choice(name, build, entry), ids), ids)
     draw, (first, last) = np.random.default_rng(0), ids.text
     rows = draw.integers(first, last, (64 * len(rates), LENGTH), dtype=np.int32)
-    two_parts = build(ids).rows.kind == "parts"
-    found = view_of(whole, [[halved(row, ids) if two_parts else row] for row in rows], 0)
+    found = view_of(whole, [[row] for row in rows], 0)
     # Members of a mixture take turns.
     counts = found.gives_loss.sum(axis=1).reshape(-1, len(rates))
     error = np.sqrt(np.sum(rates**2 * counts.var(axis=0)) / len(counts))

@@ -1,0 +1,129 @@
+"""Joint embedding prediction: the embedding of one view of a document predicts that of another.
+
+Source: Huang, LeCun & Balestriero 2025 (LLM-JEPA, arXiv:2509.14252) and the authors' published
+code.
+"""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from ..constraints import Count, Positive, checked
+from .contract import ModelOutputs, Objective, Row, Rows, Term
+from .features import COLUMNS, input_sequence, pool_columns
+from .losses import at_slots, token_loss
+from .splicing import Pieces, documents, joined, of_document, part_of, piece, splice, with_specials
+from .supervised import dialogue
+from .token_ids import TokenIds
+
+VIEWS = 2  # of a document: its text, and the answer
+
+
+@checked
+def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Objective:
+    """Writes an answer, and predicts the answer's embedding from the text's (LLM-JEPA).
+
+        document   a b c d e
+        parts      0 0 1 1 1
+        targets    a b [SEP] c d e /        with loss on c d e / alone
+        inputs     a b <X>                  whose last state is to be like
+                   c d e                    the last state of this view
+
+    A view is read from left to right and sees nothing else; the sentinel <X>, the paper's [PRED],
+    asks for the prediction. Text and answer are to say the same in two ways, such as a docstring
+    and its code.
+
+    Terms of the loss: "tokens", the answer's, as in `dialogue` with two turns, and "embedding": one
+    minus the cosine of the two states. Gradients reach both; the answer's tokens, which have to
+    be written, keep states from becoming all alike.
+
+    Args:
+      ids: needs `sep`, and `predictors` sentinels.
+      predictors: k, sentinels after the text, each of which adds computation to the prediction.
+      scale: lambda, what the mean of the second term is multiplied by. The default is that of the
+        published code; the paper chooses it and k for each data set.
+
+    A document without one of its parts has no second term. The code's other distances and its
+    dropout of the term are left out.
+
+    Features: targets, targets_segments, targets_weights i32[T]; inputs, inputs_segments,
+    inputs_positions, inputs_starts, inputs_ends i32[I]; pools_slots, pools_labels, pools_weights
+    i32[P]. A document is three segments: what is written, and its views; the first has no pool.
+
+    >>> llm_jepa(ids).lengths(126)
+    {'inputs': 127, 'orders': 127, 'pools': 3, 'targets': 128}
+    """
+    if len(ids.sentinels) < predictors:
+        raise ValueError(
+            f"The objective asks for {predictors} sentinels, the vocabulary has "
+            f"{len(ids.sentinels)}: lower `predictors`, or give the vocabulary more sentinels."
+        )
+    written = dialogue(ids, max_turns=VIEWS)
+
+    def lengths(n: int) -> dict[str, int]:
+        views = {"inputs": n + predictors, "orders": n + predictors, "pools": 1 + VIEWS}
+        return views | written.lengths(n)
+
+    asked = np.array(ids.sentinels[:predictors], np.int32)
+    return written._replace(
+        lengths=lengths,
+        corrupt=Partial(_write_and_view, written.corrupt, asked),
+        loss=functools.partial(_loss, scale),
+        rows=Rows("parts", closes_documents=True, num_parts=VIEWS),
+    )
+
+
+def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents):
+    document = documents(row.segments, max_documents)
+    text, answer = (part_of(row, document, k) for k in range(VIEWS))
+    counts = (text.length > 0) & (answer.length > 0)
+
+    source, (asked_at,) = with_specials(row.tokens, asked)
+    nothing = piece(0, jnp.zeros_like(counts))
+    of_segments = (
+        joined(nothing, nothing),
+        joined(piece(*text), piece(asked_at, (text.length > 0) * asked.size)),
+        joined(piece(*answer), nothing),
+    )
+    pieces = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*of_segments)))
+    tokens, segments = splice(source, pieces, lengths["inputs"])
+    view = documents(segments, max_documents * (1 + VIEWS))
+
+    slot, first = jnp.arange(tokens.size, dtype=jnp.int32), of_document(view.start, segments)
+    order = slot - first, first, slot + 1
+    features = write(key, row, partner, lengths, max_documents)
+    number = features["targets_segments"]
+    features["targets_segments"] = jnp.where(number > 0, (1 + VIEWS) * (number - 1) + 1, 0)
+    last = jnp.maximum(view.start + view.length - 1, 0)
+    is_view = jnp.arange(view.length.size) % (1 + VIEWS) > 0
+    pooled = jnp.repeat(counts, 1 + VIEWS) & is_view
+    return (
+        features
+        | input_sequence((tokens, segments))
+        | {name: jnp.where(segments > 0, x, 0) for name, x in zip(COLUMNS["orders"], order)}
+        | pool_columns(jnp.where(pooled, last, 0), jnp.zeros_like(last), pooled, lengths["pools"])
+    )
+
+
+def _loss(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
+    states = at_slots(outputs.hidden["top"], batch["pools_slots"]).astype(jnp.float32)
+    B, _, width = states.shape
+    views = states.reshape(B, -1, 1 + VIEWS, width)
+    text, answer = views[:, :, 1], views[:, :, 2]
+    weights = batch["pools_weights"].reshape(B, -1, 1 + VIEWS)[:, :, 1].astype(jnp.float32)
+    distances = (1 - cosine(text, answer)) * weights
+    return token_loss(outputs, batch) | {
+        "embedding": Term(jnp.sum(distances, -1), jnp.sum(weights, -1), scale)
+    }
+
+
+def cosine(a, b):
+    """Returns f32[...]: the cosine of the angle between vectors [..., d]; 0 where one is 0.
+
+    >>> cosine(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])).round(4)
+    Array(0.7071, dtype=float32)
+    """
+    lengths = jnp.sum(a * a, -1) * jnp.sum(b * b, -1)
+    return jnp.sum(a * b, -1) / jnp.sqrt(jnp.maximum(lengths, 1e-16))

@@ -1,0 +1,100 @@
+"""LLM-JEPA: a document becomes an answer to write and two views, whose states are to be alike."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.objectives import Row, TokenIds, batched, layouts, llm_jepa, packed_lengths
+
+IDS = TokenIds(size=40, text=(2, 30), sep=30, sentinels=(39, 38, 37))
+DOCUMENTS = [([5, 6], [7, 8, 9]), ([10], [11]), ([12, 13], []), ([], [14])]
+
+
+@functools.cache
+def arranged(predictors: int = 2):
+    """Features and batch of one row of `DOCUMENTS`."""
+    objective = llm_jepa(IDS, predictors)
+    sizes = [len(text) + len(answer) for text, answer in DOCUMENTS]
+    tokens = np.concatenate([np.concatenate(parts) for parts in DOCUMENTS]).astype(np.int32)
+    segments = np.repeat(1 + np.arange(len(sizes), dtype=np.int32), sizes)
+    parts = np.concatenate([np.repeat([0, 1], [len(a), len(b)]) for a, b in DOCUMENTS])
+    row = Row(tokens, segments, np.int32(0), parts.astype(np.int32))
+    lengths = packed_lengths(objective, sizes)
+    rows = jax.tree.map(lambda x: np.stack([x, x]), row)  # they come in pairs
+    features = batched(objective, lengths, len(sizes))(jax.random.split(jax.random.key(0)), rows)
+    one = {name: x[0] for name, x in features.items()}
+    batch = layouts.decoder.arrange(one, layouts.decoder.lengths(lengths), 0, len(sizes))
+    return jax.device_get(one), jax.tree.map(lambda x: np.asarray(x)[None], batch)
+
+
+@pytest.mark.parametrize("predictors", [1, 2])
+def test_a_document_is_written_and_viewed_twice(predictors):
+    features, _ = arranged(predictors)
+    asked = [39, 38][:predictors]
+    for number, (text, answer) in enumerate(DOCUMENTS):
+        written, viewed = (
+            [
+                features[stream][features[f"{stream}_segments"] == 3 * number + k].tolist()
+                for k in (1, 2, 3)
+            ]
+            for stream in ("targets", "inputs")
+        )
+        assert written == [text + [30] * bool(text) + answer + [1] * bool(answer), [], []]
+        assert viewed == [[], text + asked * bool(text), answer]
+    pools = features["pools_weights"].reshape(-1, 3)
+    assert pools.tolist() == [[0, int(bool(a and b)), int(bool(a and b))] for a, b in DOCUMENTS]
+
+
+def test_a_view_sees_itself_alone_and_nothing_ahead():
+    _, batch = arranged()
+    start, end = batch["decoder_key_intervals"][0]
+    segments = batch["decoder_segment_ids"][0]
+    live = segments > 0
+    np.testing.assert_array_equal(end[live], np.flatnonzero(live) + 1)
+    first = [np.flatnonzero(segments == segment)[0] for segment in segments[live]]
+    np.testing.assert_array_equal(start[live], first)
+
+
+def test_the_loss_is_that_of_the_published_code():
+    """One minus the mean cosine of the last states of the views."""
+    features, batch = arranged()
+    states = np.random.default_rng(0).normal(size=(1, features["inputs"].size * 4, 6))
+    kernel = jnp.asarray(np.random.default_rng(1).normal(size=(6, 40)), jnp.float32)
+
+    class Outputs:
+        hidden = {"top": jnp.asarray(states, jnp.float32)}
+
+        def head(self, name, x):
+            return x @ kernel
+
+    term = llm_jepa(IDS, 2, scale=0.5).loss(Outputs(), batch)["embedding"]
+    segments, cosines = batch["decoder_segment_ids"][0], []
+    for number in (0, 1):  # the others lack a part
+        a, b = (states[0, np.flatnonzero(segments == 3 * number + k)[-1]] for k in (2, 3))
+        cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+    np.testing.assert_allclose(term.sums / term.weights, [1 - np.mean(cosines)], rtol=1e-5)
+    assert (term.scale, term.weights.tolist()) == (0.5, [2.0])
+
+
+def test_no_view_learns_of_the_other():
+    """The state that predicts depends on the text alone, and the predicted one on the answer."""
+    _, batch = arranged()
+    size = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
+    model = models.decoder(40, llm_jepa(IDS, 2).heads, dtype="float32", **size)
+    params = jax.jit(model.init)(jax.random.key(0), batch)
+    top = jax.jit(lambda batch: model.apply(params, batch).hidden["top"])
+    segments, tokens = batch["decoder_segment_ids"], batch["decoder_input_tokens"]
+    before = top(batch)
+    for changed in (1, 2, 3):
+        other = np.where(segments == changed, 3 + tokens % 20, tokens)
+        differs = np.asarray(jnp.any(top(batch | {"decoder_input_tokens": other}) != before, -1))
+        assert set(segments[differs]) == {changed}
+
+
+def test_too_few_sentinels_are_refused():
+    with pytest.raises(ValueError, match="asks for 4 sentinels, the vocabulary has 3"):
+        llm_jepa(IDS, predictors=4)
