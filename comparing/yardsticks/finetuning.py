@@ -10,7 +10,8 @@ from annotated_types import Ge, MinLen
 from ...constraints import Count, Positive, checked
 from ..figures import HIGHER, NEITHER, Figure
 from .parts.class_tasks import bag_figures, class_figures, class_task, classes_by_words
-from .parts.finetuning_recipe import FinetuningRecipe, finetuned, from_scratch
+from .parts.finetuning_recipe import FinetuningRecipe, finetuned
+from .parts.finetuning_steps import from_scratch
 from .parts.probing import HELD_EVERY
 from .subject import Subject
 

@@ -6,14 +6,14 @@ import pytest
 
 from pretrax.comparing.yardsticks import finetuning as yardstick
 from pretrax.comparing.yardsticks import probes
-from pretrax.comparing.yardsticks.parts import finetuning_recipe
+from pretrax.comparing.yardsticks.parts import finetuning_recipe, finetuning_steps
 from pretrax.comparing.yardsticks.parts.class_tasks import ClassTask
 from pretrax.comparing.yardsticks.parts.finetuning_recipe import (
     Finetuned,
     FinetuningRecipe,
     finetuned,
-    from_scratch,
 )
+from pretrax.comparing.yardsticks.parts.finetuning_steps import from_scratch
 from pretrax.comparing.yardsticks.parts.frozen import text_features, word_features
 from pretrax.tasks.python_library.python_passages import Tagged
 from tests.comparing.subjects import subject_of
@@ -59,7 +59,7 @@ def test_the_rate_that_is_best_on_training_examples_is_taken():
 
 
 def test_a_step_s_examples_are_all_before_any_comes_again():
-    batches = list(finetuning_recipe._batches(np.array([3, 5, 7, 9]), 4, 2))
+    batches = list(finetuning_steps._batches(np.array([3, 5, 7, 9]), 4, 2))
     assert (
         sorted(np.concatenate(batches[:2])) == sorted(np.concatenate(batches[2:])) == [3, 5, 7, 9]
     )

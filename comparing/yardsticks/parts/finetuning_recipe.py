@@ -1,9 +1,8 @@
-"""A small recipe of fine-tuning, the same for every architecture and objective.
+"""A small recipe of fine-tuning on classes, the same for every architecture and objective.
 
     recipe = FinetuningRecipe(classes=6, steps=100, peaks=(0.02, 0.05), batch_size=16, tokens=96)
     found = finetuned(trained, texts, None, labels_N, [np.arange(len(texts))], recipe)
     found.predict(["import os"], None)                  # i[1, 1]
-    finetuned(from_scratch(trained, seed=0), …)         # what pre-training is to be worth more than
 
 The head is a linear layer on the mean hidden state of a text's own tokens, or, where the class is
 of a word in it, on that of the token in which the word ends. A head on [CLS], on the
@@ -26,20 +25,11 @@ from ....inference import Trained
 from ....inference.answering.states import TextRow, ending_slot, rows_batch, text_row
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
-from ....models.builders import fresh_params
-from ....training.state import unboxed
+from .finetuning_steps import stepped
 from .probing import choosing, log_shares
 
 Words = Sequence[tuple[int, int]]  # the characters start <= i < end of each text
 MOST_CHOOSING = 500  # training examples that choose the learning rate
-WARMUP_SHARE = 0.1
-# Adafactor, whose updates are relative to each parameter's size, as those of the runs for a laptop:
-# embeddings of size 1, fresh or trained, would hardly move at the rates that suit kernels of .1.
-_ADAFACTOR = optax.chain(
-    optax.scale_by_factored_rms(min_dim_size_to_factor=32),
-    optax.clip_by_block_rms(1.0),
-    optax.scale_by_param_block_rms(),
-)
 
 
 class FinetuningRecipe(NamedTuple):
@@ -58,15 +48,6 @@ class Finetuned(NamedTuple):
     chosen_by: float  # accuracy on the training examples that chose the rate
 
 
-def from_scratch(trained: Trained, seed: int) -> Trained:
-    """Returns the model with fresh parameters, as a run of this seed draws them."""
-    return trained._replace(params=jitted(_fresh, trained.model)(jax.random.key(seed)))
-
-
-def _fresh(model, key) -> dict:
-    return unboxed(fresh_params(model, key))
-
-
 def finetuned(
     trained: Trained,
     texts: Sequence[str],
@@ -77,9 +58,9 @@ def finetuned(
 ) -> Finetuned:
     """Returns the model fine-tuned on each of these draws of the training examples.
 
-    Adafactor without dropout, a linear warm-up over a tenth of the steps and a linear decay to 0.
-    Every peak is tried on four fifths of a draw, and the one that is best on the rest, of all draws
-    together, is kept: one rate for all would flatter the objectives that like it.
+    Every peak of `finetuning_steps` is tried on four fifths of a draw, and the one that is best on
+    the rest, of all draws together, is kept: one rate for all would flatter the objectives that
+    like it.
 
     Args:
       words: what the class of each text is of; None: the text.
@@ -113,34 +94,17 @@ def _trained(trained, rows, labels_N, learnt, peak, recipe: FinetuningRecipe) ->
     bias = jnp.asarray(log_shares(labels_N[learnt], recipe.classes), jnp.float32)
     kernel = jax.nn.initializers.lecun_normal()(jax.random.key(0), (width, recipe.classes))
     head = {"kernel": kernel, "bias": bias}
-    params = {"model": trained.params, "head": head}
-    state, step = _ADAFACTOR.init(params), jitted(_step, trained.model)
-    steps, warmup = recipe.steps, max(1, int(WARMUP_SHARE * recipe.steps))
-    batch_size = min(recipe.batch_size, len(learnt))
-    for number, chosen in enumerate(_batches(learnt, steps, batch_size)):
-        rate = peak * min((number + 1) / warmup, (steps - number) / max(steps - warmup, 1))
-        batch, own_BxT = _batch(trained, [rows[i] for i in chosen])
-        params, state = step(params, state, batch, own_BxT, jnp.asarray(labels_N[chosen]), rate)
-    return params
+
+    def batch_of(chosen):
+        return *_batch(trained, [rows[i] for i in chosen]), jnp.asarray(labels_N[chosen])
+
+    loss, params = jitted(_loss, trained.model), {"model": trained.params, "head": head}
+    return stepped(loss, params, batch_of, learnt, peak, recipe.steps, recipe.batch_size)
 
 
-def _batches(examples: np.ndarray, steps: int, batch_size: int):
-    """Yields the examples of each step, all in a random order again and again."""
-    rng, left = np.random.default_rng(0), np.array([], int)
-    for _ in range(steps):
-        while len(left) < batch_size:
-            left = np.concatenate([left, rng.permutation(examples)])
-        yield left[:batch_size]
-        left = left[batch_size:]
-
-
-def _step(model, params, state, batch, own_BxT, labels_B, rate):
-    def loss(params):
-        logits = _logits(model, params, batch, own_BxT)
-        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels_B))
-
-    updates, state = _ADAFACTOR.update(jax.grad(loss)(params), state, params)
-    return jax.tree.map(lambda p, u: p - rate * u, params, updates), state
+def _loss(model, params, batch, own_BxT, labels_B):
+    logits = _logits(model, params, batch, own_BxT)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels_B))
 
 
 def _predict(trained: Trained, params: dict, rows: Sequence[TextRow]) -> np.ndarray:
