@@ -23,6 +23,7 @@ from ..prompting.prompts import (
     infill_prompt,
     prompt_size,
     prompts_width,
+    starts_width,
     text_prompt,
 )
 from ..prompting.windows import check_prompts, check_texts
@@ -84,7 +85,7 @@ def score(
         )
     if trained.model.layout == "encoder" or (modes and modes <= {"mask", "unmask"}):
         return _score_in_place(trained, pairs, batch_size, on_batch)
-    answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]
+    answered = [answered_prompt(trained, given, text, denoiser) for given, text in pairs]
     found = answer_log_probs(trained, answered, batch_size, on_batch)
     return [
         Scored(
@@ -111,23 +112,32 @@ def answer_log_probs(
     model = trained.model
     prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
-    run = jitted(_log_probs, model)
+    run = jitted(next_log_probs, model)
 
     def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]
-        width = prompts_width(model, rows)
-        batch = batch_prompts(model.layout, rows, trained.ids, width).batch
-        for i, row, log_probs_T in zip(chosen, rows, np.asarray(run(trained.params, batch))):
-            # Slot p predicts the token of slot p + 1; inputs and bos come before the first.
-            end = len(row.start) + (0 if model.layout == "encoder_decoder" else len(row.inputs))
-            yield log_probs_T[end - answered[i][1] : end].astype(np.float64)
+        widths = prompts_width(model, rows), starts_width(model, rows)
+        batch = batch_prompts(model.layout, rows, trained.ids, *widths).batch
+        for i, log_probs_T in zip(chosen, np.asarray(run(trained.params, batch))):
+            yield log_probs_T[answer_slots(model.layout, *answered[i])].astype(np.float64)
 
     sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
     return in_batches(log_probs, sizes, batch_size, on_batch)
 
 
-def _answered_prompt(
-    trained: Trained, given: str, text: str, denoiser: str | None
+def answer_slots(layout: str, prompt: Prompt, count: int) -> slice:
+    """Returns the slots of the decoder that predict the last `count` tokens of a prompt's start.
+
+    >>> answer_slots("decoder", Prompt([5, 6], [7, 8, 9]), 2)
+    slice(3, 5, None)
+    """
+    # Slot p predicts the token of slot p + 1; inputs and bos come before the first.
+    end = len(prompt.start) + (0 if layout == "encoder_decoder" else len(prompt.inputs))
+    return slice(end - count, end)
+
+
+def answered_prompt(
+    trained: Trained, given: str, text: str, denoiser: str | None = None
 ) -> tuple[Prompt, int]:
     """Returns a prompt with its answer, and the number of tokens to score."""
     tokens = trained.encode(text)
@@ -153,7 +163,7 @@ def _answered_prompt(
     return Prompt(prompt.inputs, [*prompt.start, *closed], blanks), len(closed)
 
 
-def _log_probs(model, params, batch):
+def next_log_probs(model, params, batch):
     """Returns f32[B, T]: in each slot the log-probability of the token in the next one."""
     outputs = model.apply(params, batch)
     next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)

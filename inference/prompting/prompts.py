@@ -31,9 +31,15 @@ class Prompt(NamedTuple):
 
 
 def batch_prompts(
-    layout: str, prompts: Sequence[Prompt], ids: TokenIds, width: int | None = None
+    layout: str,
+    prompts: Sequence[Prompt],
+    ids: TokenIds,
+    width: int | None = None,
+    start_width: int | None = None,
 ) -> Prompts:
     """Returns the prompts as one batch, padded to `width`: of the encoder's rows, or the decoder's.
+
+    `start_width`: of the decoder's rows of an encoder-decoder.
 
     Raises ValueError for a prompt without inputs to an encoder-decoder.
     """
@@ -44,7 +50,8 @@ def batch_prompts(
                 "before it writes."
             )
         starts = [[ids.bos, *prompt.start] for prompt in prompts]
-        return encoder_decoder_prompts([prompt.inputs for prompt in prompts], starts, width)
+        inputs = [prompt.inputs for prompt in prompts]
+        return encoder_decoder_prompts(inputs, starts, width, start_width)
     rows = [[*prompt.inputs, ids.bos, *prompt.start] for prompt in prompts]
     blanks = [prompt.blanks for prompt in prompts]
     prefixes = [len(prompt.inputs) for prompt in prompts]
@@ -66,6 +73,11 @@ def prompts_width(model, prompts: Sequence[Prompt], max_new: int = 0) -> int:
     if limit and model.layout == "decoder":
         limit = max(limit - max_new, 1)
     return padded_length(longest, limit)
+
+
+def starts_width(model, prompts: Sequence[Prompt]) -> int:
+    """Returns the slots to pad the starts of an encoder-decoder's prompts to: few numbers too."""
+    return padded_length(max(len(p.start) for p in prompts) + 1, model.max_positions)
 
 
 def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = None) -> Prompt:
