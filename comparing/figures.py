@@ -9,6 +9,7 @@ from ..training.settings.bound import bound, flattened
 
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
 NATS = "nats per target"  # the unit of held-out losses
+NATS_SAVED = "share of the baseline's nats saved"
 
 
 class Figure(NamedTuple):

@@ -239,6 +239,7 @@ YARDSTICKS = {
     "rank_classes": "--gin.rank_classes.examples=2",
     "in_context": "--gin.in_context.examples=2",
     "finetune": "--gin.finetune.steps=2",
+    "finetune_to_write": "--gin.finetune_to_write.steps=2",
 }
 
 

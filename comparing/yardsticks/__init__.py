@@ -23,12 +23,13 @@ from .probes import classify, pairs, retrieve, tag
 from .rankings import fill_in, rank_classes
 from .text_pairs import pair_accuracy
 from .word_senses import word_in_context
+from .writing import finetune_to_write
 
 YARDSTICKS: dict[str, Callable] = {
     yardstick.__name__: yardstick
     for yardstick in (
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
-        *(rank_classes, fill_in, in_context, word_in_context, continuation, infilling),
-        *(pair_accuracy, cost),
+        *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
+        *(infilling, pair_accuracy, cost),
     )
 }

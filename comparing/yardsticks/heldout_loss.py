@@ -22,7 +22,7 @@ from ...training.heldout import evaluator_under, recipe_under
 from ...training.planning import Plan
 from ...training.settings.configuration import read_fields
 from ...training.settings.run import longest_rows
-from ..figures import HIGHER, LOWER, NATS, Figure
+from ..figures import HIGHER, LOWER, NATS, NATS_SAVED, Figure
 from .subject import Subject
 
 TOKENS = 20_000  # of held-out text
@@ -67,9 +67,8 @@ def loss_under(
         gains.append(statistics.fmean(score.gain for score in scores))
         figures += _figures(name, scores)
     mean = math.nan if refused else statistics.fmean(gains)
-    unit = "share of the baseline's nats saved"
     note = " ".join(f"No mean: it cannot compute {name}. {why}" for name, why in refused.items())
-    return [Figure("loss_under", mean, unit, HIGHER, 0.0, note), *figures]
+    return [Figure("loss_under", mean, NATS_SAVED, HIGHER, 0.0, note), *figures]
 
 
 def evaluator(

@@ -165,8 +165,9 @@ MODULES_OF_CODE = {
     "loss_under": 4,
     **dict.fromkeys(("bits_per_byte", "minimal_pairs", "word_in_context"), 6),
     **dict.fromkeys(("continuation", "infilling", "pair_accuracy"), 6),
-    **dict.fromkeys(("classify", "tag", "pairs", "retrieve", "finetune"), 10),
-    **dict.fromkeys(("rank_classes", "fill_in"), 11),
+    **dict.fromkeys(("classify", "tag", "pairs", "retrieve"), 10),
+    **dict.fromkeys(("finetune", "rank_classes", "fill_in"), 11),
+    "finetune_to_write": 9,
     "in_context": 8,
     "cost": 5,
 }

@@ -11,7 +11,7 @@ from tests.inference.runs import trained
 
 OF_LIBRARY = (
     *("minimal_pairs", "classify", "tag", "pairs", "retrieve", "finetune", "rank_classes"),
-    *("fill_in", "word_in_context", "continuation", "infilling"),
+    *("fill_in", "word_in_context", "continuation", "infilling", "finetune_to_write"),
 )
 
 

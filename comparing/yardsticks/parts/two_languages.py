@@ -1,0 +1,49 @@
+"""Two small languages that are drawn from a seed: sentences with their translations.
+
+    the first     adjective noun verb adjective noun
+    the second    noun adjective noun adjective verb
+
+Every word has one translation, and so has every sentence: a model that has learned the words and
+their order is right in everything, and one that has not has nothing to copy.
+"""
+
+import numpy as np
+
+WORDS = {"noun": 12, "adjective": 8, "verb": 8}  # of each language
+_SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou")
+
+
+def translations(sentences: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Returns so many different sentences of the first language with those of the second.
+
+        translations(1)     # [("sane tona bemi daro", "…")]
+
+    A sentence is a subject, a verb and an object, and half of the nouns have an adjective.
+    """
+    rng = np.random.default_rng(seed)
+    words = _words(rng)
+
+    def drawn(kind: str) -> tuple[str, str]:
+        return words[kind][rng.integers(WORDS[kind])]
+
+    def phrase() -> list[tuple[str, str]]:
+        return [drawn("adjective")] * int(rng.integers(2)) + [drawn("noun")]
+
+    found: dict[str, str] = {}
+    while len(found) < sentences:
+        subject, verb, other = phrase(), drawn("verb"), phrase()
+        first = [*subject, verb, *other]
+        second = [*subject[::-1], *other[::-1], verb]
+        found[" ".join(word for word, _ in first)] = " ".join(word for _, word in second)
+    return list(found.items())
+
+
+def _words(rng: np.random.Generator) -> dict[str, list[tuple[str, str]]]:
+    """Returns the words of each kind with their translations: two syllables, no word twice."""
+    count = sum(WORDS.values())
+    numbers = rng.choice(len(_SYLLABLES) ** 2, (count, 2), replace=False)
+    firsts, lasts = np.divmod(numbers, len(_SYLLABLES))
+    pairs = iter(
+        tuple(_SYLLABLES[a] + _SYLLABLES[b] for a, b in zip(*both)) for both in zip(firsts, lasts)
+    )
+    return {kind: [next(pairs) for _ in range(many)] for kind, many in WORDS.items()}
