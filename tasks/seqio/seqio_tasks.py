@@ -1,6 +1,7 @@
 """SeqIO tasks and mixtures, found by name and checked before anything is read."""
 
 import contextlib
+import copy
 import dataclasses
 import difflib
 import re
@@ -17,7 +18,8 @@ from .seqio_caches import cached_splits, check_cache, is_read_from_cache
 def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | None):
     """Tasks and rates of a mixture, after what registers tasks was imported.
 
-    `module` names one module or file, or several in the order in which they are imported. Raises
+    `module` names one module or file, or several in the order in which they are imported;
+    `data_dir` is where these tasks find TensorFlow Datasets, and no other ones. Raises
     ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name and for
     rates that cannot be drawn by.
     """
@@ -26,9 +28,11 @@ def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | N
     modules = [module] if isinstance(module, str) else list(module or ())
     for each in modules:
         _import_tasks(each, modules)
-    if data_dir:
-        seqio.set_tfds_data_dir_override(data_dir)
-    return _tasks_and_rates(name, modules)
+    provider = _provider(name, modules)
+    tasks = [provider] if isinstance(provider, seqio.Task) else list(provider.tasks)
+    with _reading_from(data_dir, tasks):
+        rates = [1.0] if provider in tasks else _rates(provider)
+    return [_of_folder(task, data_dir) for task in tasks], rates
 
 
 def _import_tasks(module: str, modules: Sequence[str]) -> None:
@@ -46,9 +50,9 @@ def _import_tasks(module: str, modules: Sequence[str]) -> None:
         ) from error
 
 
-def _tasks_and_rates(name: str, modules: Sequence[str]) -> tuple[list[seqio.Task], list[float]]:
+def _provider(name: str, modules: Sequence[str]) -> seqio.Task | seqio.Mixture:
     try:
-        provider = seqio.get_mixture_or_task(name)
+        return seqio.get_mixture_or_task(name)
     except ValueError as error:
         known = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
         close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
@@ -57,15 +61,44 @@ def _tasks_and_rates(name: str, modules: Sequence[str]) -> tuple[list[seqio.Task
             "of your own is found when `module` names the file that registers it, or a list of "
             f"files; imported: {', '.join(modules) or 'none'}."
         ) from error
-    if isinstance(provider, seqio.Task):
-        return [provider], [1.0]
-    rates = [_rate(provider, task) for task in provider.tasks]
+
+
+# SeqIO's own `set_tfds_data_dir_override` holds for all tasks of a process, and a task keeps the
+# first folder that it was read from for good.
+
+
+@contextlib.contextmanager
+def _reading_from(data_dir: str | None, tasks: Sequence[seqio.Task]) -> Iterator[None]:
+    """Lets tasks read TensorFlow Datasets from a folder meanwhile, as rates by numbers of examples
+    do; None: from theirs."""
+    sources = [one.source for one in tasks if isinstance(one.source, seqio.TfdsDataSource)]
+    for source in sources:
+        source.tfds_dataset.override_data_dir(data_dir)
+    try:
+        yield
+    finally:
+        for source in sources:
+            source.tfds_dataset.override_data_dir(None)
+
+
+def _of_folder(task: seqio.Task, data_dir: str | None) -> seqio.Task:
+    """The task, which reads TensorFlow Datasets from a folder; None: from its own."""
+    if data_dir is None or not isinstance(task.source, seqio.TfdsDataSource):
+        return task
+    source = copy.deepcopy(task.source)
+    source.tfds_dataset.override_data_dir(data_dir)
+    return task.replace(source=source)
+
+
+def _rates(mixture: seqio.Mixture) -> list[float]:
+    rates = [_rate(mixture, task) for task in mixture.tasks]
     if not (np.isfinite(rates).all() and min(rates) >= 0 and sum(rates) > 0):
-        names = ", ".join(f"{task.name} {rate:g}" for task, rate in zip(provider.tasks, rates))
+        names = ", ".join(f"{task.name} {rate:g}" for task, rate in zip(mixture.tasks, rates))
         raise ValueError(
-            f"The rates of mixture {name!r} came to {names}, expected none below 0 and some above."
+            f"The rates of mixture {mixture.name!r} came to {names}, expected none below 0 and "
+            "some above."
         )
-    return list(provider.tasks), rates
+    return rates
 
 
 def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
@@ -73,11 +106,12 @@ def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
     try:
         with readable(task):
             return float(mixture.get_rate(task))
-    except (TypeError, ZeroDivisionError) as error:
+    except (TypeError, ZeroDivisionError, KeyError) as error:
         raise ValueError(
             f"The rate of task {task.name!r} in mixture {mixture.name!r} cannot be computed "
             f"({error}). If it follows the number of examples, give the task's source its "
-            "num_input_examples or write its cache; else give a number."
+            "num_input_examples, write its cache, or set data_dir to where TensorFlow Datasets "
+            "lie; else give a number."
         ) from error
 
 

@@ -18,9 +18,6 @@ from pretrax.tasks.seqio.seqio_tasks import found_tasks
 from pretrax.verbs import evaluate
 from tests.inference.runs import write_run
 
-# By themselves: TFDS keeps where a process has read a data set of the same name before.
-pytestmark = pytest.mark.slow
-
 SETS = [(benchmark, name) for benchmark, sets in glue_tasks.SETS.items() for name in sets]
 
 
@@ -176,13 +173,18 @@ def data_dir(tmp_path_factory) -> str:
                 named = (one.splits or {}).get(split, split)
                 of_set[named] = [{"idx": 0} | example for example, _ in rows]
     for name, examples in written.items():
-        info = tfds.builder(name, data_dir=folder).info
-        os.makedirs(info.data_dir)
-        writer = tfds.core.SequentialWriter(info, max_examples_per_shard=100)
-        writer.initialize_splits(list(examples))
-        writer.add_examples(examples)
-        writer.close_all()
+        write_set(folder, name, examples)
     return folder
+
+
+def write_set(folder: str, name: str, examples: dict[str, list[dict]]) -> None:
+    """Writes examples by split, as TFDS does."""
+    info = tfds.builder(name, data_dir=folder).info
+    os.makedirs(info.data_dir)
+    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=100)
+    writer.initialize_splits(list(examples))
+    writer.add_examples(examples)
+    writer.close_all()
 
 
 METRICS = {  # others have accuracy
@@ -236,6 +238,35 @@ def test_right_answers_have_the_benchmarks_best_figures(evaluated, task):
 def test_data_that_is_not_there_is_said(data_dir):
     with pytest.raises(FileNotFoundError, match="'glue_rte': its data is not there.*data_dir"):
         evaluation_tasks("", names=["glue_rte"], data_dir=data_dir)
+
+
+def test_a_task_is_read_from_the_folder_that_is_named_each_time(data_dir, tmp_path):
+    example = {"sentence": "Elsewhere.", "label": 1, "idx": 0}
+    write_set(str(tmp_path), "glue/cola", {"train": [example], "validation": [example]})
+
+    def texts(**where) -> list[str]:
+        (found,) = evaluation_tasks("", names=["glue_cola"], **where)
+        return list(found.texts)
+
+    first = [text for _, text in AS_T5_READS["glue_cola"]]
+    assert texts(data_dir=data_dir) == first
+    assert texts(data_dir=str(tmp_path)) == ["cola sentence: Elsewhere."]
+    assert texts(data_dir=data_dir) == first
+    with pytest.raises(FileNotFoundError, match="'glue_cola': its data is not there"):
+        texts()
+
+
+def test_the_rates_of_a_mixture_are_those_of_the_folder(data_dir):
+    by_examples = lambda task: task.source.num_input_examples("validation")  # noqa: E731
+    inner, name = "tiny_inner_mixture", "tiny_mixture_of_mixtures"
+    if name not in seqio.MixtureRegistry.names():
+        seqio.MixtureRegistry.add(inner, [("glue_cola", by_examples)])
+        seqio.MixtureRegistry.add(name, [(inner, 3), ("glue_mrpc", by_examples)])
+    tasks, rates = found_tasks(name, None, data_dir)
+    by_name = dict(zip((task.name for task in tasks), rates))
+    assert by_name == {"glue_cola": 3.0, "glue_mrpc": 1.0}
+    with pytest.raises(ValueError, match="rate of task 'glue_cola' .* has not been generated yet"):
+        found_tasks(name, None, None)
 
 
 # --- examples by hand ---------------------------------------------------------------------------
