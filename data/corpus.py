@@ -112,7 +112,8 @@ class Corpus(NamedTuple):
     heldout: Callable[[int], list[Piece]]
     codec: Codec | None = None  # None: ids only, without text
     classes: tuple[str, ...] = ()  # the names of the classes of labels, or of all answers
-    # Tokens of the longest document, where they have parts or labels and must not be cut.
+    # Tokens of the longest document, where they must not be cut: they have parts or labels, or are
+    # in an order that a cut would break.
     longest: int | None = None
     # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
     columns: tuple[str, ...] = ()

@@ -313,11 +313,12 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
 
 def _check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
-    if packing.column and corpus.longest is not None and corpus.longest > raw:
+    may_cut = corpus.columns and not packing.column  # parts or labels that nothing reads
+    if not may_cut and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the "
             f"objective only {raw}, which would cut it in two: raise "
             "--gin.training.Run.sequence_lengths, give shorter documents, or lower the corpus's "
-            "limits (given_tokens and answer_tokens, longest_tokens, docstring_tokens and "
-            "code_tokens)."
+            "limits (given_tokens and answer_tokens, longest_tokens, arranged_tokens, "
+            "docstring_tokens and code_tokens)."
         )

@@ -21,6 +21,7 @@ from .seqio_tasks import (
 from .seqio_vocabularies import RunVocabulary
 
 
+@checked
 def seqio_mixture(
     run_dir: str,
     *,
@@ -30,6 +31,7 @@ def seqio_mixture(
     heldout_split: str = "validation",
     module: str | Sequence[str] | None = None,
     feature: str = "targets",
+    arranged_tokens: Count | None = None,
     data_dir: str | None = None,
     use_cached: bool = False,
     cache_dirs: Sequence[str] = (),
@@ -55,6 +57,8 @@ def seqio_mixture(
         module: a module, or a Python file of yours, that registers tasks: "my_tasks.py"; or
             several, one that registers a mixture after those of its tasks.
         feature: which feature holds the text's ids.
+        arranged_tokens: of a document at most, where `character_infilling` is a step of a task,
+            which cuts texts to fit: documents may hold its markers. None: they hold text alone.
         data_dir: of TensorFlow Datasets.
         use_cached: read each task from SeqIO's cache, which `seqio_cache_tasks` writes; of one that
             cannot be cached, the source.
@@ -68,9 +72,12 @@ def seqio_mixture(
     """
 
     def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
-        return [text_examples(task, feature, made.ids, use_cached=use_cached) for task in tasks]
+        return [
+            text_examples(task, feature, made.ids, arranged_tokens, use_cached=use_cached)
+            for task in tasks
+        ]
 
-    return _corpus(
+    corpus = _corpus(
         run_dir,
         mixture_or_task_name,
         [feature],
@@ -84,6 +91,7 @@ def seqio_mixture(
         shuffle=shuffle,
         seed=seed,
     )
+    return corpus._replace(longest=arranged_tokens)
 
 
 @checked

@@ -126,18 +126,24 @@ class TaskExamples:
 
 
 def text_examples(
-    task: seqio.Task, feature: str, ids: TokenIds, use_cached: bool = False
+    task: seqio.Task,
+    feature: str,
+    ids: TokenIds,
+    arranged_tokens: int | None = None,
+    use_cached: bool = False,
 ) -> TaskExamples:
-    """The text of one task."""
+    """The text of one task; with `arranged_tokens`, of at most so many, markers among them."""
     check = text_checker(ids)
 
     def document(tokens: np.ndarray) -> Piece | None:
-        if not tokens.size:
+        text = tokens if arranged_tokens is None else tokens[~np.isin(tokens, ids.fim)]
+        if not text.size:
             return None
-        check(tokens, f"Task {task.name!r}, feature {feature!r}")
+        check(text, f"Task {task.name!r}, feature {feature!r}")
         return Piece(tokens, ends=True)
 
-    return TaskExamples(task, [feature], ids, document, use_cached=use_cached)
+    lengths = arranged_tokens and {feature: arranged_tokens + 1}
+    return TaskExamples(task, [feature], ids, document, lengths or None, use_cached=use_cached)
 
 
 def pair_examples(

@@ -1,3 +1,4 @@
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -7,16 +8,23 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pretrax.objectives import fill_in_the_middle
 from pretrax.tasks import vocabularies
+from pretrax.tasks.seqio import seqio_vocabularies
 from pretrax.tasks.seqio.character_infilling import (
     character_infilling,
     infill_characters,
     infill_to_fit,
 )
+from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, tokenizer_of
 from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
+from pretrax.training.settings.bound import Bound, bound
+from pretrax.training.settings.configuration import read_run
+from tests.inference.runs import arranged, live
 from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
+from tests.training import tiny
 
 BYTES = tokenization.byte_tokenizer()
 TEXTS = [
@@ -82,6 +90,7 @@ def test_shares_of_plain_psm_and_spm():
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 LENGTH = 128
+LONGER = {"arranged_tokens": 253}
 
 
 def read(texts, name="infilling", seed=3, length=LENGTH, vocabulary=VOCABULARY, **how):
@@ -138,6 +147,55 @@ def test_examples_are_what_seqio_packs():
     kept = np.concatenate([row["decoder_target_tokens"] for row in packed.as_numpy_iterator()])
     middle = special_tokens.token_ids(tokenizer_of(VOCABULARY)).fim[2]
     assert (kept == middle).sum() == len(list(examples)) > len(TEXTS)
+
+
+def corpus(tmp_path, **how):
+    name = "infilling_to_train"
+    if name not in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.add(
+            name,
+            source=seqio.FunctionDataSource(
+                lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
+                    {"targets": TEXTS}
+                ),
+                splits=["train", "validation"],
+            ),
+            preprocessors=[character_infilling(name=name, rate=0.8)],
+            output_features={"targets": seqio.Feature(VOCABULARY)},
+        )
+    return seqio_mixture(
+        str(tmp_path), mixture_or_task_name=name, vocabulary=seqio_vocabularies.of_task, **how
+    )
+
+
+def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
+    """In its rows each is as it came, and closed; other epochs cut elsewhere."""
+    made = corpus(tmp_path, arranged_tokens=60)
+    stream, ids = made.train(0, 1), made.ids
+    some = [stream.next_document() for _ in range(100)]  # of several epochs
+    assert all(one.ends and one.tokens.size <= 60 for one in some)
+    closed = [[*one.tokens.tolist(), ids.eos] for one in some]
+    moved = [tokens for tokens in closed if set(ids.fim) <= set(tokens)]
+    assert 60 < len(moved) < 95
+    assert all(any(given_back(one, BYTES, ids) in text for text in TEXTS) for one in closed)
+    assert len({tuple(tokens) for tokens in moved}) > 60
+    whole = fill_in_the_middle(ids, rate=0.0)
+    features, _ = arranged(lambda _: whole, tuple(moved[0][:-1]), key=0)
+    assert live(features, "targets") == moved[0]
+
+
+def test_documents_with_markers_are_expected_or_refused(tmp_path):
+    with pytest.raises(ValueError, match="ids are special ids"):
+        for document in corpus(tmp_path).heldout(10_000):
+            assert document
+    run = read_run(
+        ["runs/character_infilling.gin"],
+        ["MIXTURE_OR_TASK_NAME = 'infilling_to_train'", f"RUN_DIR = '{tmp_path}'"],
+    )
+    assert tiny.planned(run).corpus.longest == 252
+    longer = Bound(bound(run.corpus).function, **bound(run.corpus).settings | LONGER)
+    with pytest.raises(ValueError, match="may hold 253 tokens .* only 252, which would cut it"):
+        tiny.planned(dataclasses.replace(run, corpus=longer))
 
 
 def test_the_vocabulary_of_a_run_keeps_its_markers(tmp_path):
