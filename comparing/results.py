@@ -147,9 +147,9 @@ def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[On
     if not path.exists():
         raise whole_files.damaged(path, "it is missing")
     built = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            built.append(build(json.loads(line)))
+            built.append(build(json.loads(line.decode("utf-8"))))
         except UNLIKE as error:
             raise whole_files.damaged(path, f"line {number}: {error}") from error
     return built

@@ -79,13 +79,15 @@ def test_figures_of_another_kind_name_their_file(tmp_path, content):
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])
-@pytest.mark.parametrize("content", [None, '{"variant": "a"}\n', '{"variant'])
+@pytest.mark.parametrize(
+    "content", [None, b'{"variant": "a"}\n', b'{"variant', b'{"variant": "\xff"}']
+)
 def test_missing_and_damaged_files_are_named(tmp_path, name, content):
     results.write(tmp_path, planted.results(["a", "b"]))
     if content is None:
         (tmp_path / name).unlink()
     else:
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=name):
         results.read(tmp_path)
 
