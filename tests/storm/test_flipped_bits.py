@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
+from pretrax.comparing import results
+from pretrax.comparing.variants import comparison_text, read_comparison
+from pretrax.comparing.yardsticks.kept_figures import Measured, read_measured, write_measured
 from pretrax.data.token_store import open_store
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import special_tokens
@@ -21,8 +24,10 @@ from pretrax.training import run_directory
 from pretrax.training.saved.result import read_result
 from pretrax.training.settings.command_line import explanation
 from tests import test_convert as converting
+from tests.comparing import planted, small
+from tests.comparing.subjects import subject_of
 from tests.data.test_token_store import read as read_records
-from tests.inference.runs import CLASSES, write_run
+from tests.inference.runs import CLASSES, trained, write_run
 from tests.models import test_t5x as t5x
 from tests.storm.commands import assert_in_words, here
 from tests.training import tiny
@@ -160,6 +165,32 @@ def converted(source: str, *more: str):
     return read
 
 
+def write_compared(folder):
+    """A comparison with its results, as they are kept."""
+    file = small.write(folder)
+    results.write(folder / "compared", planted.results(["small", "large/2"], seeds=[0, 1]))
+    one = read_comparison(file, trusted=OF_TESTS)
+    (folder / "compared" / run_directory.COMPARISON).write_text(comparison_text(one))
+
+
+def kept_comparison(folder):
+    file = folder / "compared" / run_directory.COMPARISON
+    return in_words(lambda: read_comparison(str(file), trusted=OF_TESTS))
+
+
+def kept_results(folder):
+    return in_words(lambda: results.read(folder / "compared"))
+
+
+def write_figures(folder):
+    figures = tuple(small.layers(subject_of(trained("decoder")))) * 4
+    write_measured(str(folder), 3, small.layers, Measured(figures, "some text could not be read"))
+
+
+def kept_figures(folder):
+    return in_words(lambda: read_measured(str(folder), 3, [small.layers]))
+
+
 def write_llama(folder):
     converting.written(folder / "hf", converting.llama())
 
@@ -181,6 +212,9 @@ def write_t5x(folder):
 ASK = ("Ada", "--max_new=4")
 FROM_HF = converted("hf:{folder}/hf")
 FROM_T5X = converted("t5x:{folder}/checkpoint_7", "--model={folder}/small.gin")
+OF_TESTS = ("tests.comparing.small",)
+# A variant that only one of the files knows may be damaged in any of them.
+OF_RESULTS = (results.COMPARISON, results.RESULTS)
 CHECKPOINT = dict(named=("Checkpoint 0 of", "checkpoint 4 is damaged"))
 KINDS = {
     "config.gin": Kind(write_causal, lambda f: answer(f, *ASK), "config.gin", False),
@@ -224,6 +258,14 @@ KINDS = {
     "T5X checkpoint": Kind(
         write_t5x, FROM_T5X, "checkpoint_7/checkpoint", False, ("checkpoint_7",)
     ),
+    "comparison.gin": Kind(
+        write_compared, kept_comparison, "compared/comparison.gin", False, ("has no value",)
+    ),
+    **{
+        name: Kind(write_compared, kept_results, f"compared/{name}", False, OF_RESULTS)
+        for name in (results.COMPARISON, results.RUNS, results.RESULTS)
+    },
+    "yardsticks.jsonl": Kind(write_figures, kept_figures, "evaluation/yardsticks.jsonl", False),
 }
 
 

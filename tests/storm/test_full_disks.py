@@ -16,14 +16,14 @@ pytestmark = pytest.mark.storm
 
 
 @contextlib.contextmanager
-def small_disk(folder: pathlib.Path, size: str) -> Iterator[pathlib.Path]:
-    """A disk of so many bytes; skips where none can be mounted."""
+def mounted(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
+    """A disk of its own in a folder; skips where none can be mounted."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no small disk can be mounted here: {error}")
+        pytest.skip(f"no disk can be mounted here: {error}")
     try:
         yield folder
     finally:
@@ -33,7 +33,7 @@ def small_disk(folder: pathlib.Path, size: str) -> Iterator[pathlib.Path]:
 def test_an_export_to_a_full_disk(tmp_path):
     source, _ = converting.written(tmp_path / "hf", converting.llama())
     assert here("convert", f"--from=hf:{source}", f"--to={tmp_path}/run").status == 0
-    with small_disk(tmp_path / "disk", "16k") as disk:
+    with mounted(tmp_path / "disk", "size=16k") as disk:
         ended = here("convert", f"--from={tmp_path}/run", f"--to=hf:{disk}/out")
         assert_in_words(ended, "No space left")
         assert not list(disk.iterdir())
@@ -42,7 +42,7 @@ def test_an_export_to_a_full_disk(tmp_path):
 def test_a_run_on_a_full_disk(draw, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
     data = tiny.write_documents(tmp_path / "store")
-    with small_disk(tmp_path / "disk", f"{draw.randrange(100, 400)}k") as disk:
+    with mounted(tmp_path / "disk", f"size={draw.randrange(100, 400)}k") as disk:
         run = tiny.Run(tmp_path / "run", data, STEPS=200)
         run.values["RUN_DIR"] = str(disk / "run")
         ended = here("train", *run.arguments(training__Run__checkpoint_every=2))

@@ -1,0 +1,64 @@
+"""Folders that cannot be written: a command names the folder, and leaves nothing behind.
+
+`root` writes wherever modes forbid it, so that the folder lies on a disk that is mounted to be
+read, or where there is a file.
+"""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests import test_convert as converting
+from tests.comparing import small
+from tests.preparing import planted
+from tests.storm.commands import assert_in_words, here
+from tests.storm.test_full_disks import mounted
+from tests.training import tiny
+
+pytestmark = pytest.mark.storm
+
+
+@contextlib.contextmanager
+def a_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    path.write_text("no folder")
+    yield path
+    assert path.read_text() == "no folder"
+
+
+@contextlib.contextmanager
+def read_only(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    with mounted(path, "ro"):
+        yield path
+        assert not list(path.iterdir())
+
+
+def train(tmp_path, out, monkeypatch):
+    run = tiny.Run(tmp_path / "run", tiny.write_documents(tmp_path / "store"), STEPS=2)
+    run.values["RUN_DIR"] = str(out)
+    return here("train", *run.arguments())
+
+
+def prepare(tmp_path, out, monkeypatch):
+    planted.write_raw(tmp_path / "raw.jsonl")
+    one = "--gin.preparing.Preparation.executor=@executors.this_process"
+    return here("prepare", *planted.arguments(str(tmp_path / "raw.jsonl"), out, one))
+
+
+def compare(tmp_path, out, monkeypatch):
+    small.here(monkeypatch)
+    return here("compare", small.write(tmp_path / "own"), f"--gin.DIRECTORY={str(out)!r}")
+
+
+def convert(tmp_path, out, monkeypatch):
+    source, _ = converting.written(tmp_path / "hf", converting.llama())
+    return here("convert", f"--from=hf:{source}", f"--to={out}")
+
+
+@pytest.mark.parametrize("close", [a_file, read_only])
+@pytest.mark.parametrize("verb", [train, prepare, compare, convert])
+def test_a_folder_that_cannot_be_written_is_named(verb, close, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+    with close(tmp_path / "closed") as closed:
+        assert_in_words(verb(tmp_path, closed / "out", monkeypatch), str(closed))
