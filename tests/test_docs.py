@@ -31,6 +31,7 @@ from pretrax import verbs
 from pretrax.comparing import results
 from pretrax.comparing.scaling import laws_of_comparisons
 from pretrax.comparing.variants import read_comparison, runs_of_variants
+from pretrax.comparing.yardsticks import writing
 from pretrax.training import optimizers, trainer
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
@@ -166,6 +167,7 @@ def folder(tmp_path_factory):
         patch.setattr(
             laws_of_comparisons, "fit", functools.partial(laws_of_comparisons.fit, resamples=10)
         )
+        patch.setattr(writing, "SENTENCES", {"train": 20, "validation": 4})
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
