@@ -5,13 +5,15 @@ what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
 `next_latent`, `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`,
-`blanks`, `infilling`, `masked_language_modeling`, `masked_autoencoding`, `masked_diffusion`,
-`block_diffusion`, `hybrid_diffusion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of `noising`,
-and write features by `splicing`; `contract` says what they return, and `laws` checks it.
+`blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`,
+`masked_diffusion`, `block_diffusion`, `hybrid_diffusion`, `permutation`, `sentence_pairs`,
+`contrastive_learning` and `supervised`. They choose tokens by `selection` and `span_lengths`, apply
+the noises of `noising`, and write features by `splicing`; `contract` says what they return, and
+`laws` checks it.
 """
 
 from . import layouts
+from .adaptive_masking import adaptive_masked_lm
 from .annealing import annealed
 from .attention_masks import attention_mask, causal_mask, prefix_mask
 from .autoencoding import (
@@ -24,7 +26,18 @@ from .autoencoding import (
 )
 from .blanks import blank_infilling
 from .block_diffusion import block_diffusion
-from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Rows, Term, members_of
+from .contract import (
+    Adaptation,
+    Builder,
+    Labels,
+    Member,
+    ModelOutputs,
+    Objective,
+    Row,
+    Rows,
+    Term,
+    members_of,
+)
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
@@ -64,6 +77,7 @@ from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
 __all__ = [
+    "Adaptation",
     "Builder",
     "Labels",
     "Member",
@@ -75,6 +89,7 @@ __all__ = [
     "RowGroup",
     "Term",
     "TokenIds",
+    "adaptive_masked_lm",
     "annealed",
     "attention_mask",
     "bart",

@@ -127,6 +127,9 @@ CATALOGUE = {
     "causal_masking": Entry("decoder", "infilling long spans", "CM3, arXiv:2201.07520", 513),
     # what is hidden, predicted in place
     "masked_lm": Entry("encoder", "classifying, tagging, retrieval", _BERT, 77),
+    "adaptive_masked_lm": Entry(
+        "encoder", "learning from little text", "AMLM, arXiv:2510.20475", 77
+    ),
     "whole_word_masking": Entry("encoder", "as masked_lm, by whole words", _BERT, 77),
     "spanbert": Entry("encoder", "extractive question answering", "SpanBERT, arXiv:1907.10529", 77),
     "albert_ngrams": Entry("encoder", "as masked_lm, by short phrases", _ALBERT, 77),
@@ -223,6 +226,7 @@ ALIASES = {
     "fim": "fill_in_the_middle",
     "cm3": "causal_masking",
     "mlm": "masked_lm",
+    "amlm": "adaptive_masked_lm",
     "wwm": "whole_word_masking",
     "mntp": "masked_next_token",
     "mpnet": "masked_permuted_lm",

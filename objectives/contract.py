@@ -52,6 +52,9 @@ class Row(NamedTuple):
     # bool[L] the tokens to hide, where a text says which: in place of those that objectives which
     # hide tokens would draw (`objectives.hide`)
     hidden: Array = None
+    # i32[L] how likely each token is to be hidden, against the others of its document: above 0, of
+    # at most 16 bits. None: all alike, as before training and wherever no model is at hand.
+    chances: Array = None
 
 
 # The kinds of rows that an objective may require, from the least to the most demanding;
@@ -206,6 +209,23 @@ class Objective(NamedTuple):
     lengths: Lengths
     corrupt: Corrupt
     loss: Loss
+class Adaptation(NamedTuple):
+    """Noise that follows how well the model does, by a state that training keeps and saves.
+
+    Each step gives its rows the chances of the state, counts what the model did with them, and
+    updates the state. Whoever has no state, as evaluation, draws the noise of `Row.chances` None.
+    """
+
+    # () -> the state before the first step: a tree of arrays, which every device holds whole
+    init: Callable
+    chances: Callable  # (state, rows of a batch) -> i32[B, L]: `Row.chances`
+    # (outputs, batch) -> a tree of counts, summed over the rows: integers, whose sums over devices
+    # and microbatches are exact
+    measure: Callable
+    update: Callable  # (state, the counts of a step, steps taken so far) -> state
+    summary: Callable  # state -> {name: f32[]}, for the run's metrics
+
+
     # The heads that the loss requires of the model: name -> number of classes. None: the ids of
     # the vocabulary, or no classes. `COUNTED` until a run's corpus is known.
     heads: Mapping[str, int | None] = VOCABULARY
@@ -223,6 +243,7 @@ Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabu
 
 
 class Member(NamedTuple):
+    adaptation: Adaptation | None = None  # None: the noise does not depend on the model
     """One member of a mixture."""
 
     name: str
@@ -301,7 +322,7 @@ def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
 
 
 def check_facts(objective: Objective) -> None:
-    """Raises ValueError for rows or prompt forms that are none of those known."""
+    """Raises ValueError for rows, prompt forms or an adaptation that are none of those known."""
     check_rows(objective.rows)
     for form in objective.prompt_forms:
         check_form(form)
@@ -309,6 +330,11 @@ def check_facts(objective: Objective) -> None:
 
 def check_rows(rows: Rows) -> None:
     """Raises ValueError for rows of no known kind."""
+    if not isinstance(objective.adaptation, Adaptation | None):
+        raise ValueError(
+            "An objective's adaptation must be an objectives.Adaptation or None, got "
+            f"{objective.adaptation!r}."
+        )
     if not isinstance(rows, Rows) or rows.kind not in ROW_KINDS:
         raise ValueError(
             f"An objective's rows must be Rows(kind), with a kind of {list(ROW_KINDS)}, got "

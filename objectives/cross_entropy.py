@@ -100,6 +100,18 @@ def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: 
     return lax.scan(jax.checkpoint(add), jnp.zeros(rows), pieces)[0]
 
 
+def projected_likeliest(projection: ClassProjection):
+    """Returns i32[B, K]: the likeliest class of each slot of a projection, of which few logits are
+    in memory at a time."""
+
+    def likeliest(states_BxCxE):
+        return jnp.argmax(projection.finish(_product(states_BxCxE, projection.kernel)), -1)
+
+    rows, slots = projection.states.shape[:2]
+    classes_NxBxC = lax.map(likeliest, _cutter(rows, slots)(projection.states))
+    return classes_NxBxC.swapaxes(0, 1).reshape(rows, -1)[:, :slots]
+
+
 def _cutter(rows: int, slots: int) -> Callable:
     """Returns [B, K, …] -> [N, B, C, …], the pieces of arrays of this many rows and slots."""
     pieces = min(-(-rows * slots // _slots_of_a_piece()), slots)

@@ -9,6 +9,7 @@ from .cross_entropy import (
     Sums,
     cross_entropy,
     projected_cross_entropy,
+    projected_likeliest,
     projected_sums,
     weighted_sums,
 )
@@ -82,6 +83,19 @@ def head_sums(outputs: ModelOutputs, head: str, states, slot_losses: Callable, c
     if projection is None:
         return jnp.sum(slot_losses(outputs.head(head, states), *columns), -1)
     return projected_sums(projection, slot_losses, columns)
+
+
+def likeliest_tokens(outputs: ModelOutputs, batch):
+    """Returns i32[B, K]: the token that the vocabulary projection finds likeliest, of each that is
+    predicted."""
+    _, slots, _ = predictions(batch)
+    states = outputs.hidden["top"]
+    states = states if slots is None else at_slots(states, slots)
+    projection_of = getattr(outputs, "projection", None)
+    projection = projection_of and projection_of("vocabulary", states)
+    if projection is None:
+        return jnp.argmax(outputs.head("vocabulary", states), -1)
+    return projected_likeliest(projection)
 
 
 def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> dict[str, Term]:

@@ -22,11 +22,12 @@ from .features import COLUMNS, input_sequence, labels_in_place
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
-from .selection import Selection, choose, quota, selection_of
+from .selection import Selection, choose, quota, selection_of, with_chances
 from .splicing import (
     documents,
     frame_of,
     framed,
+    framed_column,
     framed_marks,
     joined,
     kept,
@@ -266,6 +267,9 @@ def _masked(selection, replace, frame, key, row, size: int, max_documents) -> _M
     hidden = row.hidden
     if hidden is not None:
         hidden = framed_marks(hidden, row.segments, present, frame, size)
+    if row.chances is not None and selection.chance is not None:
+        chances = framed_column(row.chances, row.segments, present, frame, size)
+        selection = with_chances(chances, tokens, segments, max_documents, selection)
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection, hidden)
     return _Masked(tokens, segments, chosen, replace(replacement_key, tokens, chosen, unit))
 

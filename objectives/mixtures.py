@@ -18,7 +18,17 @@ from jax import lax
 from jax.tree_util import Partial
 
 from ..constraints import Count, Natural, NonNegative, checked
-from .contract import Builder, Corrupt, Member, Objective, Term, build, joint_facts
+from .contract import (
+    Adaptation,
+    Builder,
+    Corrupt,
+    Member,
+    Objective,
+    Row,
+    Term,
+    build,
+    joint_facts,
+)
 from .denoising import Placement, span_corruption
 from .features import complete
 from .language_modeling import prefix_lm
@@ -59,6 +69,7 @@ def mixture(
         loss=_joint_loss(losses),
         prompt_forms=tuple(dict.fromkeys(forms)),
         members=tuple(built),
+        adaptation=_joint_adaptation(objectives),
         **joint_facts(objectives),
     )
 
@@ -182,10 +193,7 @@ def _joint_loss(losses: Sequence[Callable]) -> Callable:
         terms: dict[str, Term] = {}
         for one in distinct:
             mine = jnp.array([other is one for other in losses])[batch["member"]]
-            counting = {
-                name: x * mine[:, None] for name, x in batch.items() if name.endswith("_weights")
-            }
-            for name, term in one(outputs, batch | counting).items():
+            for name, term in one(outputs, _counting(batch, mine)).items():
                 own = jax.tree.map(
                     lambda x, mine=mine: jnp.where(mine, x, 0.0),
                     dataclasses.replace(term, labels=None),
@@ -194,6 +202,49 @@ def _joint_loss(losses: Sequence[Callable]) -> Callable:
         return terms
 
     return loss
+
+
+def _joint_adaptation(objectives: Mapping[str, Objective]) -> Adaptation | None:
+    """Returns that of the members that have one, with a state for each; the rows of others get
+    equal chances."""
+    adaptations = {name: o.adaptation for name, o in objectives.items() if o.adaptation}
+    if not adaptations:
+        return None
+    number = {name: i for i, name in enumerate(objectives)}
+
+    def chances(state, rows: Row):
+        found = jnp.ones_like(rows.tokens)
+        for name, one in adaptations.items():
+            mine = rows.member[:, None] == number[name]
+            found = jnp.where(mine, one.chances(state[name], rows), found)
+        return found
+
+    def measure(outputs, batch):
+        return {
+            name: one.measure(outputs, _counting(batch, batch["member"] == number[name]))
+            for name, one in adaptations.items()
+        }
+
+    def update(state, counts, step):
+        return {n: one.update(state[n], counts[n], step) for n, one in adaptations.items()}
+
+    def summary(state):
+        return {
+            f"{name}/{figure}": value
+            for name, one in adaptations.items()
+            for figure, value in one.summary(state[name]).items()
+        }
+
+    def init():
+        return {name: one.init() for name, one in adaptations.items()}
+
+    return Adaptation(init, chances, measure, update, summary)
+
+
+def _counting(batch, mine_B) -> dict:
+    """Returns the batch, in which nothing of other rows counts."""
+    weights = {n: x * mine_B[:, None] for n, x in batch.items() if n.endswith("_weights")}
+    return batch | weights
 
 
 def _added(name: str, one: Term, other: Term) -> Term:

@@ -60,7 +60,9 @@ class Selection(NamedTuple):
     text: Any  # i32[2] [first, last): the ids that may be chosen
     rate: Any  # i32[2] share of a document's tokens, numerator and denominator
     most: Any  # i32[] the most chosen tokens of a document
-    chance: Any  # i32[] 24-bit probability of a unit; None: an exact number of tokens
+    # i32[] 24-bit probability of a unit, or i32[L] of the unit that starts in each slot; None: an
+    # exact number of tokens
+    chance: Any
     word_starts: Any  # bool[V] ids that begin a word; None: units ignore words
     spans: Any  # i32[2, N] cumulative laws of the length of a cell, and of the first (`_tiling`)
 
@@ -103,6 +105,31 @@ def _span_laws(span_lengths: Sequence[float]):
     return np.round(laws * 2**24).astype(np.int32)
 
 
+def with_chances(chances, tokens, segments, count: int, selection: Selection) -> Selection:
+    """Returns the selection with probabilities in proportion to the tokens' chances.
+
+    Their mean over the text of a document is the selection's, but for those that would be above 1.
+
+    Args:
+      chances: i32[L] as `Row.chances`.
+      tokens, segments, count: as for `choose`.
+    """
+    chances = jnp.where(_eligible(tokens, segments, selection), chances, 0)
+    # Two sums, since one of 16-bit numbers may exceed 32 bits.
+    high_D, low_D = (_sum_of_each(x, segments, count) for x in (chances >> 8, chances & 255))
+    total_D = high_D.astype(jnp.float32) * 256 + low_D.astype(jnp.float32)
+    number_D = _sum_of_each(chances > 0, segments, count)
+    mean_D = total_D / jnp.maximum(number_D, 1)
+    times = chances.astype(jnp.float32) / jnp.maximum(of_document(mean_D, segments), 1)
+    chance = jnp.round(selection.chance * times).astype(jnp.int32)
+    return selection._replace(chance=jnp.minimum(chance, 2**24))
+
+
+def _eligible(tokens, segments, selection: Selection):
+    """Returns bool[L]: the tokens that may be chosen."""
+    return (tokens >= selection.text[0]) & (tokens < selection.text[1]) & (segments > 0)
+
+
 _LONGEST_SPAN = 256  # tokens: in the longest rows, sums of lengths that are drawn stay exact
 
 
@@ -139,8 +166,7 @@ def choose(key, tokens, segments, count: int, selection: Selection, hidden=None)
         fits.
       unit i32[L]: the slot where each token's own unit starts.
     """
-    text = selection.text
-    eligible = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
+    eligible = _eligible(tokens, segments, selection)
     if hidden is not None:
         chosen, slot = hidden & eligible, jnp.arange(tokens.size, dtype=jnp.int32)
         opens = chosen & ~(_shifted(chosen) & (segments == _shifted(segments)))

@@ -104,6 +104,11 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     one, two = build(first, ids), build(second, ids)
     if one.members or two.members:
         raise ValueError("A mixture cannot be part of `then`: put `then` into the mixture instead.")
+    if one.adaptation or two.adaptation:
+        raise ValueError(
+            "An objective whose noise adapts to the model cannot be part of `then`, which arranges "
+            "a row before it is masked: expected one such as masked_lm."
+        )
     needs = two.lengths(100)
     if needs.get("inputs") != 100 or "targets" in needs:
         raise ValueError(

@@ -227,8 +227,13 @@ def framed(text, present_D, frame, size: int):
 
 def framed_marks(marks_N, segments_N, present_D, frame, size: int):
     """Returns bool[size]: which slots of `framed` text hold a token that is marked."""
+    return framed_column(marks_N.astype(jnp.int32), segments_N, present_D, frame, size) > 0
+
+
+def framed_column(column_N, segments_N, present_D, frame, size: int):
+    """Returns i32[size]: a column of the tokens of `framed` text, 0 in all other slots."""
     nothing = jax.tree.map(jnp.zeros_like, frame)
-    return framed((marks_N.astype(jnp.int32), segments_N), present_D, nothing, size)[0] > 0
+    return framed((column_N, segments_N), present_D, nothing, size)[0]
 
 
 def with_specials(tokens_L, *specials):

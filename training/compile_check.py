@@ -38,7 +38,7 @@ class Memory(NamedTuple):
     """Bytes on one chip."""
 
     parameters: int
-    optimizer: int
+    optimizer: int  # and the state of noise that adapts to the model
     activations: int  # and gradients, and all else that lives within a step
     program: int
     padding: int = 0  # of the tiles that parameters and optimizer are held in; and a step's rows
@@ -93,7 +93,8 @@ def check(run: Run, topology: Topology) -> Check:
     with placed_on(mesh.abstract_mesh):
         step = compiled_step(planned, state)
         lowered = step.lower(state, abstract_rows(planned, batch_sharding(mesh)))
-    memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(state.opt_state), 0, 0)
+    kept = state.opt_state, state.adaptation
+    memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(kept), 0, 0)
     collectives: Mapping[str, Traffic] = {}
     refusal = ""
     try:

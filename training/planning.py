@@ -126,7 +126,10 @@ def open_batches(plan: Plan) -> Batches:
 def abstract_state_of(plan: Plan) -> Abstract:
     """Returns the shapes and shardings of the state; allocates nothing."""
     recipe = plan.recipe
-    return abstract_state(recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh)
+    adaptation = recipe.objective.adaptation
+    return abstract_state(
+        recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh, adaptation
+    )
 
 
 def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from ..objectives import Adaptation
 from .devices.mesh import placed_on, replicated, shardings_like, shardings_of
 
 
@@ -15,6 +16,7 @@ class State(NamedTuple):
     step: Any  # i32[]: steps taken
     params: Any  # f32
     opt_state: Any
+    adaptation: Any = None  # of the objective's noise to the model, replicated; None: none
 
 
 class Abstract(NamedTuple):
@@ -24,16 +26,25 @@ class Abstract(NamedTuple):
     create: Any  # key -> State; jit it, or use `new_state`
 
 
-def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: Mesh) -> Abstract:
+def abstract_state(
+    model,
+    optimizer: optax.GradientTransformation,
+    batch,
+    mesh: Mesh,
+    adaptation: Adaptation | None = None,
+) -> Abstract:
     """Returns the shapes and shardings of the state, from those of a batch; allocates nothing."""
 
     def boxed(key):
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
         return model.init(key, blank)
 
+    def adapted():
+        return adaptation and adaptation.init()
+
     def create(key):
         params = unboxed(boxed(key))
-        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted())
 
     with placed_on(mesh.abstract_mesh):  # its devices may be elsewhere: nothing is computed
         boxes = jax.eval_shape(boxed, jax.random.key(0))
@@ -42,10 +53,12 @@ def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: 
         # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
         opt_state = jax.eval_shape(optimizer.init, params)
         of_optimizer = shardings_like(opt_state, params, of_params, mesh)
+        of_noise = jax.eval_shape(adapted)
+        on_all = jax.tree.map(lambda _: replicated(mesh), of_noise)
         shapes = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            State(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state),
-            State(replicated(mesh), of_params, of_optimizer),
+            State(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state, of_noise),
+            State(replicated(mesh), of_params, of_optimizer, on_all),
         )
     return Abstract(shapes, create)
 

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -93,29 +93,38 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     member_terms     {TERM: Term}, with sums and weights f32[members] over the rows of each member
     useful           share of the stacks' slots that hold a token
     text_tokens      tokens of text in the rows, before corruption
+    adaptation/NAME  of the state after the step, where the noise adapts to the model
     gradient_norm    before clipping
     parameter_norm   after the update
     """
     noise_key, dropout_key = jax.random.split(jax.random.fold_in(seed_key, state.step))
+    adaptation = recipe.objective.adaptation
+    if adaptation:
+        rows = [one._replace(chances=adaptation.chances(state.adaptation, one)) for one in rows]
     batches = make_batches(recipe, noise_key, rows)
     weights = term_weights(recipe, state.params, batches)
-    loss, terms, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
+    loss, seen, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     metrics = {
         "loss": loss,
-        "member_terms": terms,
+        "member_terms": seen.terms,
         "useful": useful_share(batches),
         "text_tokens": sum(jnp.sum(group_rows.segments > 0) for group_rows in rows),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
     }
-    for name, term in terms.items():
+    for name, term in seen.terms.items():
         total = _total(weights[name])
         metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / total
         if term.z_losses is not None:
             metrics[f"z_loss/{name}"] = jnp.sum(term.z_losses) / total
-    return State(state.step + 1, params, opt_state), metrics
+    taken, adapted = state.step + 1, None
+    if adaptation:
+        adapted = adaptation.update(state.adaptation, seen.counts, taken)
+        summary = adaptation.summary(adapted)
+        metrics |= {f"adaptation/{name}": value for name, value in summary.items()}
+    return State(taken, params, opt_state, adapted), metrics
 
 
 def kind_of(term: Term) -> str:
@@ -176,8 +185,15 @@ def _arrays(outputs: Outputs):
     return outputs.hidden, outputs.routing
 
 
+class Seen(NamedTuple):
+    """What a step sees of its rows beside their loss, as sums over them."""
+
+    terms: dict[str, Term]  # with sums and weights f32[members]
+    counts: Any  # of the objective's adaptation; None without one
+
+
 def gradients(recipe: Recipe, params, batches, weights, step, key):
-    """Returns loss, terms by member, and gradients, over all row groups and microbatches."""
+    """Returns loss, `Seen`, and gradients, over all row groups and microbatches."""
     total = None
     if recipe.microbatches == 1:
         of_group = _differentiated
@@ -188,8 +204,8 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
         more = of_group(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
     assert total is not None  # a recipe has a row group
-    (loss, terms), grads = total
-    return loss, terms, grads
+    (loss, seen), grads = total
+    return loss, seen, grads
 
 
 def _differentiated(recipe: Recipe, params, batch, weights, step, key):
@@ -244,7 +260,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, states), routing=routing)
         return weighted_loss(recipe, outputs, whole, weights, step)
 
-    (value, terms), (grads, of_hidden) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+    (value, seen), (grads, of_hidden) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
         params, hidden
     )
 
@@ -254,7 +270,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         return jax.tree.map(jnp.add, total, pull_back(cotangents)[0]), None
 
     grads, _ = lax.scan(add_gradient, grads, (pieces, of_hidden))
-    return (value, terms), grads
+    return (value, seen), grads
 
 
 def _microbatches(recipe: Recipe, batch):
@@ -276,7 +292,7 @@ def _joined_rows(x):
 
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
-    """Returns these rows' share of the step's loss, and its terms, summed over each member."""
+    """Returns these rows' share of the step's loss, and what else is `Seen` of them."""
     if recipe.z_loss:
         outputs = outputs._replace(z_loss=recipe.z_loss)
     terms = _terms(recipe, outputs, batch)
@@ -288,7 +304,9 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
         sums = term.sums if term.z_losses is None else term.sums + term.z_losses
         loss += scale * jnp.sum(sums) / _total(weights[name])
     unlabelled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
-    return loss, jax.tree.map(functools.partial(by_member, recipe, batch), unlabelled)
+    terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabelled)
+    adaptation = recipe.objective.adaptation
+    return loss, Seen(terms, adaptation and adaptation.measure(outputs, batch))
 
 
 def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:

@@ -106,7 +106,10 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     examples = [
         one for member in shown for one in draws(member, documents, text.other, reader, **how)
     ]
-    print_heading(console, choice.name, layout, choice.facts(layout))
+    facts = choice.facts(layout)
+    if objective.adaptation:
+        facts.append("Noise: adapts to the model in training, and is shown as it begins")
+    print_heading(console, choice.name, layout, facts)
     print_examples(console, examples[:: count if options.html else 1])
     if len(members) > len(shown):
         console.print(f"The first {len(shown)} of {len(members)} members.")
@@ -120,7 +123,7 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
             span_law=choice.entry.span_law if choice.entry else None,
             span_mean=choice.mean_span_length,
         )
-        facts = [f"Layout: {layout.replace('_', '-')}", *choice.facts(layout)]
+        facts = [f"Layout: {layout.replace('_', '-')}", *facts]
         heading = Heading(choice.name, facts, command, text.stream_name)
         whole_files.write_text(options.html, page(heading, examples, figures))
         console.print(f"The page is {options.html}: open it in a browser.")

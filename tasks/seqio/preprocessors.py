@@ -14,6 +14,7 @@
 """
 
 import functools
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 
@@ -130,7 +131,8 @@ def objective_preprocessor(
     The key of a row is the seed that SeqIO draws for it, folded with the CRC-32 of `name`: SeqIO
     gives the members of a mixture the same seeds, and without it two tasks would be masked alike.
     The partner of row 2k is row 2k + 1, as they come, and the other way round; the last of an odd
-    number has an empty one.
+    number has an empty one. Noise that adapts to the model stays as it begins, with a warning: no
+    model is at hand.
 
     Raises ValueError when the dataset is made with lengths or sentinels that do not suffice, or a
     vocabulary that SeqIO's feature converters would misread; and when it is read, as a TensorFlow
@@ -140,6 +142,13 @@ def objective_preprocessor(
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         objective, ids = _objective(build, output_features, sentinels)
         group = _plan(objective, ids, sequence_length)
+        if objective.adaptation:
+            warnings.warn(
+                f"The noise of {name} adapts to the model in training, and stays as it begins in a "
+                "SeqIO task, which has no model: give the run the objective, and the task the text "
+                "(corpora/seqio_task.gin).",
+                stacklevel=2,
+            )
         padded = columns or not is_pair(objective)
         if not padded and ids.pad:
             raise ValueError(

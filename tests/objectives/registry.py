@@ -19,6 +19,7 @@ from pretrax.objectives import (
     Objective,
     Row,
     TokenIds,
+    adaptive_masked_lm,
     annealed,
     bart,
     blank_infilling,
@@ -287,6 +288,11 @@ CASES = {
         undo_masks(IDS, framed=False),
         framed=False,
         selection="bernoulli",
+        exempt={"lengths are reached": "six standard deviations above the mean are never drawn"},
+    ),
+    "masked_lm_adaptive": _case(
+        adaptive_masked_lm,
+        undo_masks(IDS),
         exempt={"lengths are reached": "six standard deviations above the mean are never drawn"},
     ),
     "masked_lm_static": _case(

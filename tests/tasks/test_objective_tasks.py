@@ -139,6 +139,13 @@ def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     assert any(rows.any() for column, rows in expected.items() if column.endswith("weights"))
 
 
+def test_noise_that_adapts_to_a_model_has_none_here():
+    text_task("text", documents_for())
+    fresh(add_objective_task, "task", "text", objectives.adaptive_masked_lm, columns=True)
+    with pytest.warns(UserWarning, match="noise of task adapts .* and stays as it begins"):
+        seqio.get_dataset("task", {"inputs": 48}, seqio.PassThroughFeatureConverter())
+
+
 def supervised_task(name):
     def read(split, shuffle_files=False, seed=None):
         return tf.data.Dataset.from_tensor_slices(

@@ -161,7 +161,7 @@ class Checkpoints:
         self.wait()
         if step in self.steps():
             return
-        arrays, process = state._asdict(), jax.process_index()
+        arrays, process = _saved(state), jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
         of_arrays = _checksums(arrays)  # computed by all processes together
@@ -202,7 +202,7 @@ class Checkpoints:
                 raise MismatchError("\n".join(unlike))
             if loaded and not problem:
                 state, files = loaded
-                problem = _differing_array(state._asdict(), files)
+                problem = _differing_array(_saved(state), files)
                 if not problem and int(state.step) != step:
                     problem = f"it holds step {int(state.step)}"
                 if not problem:
@@ -289,7 +289,7 @@ class Checkpoints:
         """Returns the state and the data position, after checking the checksums of its files."""
         files = _Files({})
         loaded = self._checkpointer.load_checkpointables(
-            step, {"state": target._asdict(), "data": files}
+            step, {"state": _saved(target), "data": files}
         )
         for process in range(files.read_json("checksums.json")["processes"]):
             for name, value in files.read_json(f"checksums_{process}.json").items():
@@ -300,7 +300,7 @@ class Checkpoints:
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
         them, whose checksums were then others."""
-        both = self._arrays(step), _by_path(target._asdict())
+        both = self._arrays(step), _by_path(_saved(target))
         described = ({k: f"{x.dtype} {tuple(x.shape)}" for k, x in some.items()} for some in both)
         return differences(*described)
 
@@ -359,6 +359,11 @@ class _Files:
 
 
 _DIFFERS = "checksum of {} does not agree with what was saved"
+
+
+def _saved(state: State) -> dict[str, Any]:
+    """Returns what a checkpoint holds of a state: every part that it has."""
+    return {name: part for name, part in state._asdict().items() if part is not None}
 
 
 def _differing_array(arrays, files: _Files) -> str:

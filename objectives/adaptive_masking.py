@@ -1,0 +1,131 @@
+"""Adaptive masking: words that the model predicts well are masked less, those that it misses more.
+
+Source: Edman and Fraser 2025 (AMLM, arXiv:2510.20475), the "hard" form, with the authors' published
+code. Left out: the soft form, which follows losses in place of right answers, and their embeddings
+of parts of words.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..constraints import Count, OpenShare, Share, checked
+from .contract import Adaptation, ModelOutputs, Objective, Row
+from .losses import likeliest_tokens, predictions
+from .masked_language_modeling import masked_lm
+from .token_ids import TokenIds
+
+_KEPT_SHARE = 0.2  # of the chances before, in those after an update
+_LEAST_CHANCE = 0.005  # before they are scaled
+
+
+@checked
+def adaptive_masked_lm(
+    ids: TokenIds,
+    rate: OpenShare = 0.15,
+    mask_share: Share = 0.8,
+    random_share: Share = 0.1,
+    every: Count = 200,
+    framed: bool = True,
+) -> Objective:
+    """Masked language modelling whose masks follow what the model has learnt (AMLM).
+
+        text                        the cat sat on the mat
+        chances, at first           .15 .15 .15 .15 .15 .15
+        once the model has learnt   .09 .26 .23 .09 .09 .24     "the" and "on"
+
+    Every word of the vocabulary has a chance of its own to be masked. After `every` steps it goes
+    four fifths of the way to rate (1 - a), where a is the share of the word's labels in these steps
+    that the model predicted, with half a right and half a wrong answer added: words that were not
+    masked have a = 1/2. Then no chance is below .005, and all are scaled to a mean of `rate`.
+
+    In each document the chances are scaled to a mean of `rate` over its text. Held-out text,
+    `pretrax show` and SeqIO tasks have no model that learns, and mask every word at `rate`: a
+    held-out loss can be compared with that of `masked_lm` with selection="bernoulli".
+
+    Args:
+      ids: as for `masked_lm`.
+      rate: the mean probability of a token to be masked, each independently.
+      mask_share, random_share, framed: as for `masked_lm`.
+      every: steps between two updates of the chances.
+
+    Features and errors are those of `masked_lm`; the metrics of a run have the least and the
+    greatest chance. A rate that falls, as the paper's best one does, is `annealed`'s.
+
+    >>> adaptive_masked_lm(ids).lengths(510)
+    {'inputs': 512, 'labels': 131}
+    """
+    objective = masked_lm(ids, rate, mask_share, random_share, selection="bernoulli", framed=framed)
+    first, last = ids.text
+    adaptation = Adaptation(
+        init=functools.partial(_alike, last - first, rate),
+        chances=functools.partial(_chances, ids.text),
+        measure=functools.partial(_answers, ids.text),
+        update=functools.partial(_updated, rate, every),
+        summary=_extremes,
+    )
+    return objective._replace(adaptation=adaptation)
+
+
+class _Words(NamedTuple):
+    """The state: of each id of text its chance, and its labels since the last update."""
+
+    chances: Any  # f32[W]
+    answers: "_Answers"
+
+
+class _Answers(NamedTuple):
+    """Labels of each id of text."""
+
+    labels: Any  # i32[W] their number
+    right: Any  # i32[W] of these, those that the model predicted
+
+
+def _alike(words: int, rate: float) -> _Words:
+    none = jnp.zeros(words, jnp.int32)
+    return _Words(jnp.full(words, rate, jnp.float32), _Answers(none, none))
+
+
+def _chances(text: tuple[int, int], state: _Words, rows: Row):
+    whole = jnp.clip(jnp.round(state.chances * 2.0**16), 1, 2**16 - 1).astype(jnp.int32)
+    return whole[_word(text, rows.tokens)]
+
+
+def _answers(text: tuple[int, int], outputs: ModelOutputs, batch) -> _Answers:
+    tokens, _, weights = predictions(batch)
+    counts = weights > 0
+    right = counts & (likeliest_tokens(outputs, batch) == tokens)
+    none, word = jnp.zeros(text[1] - text[0], jnp.int32), _word(text, tokens)
+    return _Answers(*(none.at[word].add(x.astype(jnp.int32)) for x in (counts, right)))
+
+
+def _word(text: tuple[int, int], tokens):
+    """Returns the number of each token among the ids of text; of others any."""
+    first, last = text
+    return jnp.clip(tokens - first, 0, last - first - 1)
+
+
+def _updated(rate: float, every: int, state: _Words, answers: _Answers, step) -> _Words:
+    since = jax.tree.map(jnp.add, state.answers, answers)
+    now = _Words(updated_chances(state.chances, *since, rate), jax.tree.map(jnp.zeros_like, since))
+    later = _Words(state.chances, since)
+    return jax.tree.map(functools.partial(jnp.where, step % every == 0), now, later)
+
+
+def _extremes(state: _Words) -> dict[str, Any]:
+    return {"least_chance": jnp.min(state.chances), "greatest_chance": jnp.max(state.chances)}
+
+
+def updated_chances(chances, labels, right, rate: float):
+    """Returns f32[W]: the chances after `labels` i32[W] of each word, of which `right` were right.
+
+    >>> labels, right = jnp.array([9, 9, 0]), jnp.array([9, 0, 0])
+    >>> [round(float(x), 3) for x in updated_chances(jnp.full(3, 0.15), labels, right, 0.15)]
+    [0.06, 0.24, 0.15]
+    """
+    accuracy = (right + 0.5) / (labels + 1.0)
+    new = _KEPT_SHARE * chances + (1 - _KEPT_SHARE) * rate * (1 - accuracy)
+    new = jnp.maximum(new, _LEAST_CHANCE)
+    return new * (rate / jnp.mean(new))

@@ -1,0 +1,195 @@
+"""Masks that follow the model: the law of the chances, the masks that follow from them, and what is
+counted."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from pretrax.objectives import (
+    Row,
+    adaptive_masked_lm,
+    batched,
+    laws,
+    masked_lm,
+    mixture,
+    next_sentence_prediction,
+    then,
+)
+from pretrax.objectives.adaptive_masking import updated_chances
+from pretrax.objectives.selection import selection_of, with_chances
+from tests.objectives.registry import IDS, quick_jit
+from tests.objectives.test_span_lengths import SIGNIFICANCE
+
+FIRST, LAST = IDS.text
+BUILT = adaptive_masked_lm(IDS, every=2)
+ADAPTATION = BUILT.adaptation
+
+
+def test_the_chances_follow_the_published_law():
+    """The authors' `update_mask_weights`, in NumPy."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 50, 1000)
+    right = random.integers(0, labels + 1)
+    before = random.uniform(0.001, 0.9, 1000)
+    after = 0.2 * before + 0.8 * (0.15 - (right + 0.5) / (labels + 1) * 0.15)
+    after = np.maximum(after, 0.005)
+    after *= 0.15 * len(after) / after.sum()
+    got = updated_chances(jnp.asarray(before, jnp.float32), labels, right, 0.15)
+    np.testing.assert_allclose(got, after, rtol=1e-5)
+    # A word that is always right falls to the least chance: 0.2 ** k of what it was, and below.
+    known = updated_chances(
+        jnp.array([1e-4, 0.3]), jnp.array([10**6, 0]), jnp.array([10**6, 0]), 0.15
+    )
+    np.testing.assert_allclose(known[0] / known[1], 0.005 / (0.06 + 0.06), rtol=1e-3)
+
+
+def of_words(**values):
+    state = ADAPTATION.init()
+    chances = state.chances
+    for word, value in values.items():
+        chances = chances.at[int(word[1:]) - FIRST].set(value)
+    return state._replace(chances=chances)
+
+
+def test_the_state_is_updated_after_every_so_many_steps():
+    state, some = ADAPTATION.init(), np.zeros(LAST - FIRST, np.int32)
+    np.testing.assert_array_equal(state.chances, np.float32(0.15))
+    answers = type(state.answers)(some.copy(), some.copy())
+    answers.labels[:3], answers.right[:2] = (4, 4, 2), (4, 1)
+    one = ADAPTATION.update(state, answers, 1)
+    np.testing.assert_array_equal(one.chances, state.chances)
+    np.testing.assert_array_equal(one.answers.labels, answers.labels)
+    two = ADAPTATION.update(one, answers, 2)
+    expected = updated_chances(state.chances, 2 * answers.labels, 2 * answers.right, 0.15)
+    np.testing.assert_allclose(two.chances, expected, rtol=1e-6)
+    assert not any(x.any() for x in two.answers)
+    assert two.chances[0] < two.chances[3] < two.chances[1] < two.chances[2]
+    figures = ADAPTATION.summary(two)
+    assert figures == {"least_chance": two.chances[0], "greatest_chance": two.chances[2]}
+
+
+def test_masks_follow_the_chances():
+    """In a document of `a` and `b`, at a third of which are `a` with four times the chance of `b`:
+    the mean is .15, and `a` is masked in .30, `b` in .075 of the cases. The other document of the
+    row has one word, and the mean chance."""
+    a, b, c = FIRST + 5, FIRST + 9, LAST - 1
+    tokens = np.array([a, b, b] * 20 + [c] * 40 + [0] * 4, np.int32)
+    segments = np.repeat([1, 2, 0], [60, 40, 4]).astype(np.int32)
+    copies = 1000
+    rows = jax.tree.map(
+        lambda x: np.repeat(np.asarray(x)[None], copies, 0), Row(tokens, segments, np.int32(0))
+    )
+    state = of_words(**{f"w{a}": 0.6, f"w{b}": 0.15, f"w{c}": 0.9})
+    rows = rows._replace(chances=ADAPTATION.chances(state, rows))
+    lengths = {"inputs": 110, "labels": 100}
+    keys = jax.random.split(jax.random.key(0), copies)
+    got = quick_jit(batched(BUILT, lengths, 2))(keys, rows)
+    for word, times, chance in ((a, 20, 0.3), (b, 40, 0.075), (c, 40, 0.15)):
+        masked = int(((got["labels"] == word) & (got["labels_weights"] > 0)).sum())
+        assert binomtest(masked, times * copies, chance).pvalue > SIGNIFICANCE, word
+
+
+def test_chances_of_the_longest_documents_are_exact():
+    size = 100_000
+    tokens, segments = np.full(size, FIRST, np.int32), np.ones(size, np.int32)
+    chances = np.where(np.arange(size) % 4, 2**16 - 1, 1).astype(np.int32)
+    selection = selection_of(IDS, 0.15, "bernoulli")
+    got = np.asarray(with_chances(chances, tokens, segments, 1, selection).chance) / 2**24
+    np.testing.assert_allclose(got[1:4], 0.2, rtol=1e-4)
+    assert 0 < got[0] < 1e-5
+    few = with_chances(
+        chances[:4], tokens[:4], segments[:4], 1, selection_of(IDS, 0.9, "bernoulli")
+    )
+    np.testing.assert_array_equal(few.chance[1:], 2**24)  # 1.2, which is always
+
+
+@functools.cache
+def examples():
+    return laws.examples(BUILT, IDS)
+
+
+def test_equal_chances_are_none_bit_for_bit():
+    """Else a SeqIO task, which has no model, were others than the first steps of training."""
+    case = examples()
+    rows = case.rows._replace(chances=np.full_like(case.rows.tokens, round(0.15 * 2**16)))
+    equal, none = laws.corrupted(case, rows=rows), laws.corrupted(case)
+    jax.tree.map(np.testing.assert_array_equal, equal, none)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        laws.more_slots_change_nothing,
+        laws.rows_do_not_depend_on_their_batch,
+        laws.documents_stay_apart,
+        laws.padding_gives_padding,
+    ],
+)
+def test_rows_with_chances_keep_the_laws(law):
+    case = examples()
+    chances = np.random.default_rng(0).integers(1, 2**16, case.rows.tokens.shape, np.int32)
+    law(case._replace(rows=case.rows._replace(chances=chances)))
+
+
+def outputs_that_predict(tokens):
+    """A model whose vocabulary projection finds these tokens likeliest, slot by slot."""
+    logits = jax.nn.one_hot(tokens, IDS.size)
+    return types.SimpleNamespace(
+        hidden={"top": logits}, head=lambda name, hidden: hidden if name == "vocabulary" else None
+    )
+
+
+def batch_of(labels, weights):
+    slots = np.broadcast_to(np.arange(labels.shape[1]), labels.shape)
+    return {
+        "encoder_target_tokens": labels,
+        "encoder_target_slots": slots,
+        "encoder_loss_weights": weights,
+        "member": np.zeros(len(labels), np.int32),
+    }
+
+
+def test_right_answers_are_counted_of_each_word():
+    a, b = FIRST, LAST - 1
+    labels = np.array([[a, b, b, 0], [b, a, 0, 0]], np.int32)
+    weights = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
+    predicted = np.array([[a, b, a, 0], [b, b, 0, 0]], np.int32)
+    got = ADAPTATION.measure(outputs_that_predict(predicted), batch_of(labels, weights))
+    assert (got.labels[0], got.right[0]) == (2, 1)
+    assert (got.labels[-1], got.right[-1]) == (3, 2)
+    assert got.labels.sum() == 5 and got.right.sum() == 3  # padding does not count
+    assert got.labels.dtype == jnp.int32
+
+
+def test_each_member_of_a_mixture_has_chances_of_its_own():
+    adaptive = functools.partial(adaptive_masked_lm, every=1)
+    members = {"fixed": masked_lm, "one": adaptive, "two": functools.partial(adaptive, rate=0.3)}
+    joint = mixture(IDS, {name: (build, 1) for name, build in members.items()}).adaptation
+    state = joint.init()
+    assert {name: float(one.chances[0]) for name, one in state.items()} == pytest.approx(
+        {"one": 0.15, "two": 0.3}
+    )
+    tokens = np.full((3, 2), FIRST, np.int32)
+    rows = Row(tokens, np.ones_like(tokens), np.arange(3))
+    assert joint.chances(state, rows)[:, 0].tolist() == [1, 9830, 19661]
+    batch = batch_of(tokens, np.ones_like(tokens)) | {"member": np.arange(3)}
+    counts = joint.measure(outputs_that_predict(tokens), batch)
+    assert {name: int(one.right[0]) for name, one in counts.items()} == {"one": 2, "two": 2}
+    after = joint.update(state, counts, 1)
+    ratios = [float(one.chances[0] / one.chances[1]) for one in after.values()]
+    assert ratios == pytest.approx([(0.2 + 0.8 / 6) / (0.2 + 0.8 / 2)] * 2)
+    assert set(joint.summary(after)) == {
+        f"{name}/{figure}_chance" for name in ("one", "two") for figure in ("least", "greatest")
+    }
+    assert mixture(IDS, {"fixed": (masked_lm, 1)}).adaptation is None
+
+
+def test_a_second_objective_may_not_adapt():
+    unframed = functools.partial(adaptive_masked_lm, framed=False)
+    with pytest.raises(ValueError, match="adapts to the model cannot be part of `then`"):
+        then(IDS, next_sentence_prediction, unframed)
