@@ -63,8 +63,9 @@ def hybrid_diffusion(
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
     i32[D], t as 24-bit integers.
 
-    Terms: "tokens", over all text tokens; and as a metric "bound", weighted so that it bounds the
-    negative log-likelihood per token.
+    Terms: "divergence", over all text tokens, which is weighted and no nats per token, so that in a
+    mixture it is a term by itself; and as a metric "bound", weighted so that it bounds the negative
+    log-likelihood per token.
 
     >>> hybrid_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
@@ -133,7 +134,7 @@ def _hybrid_loss(noise: _Noise, outputs: ModelOutputs, batch) -> dict[str, Term]
     counts = weights.astype(jnp.float32)
     tokens = jnp.sum(counts, -1)
     return {
-        "tokens": Term(jnp.sum(counts * of_loss * losses, -1), tokens),
+        "divergence": Term(jnp.sum(counts * of_loss * losses, -1), tokens),
         "bound": Term(jnp.sum(counts * of_bound * losses, -1), tokens, scale=None),
     }
 

@@ -215,6 +215,18 @@ def test_row_groups_may_predict_different_things():
     assert {"loss/tokens", "loss/pair"} <= metrics.keys()
 
 
+def test_divergences_are_not_added_to_nats_per_token():
+    members = {"hybrid": objectives.hybrid_diffusion, "masked": objectives.masked_diffusion}
+    objective = objectives.mixture(IDS, {name: (build, 1) for name, build in members.items()})
+    one = tiny.plan(
+        models.encoder(128, objective.heads, **SMALL), objective, {"encoder": 24}, data_shards=16
+    )
+    rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
+    step = functools.partial(train_step, one.recipe, jax.random.key(0))
+    _, metrics = jax.eval_shape(step, abstract_state_of(one).shapes, rows)
+    assert {"loss/divergence", "loss/tokens", "metric/bound"} <= metrics.keys()
+
+
 def test_texts_of_other_microbatches_are_negatives():
     """Adding up the losses of microbatches would tell each text from a quarter of the others."""
     mesh = tiny.mesh_of(1)
