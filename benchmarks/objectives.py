@@ -88,8 +88,9 @@ def table(found: dict[str, Result]) -> Table:
         made.add_column(heading, justify="left" if heading in words else "right")
     for name, result in found.items():
         for score in result.scores:
-            figures = f"{score.loss:.3f}", f"{score.baseline:.3f}"
-            gain = "" if score.metric else f"{score.gain:.0%}"
+            baseline = "" if score.baseline is None else f"{score.baseline:.3f}"
+            figures = f"{score.loss:.3f}", baseline
+            gain = "" if score.metric or score.gain is None else f"{score.gain:.0%}"
             made.add_row(name, run_of(name), str(result.step), score.name, *figures, gain)
     return made
 

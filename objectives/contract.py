@@ -125,7 +125,9 @@ class Labels:
     """The labels that a term scores, from which its baseline follows.
 
     That of a loss predicts classes by their frequencies among the training targets, and numbers by
-    their mean; that of a metric, which counts hits, always names the most frequent class.
+    their mean; that of a metric, which counts hits, always names the most frequent class. Where a
+    slot has any number of classes, each predicted by itself, it predicts each by its share of the
+    slots.
     """
 
     values: Array  # i32[B, N] classes, or f32[B, N] numbers
@@ -133,6 +135,9 @@ class Labels:
     head: str = _static()  # of `Objective.heads`, which has the number of classes
     # The model produces them (ELECTRA's generator): the baseline uses their own frequencies.
     from_outputs: bool = _static(default=False)
+    # f32[B] of binary cross-entropies, summed over all classes: the number of slots, of which the
+    # values are the classes that are there. None: a value is the one class of its slot.
+    slots: Array = None
 
 
 @jax.tree_util.register_dataclass
@@ -144,7 +149,8 @@ class Term:
     whatever the size of the weights. Where all of them are 0, the sums must be 0, as the term is.
 
     A term's baseline is that of its labels; without labels it is the term for constant outputs
-    (hidden states of 0, heads that give 1).
+    (hidden states of 0, heads that give 1). Where that is 0, as where states predict states, there
+    is none.
     """
 
     sums: Array  # f32[B] summed loss of each row
@@ -203,12 +209,6 @@ class Loss(Protocol):
         """
 
 
-class Objective(NamedTuple):
-    """A pre-training objective: pure functions and facts, built by the function of its name."""
-
-    lengths: Lengths
-    corrupt: Corrupt
-    loss: Loss
 class Adaptation(NamedTuple):
     """Noise that follows how well the model does, by a state that training keeps and saves.
 
@@ -226,6 +226,12 @@ class Adaptation(NamedTuple):
     summary: Callable  # state -> {name: f32[]}, for the run's metrics
 
 
+class Objective(NamedTuple):
+    """A pre-training objective: pure functions and facts, built by the function of its name."""
+
+    lengths: Lengths
+    corrupt: Corrupt
+    loss: Loss
     # The heads that the loss requires of the model: name -> number of classes. None: the ids of
     # the vocabulary, or no classes. `COUNTED` until a run's corpus is known.
     heads: Mapping[str, int | None] = VOCABULARY
@@ -237,13 +243,13 @@ class Adaptation(NamedTuple):
     # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
     # once, given those before it. None: no term is, as where only hidden tokens are predicted.
     likelihood: str | None = None
+    adaptation: Adaptation | None = None  # None: the noise does not depend on the model
 
 
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
 
 
 class Member(NamedTuple):
-    adaptation: Adaptation | None = None  # None: the noise does not depend on the model
     """One member of a mixture."""
 
     name: str
@@ -324,17 +330,17 @@ def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
 def check_facts(objective: Objective) -> None:
     """Raises ValueError for rows, prompt forms or an adaptation that are none of those known."""
     check_rows(objective.rows)
+    if not isinstance(objective.adaptation, Adaptation | None):
+        raise ValueError(
+            "An objective's adaptation must be an objectives.Adaptation or None, got "
+            f"{objective.adaptation!r}."
+        )
     for form in objective.prompt_forms:
         check_form(form)
 
 
 def check_rows(rows: Rows) -> None:
     """Raises ValueError for rows of no known kind."""
-    if not isinstance(objective.adaptation, Adaptation | None):
-        raise ValueError(
-            "An objective's adaptation must be an objectives.Adaptation or None, got "
-            f"{objective.adaptation!r}."
-        )
     if not isinstance(rows, Rows) or rows.kind not in ROW_KINDS:
         raise ValueError(
             f"An objective's rows must be Rows(kind), with a kind of {list(ROW_KINDS)}, got "

@@ -63,7 +63,9 @@ def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0
     >>> future_summary(ids).heads
     {'vocabulary': None, 'summary': None}
     """
-    return _with_head(ids, "summary", 1, window, _binary_cross_entropy, scale=scale)
+    return _with_head(
+        ids, "summary", 1, window, _binary_cross_entropy, _summary_labels, scale=scale
+    )
 
 
 def _with_head(
@@ -72,13 +74,13 @@ def _with_head(
     first: int,
     last: int,
     slot_losses: Callable,
-    labels_of: Callable | None = None,
+    labels_of: Callable,
     scale: float = 1.0,
 ) -> Objective:
     """Returns `causal_lm` with a head that predicts the tokens `first` … `last - 1` after the next.
 
     `slot_losses`: (logits f32[B, K, V], tokens i32[B, K, N], new bool[B, K, N]) -> f32[B, K].
-    `labels_of`: (tokens, new) -> the term's labels; None: it has none.
+    `labels_of`: (tokens, new) -> the term's labels.
     """
 
     def loss(outputs, batch) -> dict[str, Term]:
@@ -93,7 +95,7 @@ def _with_head(
 
         sums = head_sums(outputs, head, states, counted, (tokens, live, counts))
         weights = jnp.sum(counts, -1, dtype=jnp.float32)
-        labels = labels_of and labels_of(tokens, _first_occurrences(tokens, live))
+        labels = labels_of(tokens, _first_occurrences(tokens, live))
         return token_loss(outputs, batch) | {head: Term(sums, weights, scale, labels)}
 
     return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, head: None})
@@ -131,11 +133,18 @@ def _order(tokens, new):
 
 
 def _order_labels(tokens, new) -> Labels:
-    """Returns the first label of all slots, then the second of all, and so on."""
-    values, weights = (
-        jnp.swapaxes(x, 1, 2).reshape(x.shape[0], -1) for x in (tokens, _order(tokens, new))
-    )
-    return Labels(values, weights, "order")
+    return Labels(_in_turn(tokens), _in_turn(_order(tokens, new)), "order")
+
+
+def _summary_labels(tokens, new) -> Labels:
+    slots = jnp.sum(jnp.any(new, -1), -1, dtype=jnp.float32)
+    weights = _in_turn(new).astype(jnp.float32)
+    return Labels(_in_turn(tokens), weights, "summary", slots=slots)
+
+
+def _in_turn(x_BxKxN):
+    """Returns [B, N K]: the first of all slots, then the second of all, and so on."""
+    return jnp.swapaxes(x_BxKxN, 1, 2).reshape(x_BxKxN.shape[0], -1)
 
 
 def _listnet(logits, tokens, new):

@@ -1,7 +1,8 @@
 """Trivial baselines: the loss of a model that ignores its input, from a term's labels alone.
 
 It predicts classes by their share of the training targets (of tokens: a unigram model), numbers by
-the mean of the training targets. Where hits are counted it always names the most frequent class.
+the mean of the training targets, and each of several classes by its share of the training slots.
+Where hits are counted it always names the most frequent class.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ class Tally:
     # and the weighted sums of the numbers and of their squares.
     totals: Any
     numbers: bool = dataclasses.field(metadata={"static": True})
+    slots: Any = None  # f32[], at which each class is there or not; None: a slot has one class
 
 
 def tally(labels: Labels, classes: int) -> Tally:
@@ -30,14 +32,16 @@ def tally(labels: Labels, classes: int) -> Tally:
     values, weights = labels.values, labels.weights
     if jnp.issubdtype(values.dtype, jnp.floating):
         return Tally(jnp.stack([jnp.sum(weights * values**k) for k in range(3)]), numbers=True)
-    return Tally(jnp.zeros(classes).at[values].add(weights), numbers=False)
+    slots = None if labels.slots is None else jnp.sum(labels.slots)
+    return Tally(jnp.zeros(classes).at[values].add(weights), numbers=False, slots=slots)
 
 
 def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
     """Returns the summed loss of the held-out labels, predicted from the training labels.
 
-    Cross-entropy in nats for classes, with add-one smoothing; squared error for numbers. Without
-    training labels the held-out ones themselves are used.
+    Cross-entropy in nats for classes, with add-one smoothing, and binary cross-entropies where each
+    of them is there or not; squared error for numbers. Without training labels the held-out ones
+    themselves are used.
 
     >>> even, first = np.array([1.0, 1.0]), np.array([2.0, 0.0])
     >>> round(trivial_loss(Tally(even, False), Tally(first, False)), 4)
@@ -51,10 +55,23 @@ def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
         guess = total / max(count, 1e-9)
         count, total, squares = heldout.totals
         return float(squares - 2 * guess * total + guess**2 * count)
+    if heldout.slots is not None:
+        return _each_by_itself(heldout, training)
     counts = heldout.totals if training is None else training.totals + 1
     occurring = heldout.totals > 0
     shares = counts[occurring] / counts.sum()
     return float(-np.sum(heldout.totals[occurring] * np.log(shares)))
+
+
+def _each_by_itself(heldout: Tally, training: Tally | None) -> float:
+    """Returns the summed binary cross-entropies of all classes."""
+    counts = heldout.totals, heldout.slots - heldout.totals  # there, and not there
+    guessed = counts
+    if training is not None:
+        guessed = training.totals + 1, training.slots - training.totals + 1
+    total = np.maximum(guessed[0] + guessed[1], 1)
+    logs = (np.log(np.maximum(of / total, 1e-30)) for of in guessed)
+    return float(-sum(of @ log for of, log in zip(counts, logs)))
 
 
 def trivial_hits(heldout: Tally, training: Tally | None = None) -> float:

@@ -2,7 +2,8 @@
 
 The baseline is the loss of a model that ignores its input, see `training.baselines`. A term without
 labels is computed for outputs that are equal everywhere: with one embedding for all texts a
-contrastive loss is the logarithm of the number of texts in the batch.
+contrastive loss is the logarithm of the number of texts in the batch. A loss that is 0 for such
+outputs, as that of hidden states which predict each other, has no baseline.
 
 All members are given the same held-out text, cut to their own raw lengths, with noise that depends
 on the row's number alone: the figures of two checkpoints, or two runs, can be compared.
@@ -36,7 +37,7 @@ class Score(NamedTuple):
     member: str
     term: str
     loss: float  # nats per target: token, pair, …; of a metric its mean
-    baseline: float  # the same for a model that ignores its input
+    baseline: float | None  # the same for a model that ignores its input; None: there is none
     targets: int  # their number
     of_tokens: bool = False  # targets are ids of the vocabulary: the loss has a perplexity
     metric: bool = False  # not part of the loss, such as an accuracy
@@ -47,9 +48,9 @@ class Score(NamedTuple):
         return f"{self.member}/{self.term}"
 
     @property
-    def gain(self) -> float:
-        """Returns the share of the baseline's nats that the model saves."""
-        return 1.0 - self.loss / self.baseline if self.baseline else 0.0
+    def gain(self) -> float | None:
+        """Returns the share of the baseline's nats that the model saves; None without one."""
+        return 1.0 - self.loss / self.baseline if self.baseline else None
 
 
 class _HeldOutMember(NamedTuple):
@@ -131,7 +132,8 @@ class Evaluator:
                 else:
                     trivial = trivial_hits if sums.metric else trivial_loss
                     baseline = trivial(sums.tally, member.training.get(term))
-                of_targets = float(sums.sum) / weight, baseline / weight, int(sums.weight)
+                beside = baseline / weight if baseline or sums.metric else None
+                of_targets = float(sums.sum) / weight, beside, int(sums.weight)
                 facts = sums.of_tokens, sums.metric, sums.of_text
                 scores.append(Score(member.name, term, *of_targets, *facts))
         return scores
@@ -189,7 +191,9 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
             weight=jnp.sum(term.weights),
             tally=None if term.labels is None else _tally_of(recipe, objective, term.labels),
             constant=jnp.sum(constant[name].sums) if term.labels is None else None,
-            of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
+            of_tokens=term.labels is not None
+            and term.labels.slots is None
+            and objective.heads[term.labels.head] is None,
             metric=term.scale is None,
             of_text=name == objective.likelihood,
         )

@@ -49,7 +49,8 @@ def evaluator_of_training(
             evaluation = Evaluation(tuple(heldout(params)), score_tasks(params))
         losses = {f"heldout/{s.name}": s.loss for s in evaluation.scores}
         baselines = {f"baseline/{s.name}": s.baseline for s in evaluation.scores}
-        writer.write(step, losses | baselines | evaluation.tasks)
+        known = {name: x for name, x in baselines.items() if x is not None}
+        writer.write(step, losses | known | evaluation.tasks)
         print_task_scores(console, evaluation.tasks, step)
         return evaluation
 

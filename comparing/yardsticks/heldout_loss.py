@@ -45,7 +45,7 @@ def loss_under(
     The first figure is the share of the baseline's nats that the model saves, on average over the
     objectives: losses of different objectives have no mean. A model that cannot compute one of them
     has no mean, nan, for it would be of others than another model's; the note has which and why.
-    The baseline is that of `training.evaluation`.
+    The baseline is that of `training.evaluation`; a term without one does not count.
 
     Args:
       objectives: names of gin_configs/objectives, or short ones ("mlm").
@@ -64,9 +64,10 @@ def loss_under(
         _warn_beyond_training(plan, objective, row_tokens)
         evaluate = evaluator_under(plan, objective, tokens, row_tokens)
         scores = [score for score in evaluate(subject.saved.params) if not score.metric]
-        gains.append(statistics.fmean(score.gain for score in scores))
+        if shares := [score.gain for score in scores if score.gain is not None]:
+            gains.append(statistics.fmean(shares))
         figures += _figures(name, scores)
-    mean = math.nan if refused else statistics.fmean(gains)
+    mean = math.nan if refused or not gains else statistics.fmean(gains)
     note = " ".join(f"No mean: it cannot compute {name}. {why}" for name, why in refused.items())
     return [Figure("loss_under", mean, NATS_SAVED, HIGHER, 0.0, note), *figures]
 

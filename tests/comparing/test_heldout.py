@@ -18,6 +18,7 @@ from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.objectives import causal_lm, masked_lm, prefix_lm
 from pretrax.training import planning
 from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.evaluation import Score
 from pretrax.training.heldout import evaluator_under
 from pretrax.training.planning import abstract_state_of
 from tests.training import tiny
@@ -98,6 +99,17 @@ def test_a_model_whose_outputs_are_constant_is_not_flattered():
     summary, one = loss_under(empty, objectives=["clm"], tokens=TOKENS, row_tokens=ROW)
     assert summary.value == pytest.approx(one.gain / one.baseline) and one.gain < 0
     assert (one.name, one.value) == ("loss_under/causal_lm", pytest.approx(np.log(128), rel=1e-5))
+
+
+def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
+    found = Score("all", "tokens", 3.0, 4.0, 9), Score("all", "next_latent", 0.1, None, 9)
+    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: found)
+    small = dict(objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
+    summary, tokens, latent = loss_under(subject("decoder"), **small)
+    assert (summary.value, tokens.baseline, latent.baseline) == (0.25, 4.0, None)
+    found = found[1:]
+    summary, _ = loss_under(subject("decoder"), **small)
+    assert math.isnan(summary.value)
 
 
 def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():

@@ -89,6 +89,11 @@ def test_losses_are_those_of_the_papers(build, head, window, reference):
     assert terms["tokens"].weights.sum() == len(live)
     if head == "order":  # the labels of a slot have a weight of 1 together
         np.testing.assert_allclose(terms[head].labels.weights.sum(1), terms[head].weights, 1e-5)
+    else:  # of each slot the tokens of its window, once
+        labels = terms[head].labels
+        np.testing.assert_array_equal(labels.slots, terms[head].weights)
+        bags = [len(set(following(*slot)[1:window])) for slot in live]
+        assert labels.weights.sum() == sum(bags)
 
 
 @pytest.mark.parametrize("build, head", [case[:2] for case in CASES[1::2]])

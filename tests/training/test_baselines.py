@@ -19,7 +19,8 @@ def labels(shape, numbers=False, seed=0):
 
 
 def host(found: Tally) -> Tally:
-    return Tally(np.asarray(found.totals, np.float64), found.numbers)
+    slots = None if found.slots is None else float(found.slots)
+    return Tally(np.asarray(found.totals, np.float64), found.numbers, slots)
 
 
 def test_classes_are_guessed_by_their_share_of_the_training_targets():
@@ -38,6 +39,31 @@ def test_numbers_are_guessed_by_the_mean_of_the_training_targets():
     expected = ((np.asarray(heldout.values) - guess) ** 2 * heldout.weights).sum()
     got = trivial_loss(host(tally(heldout, 1)), host(tally(training, 1)))
     assert got == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_each_of_several_classes_is_guessed_by_its_share_of_the_slots():
+    """Binary cross-entropies, summed over all classes, at slots that have two classes or none."""
+    heldout, training = sets_of_classes(9, seed=1), sets_of_classes(40, seed=2)
+    shares = (training.sum(0) + 1) / (len(training) + 2)
+    expected = -np.where(heldout, np.log(shares), np.log1p(-shares)).sum()
+    tallies = (host(tally(labels_of_sets(x), CLASSES)) for x in (heldout, training))
+    assert trivial_loss(*tallies) == pytest.approx(expected, rel=1e-6)
+    alone = trivial_loss(host(tally(labels_of_sets(heldout), CLASSES)))
+    share = heldout.mean(0).clip(1e-9, 1 - 1e-9)
+    entropy = -(share * np.log(share) + (1 - share) * np.log1p(-share)).sum()
+    assert alone == pytest.approx(len(heldout) * entropy, rel=1e-5)
+
+
+def sets_of_classes(slots, seed):
+    """bool[slots, CLASSES]: which classes are there; the last never is."""
+    return np.random.default_rng(seed).random((slots, CLASSES)) < np.linspace(0.7, 0, CLASSES)
+
+
+def labels_of_sets(there) -> Labels:
+    values = np.broadcast_to(np.arange(CLASSES), there.shape).reshape(1, -1)
+    slots = jnp.full(1, len(there), jnp.float32)
+    weights = jnp.asarray(there.reshape(1, -1), jnp.float32)
+    return Labels(jnp.asarray(values), weights, "any", slots=slots)
 
 
 def test_without_training_labels_the_guess_is_by_the_heldout_ones():

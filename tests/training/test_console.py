@@ -54,6 +54,13 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
         assert "bits per byte" not in printed(print_heldout, [(3, scores)], bytes_per_token)
 
 
+def test_a_loss_without_a_baseline_has_none_beside_it():
+    states = Score("a", "states", loss=2.0, baseline=None, targets=10)
+    for said in (printed(print_scores, [states], 3), printed(print_heldout, [(3, [states])], 4.0)):
+        (cells,) = (line.split() for line in said.splitlines() if "a/states" in line)
+        assert cells[-3:] == ["a/states", "2.000", "10"]
+
+
 def test_a_run_ends_with_commands_that_use_it(plan):
     functions = [name for name, value in fields_of(plan.run).items() if callable(value)]
     run = dataclasses.replace(plan.run, **dict.fromkeys(functions, objectives.causal_lm))

@@ -16,7 +16,9 @@ from pretrax.objectives import (
     batched,
     causal_lm,
     contrastive,
+    future_summary,
     masked_diffusion,
+    next_latent,
     replaced_token_detection,
     sequence_classification,
 )
@@ -186,6 +188,8 @@ OTHERS = {
     "masked": (models.encoder, masked_diffusion(IDS)),
     "causal": (models.decoder, causal_lm(IDS)),
     "classes": (models.encoder, sequence_classification(IDS, 3)),
+    "summary": (models.decoder, future_summary(IDS)),
+    "latent": (models.decoder, next_latent(IDS)),
 }
 
 
@@ -253,4 +257,20 @@ def test_a_targets_weight_counts_in_its_baseline():
 def test_gain():
     score = Score("a", "tokens", loss=3.0, baseline=4.0, targets=10)
     assert score.gain == 0.25 and score.name == "a/tokens"
-    assert Score("a", "pair", loss=1.0, baseline=0.0, targets=0).gain == 0.0
+    assert Score("a", "state", loss=1.0, baseline=None, targets=9).gain is None
+
+
+def test_a_bag_of_words_stands_beside_that_of_any_window_of_the_text():
+    scores, batches, _ = figures_of("summary")
+    summary = scores["summary"]
+    assert not summary.of_tokens and 0 < summary.baseline < summary.loss
+    # A window of 11 tokens, of 98 ids that are about as frequent, has some ten of them.
+    p = 9.5 / 98
+    entropy = -98 * (p * np.log(p) + (1 - p) * np.log1p(-p))
+    assert summary.baseline == pytest.approx(entropy, rel=0.25)
+
+
+def test_states_that_predict_states_have_no_baseline():
+    scores, *_ = figures_of("latent")
+    assert scores["next_latent"].baseline is scores["next_latent"].gain is None
+    assert scores["next_latent"].loss > 0 and scores["tokens"].baseline > 1

@@ -38,7 +38,8 @@ def _draw(run_dir: Path, scores: Sequence[Score]) -> None:
         points = [(line["step"], line[name]) for line in lines if name in line]
         if points:
             axes.plot(*zip(*points), marker="o", markersize=3, color=color, label=score.name)
-        axes.axhline(score.baseline, color=color, linestyle=":", linewidth=1)
+        if score.baseline is not None:
+            axes.axhline(score.baseline, color=color, linestyle=":", linewidth=1)
     axes.plot([], [], color="0.4", linestyle=":", label="baseline of each")
     axes.set(xlabel="step", ylabel="loss, nats per target", title=run_dir.name)
     axes.legend(fontsize="small", ncols=2, frameon=False)
