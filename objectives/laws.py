@@ -412,10 +412,15 @@ def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
     raise Broken(f"No layout has room for the streams {list(lengths)}.")
 
 
-def _terms(case: LawExamples, batch: dict, seed: int, rows: int = FEW) -> dict[str, Term]:
+def _states(batch: dict, seed: int) -> np.ndarray:
+    """Returns random hidden states of the stack that predicts: f32[B, T, STATE]."""
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
-    states = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _terms(case: LawExamples, batch: dict, seed: int, rows: int = FEW) -> dict[str, Term]:
+    states = _states(batch, seed)
     loss = _compiled_loss(_hashed(case, "loss"), tuple(case.objective.heads.items()), case.ids.size)
     return loss(states[:rows], {name: x[:rows] for name, x in batch.items()})
 
@@ -473,6 +478,37 @@ def loss_is_a_sum_over_rows(case: LawExamples) -> None:
             )
 
 
+def counts_are_sums(case: LawExamples) -> None:
+    """An adaptation counts with integers, summed over the rows, and its state keeps its form."""
+    objective, adaptation = case.objective, case.objective.adaptation
+    if adaptation is None:
+        return
+    batch = _few_rows(case)
+    heads = dict(objective.heads)
+
+    @quick_jit
+    def counts(states, batch):
+        return adaptation.measure(
+            _AnyOutputs(AnyStates(states, heads), heads, case.ids.size), batch
+        )
+
+    given = _states(batch, 0), batch
+    whole = counts(*given)
+    if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in jax.tree.leaves(whole)):
+        raise Broken(
+            "The adaptation's counts are no integers, whose sums alone are the same however the "
+            "rows are split: count, and divide in `update`."
+        )
+    alone = [counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], given)) for i in range(FEW)]
+    added = jax.tree.map(lambda *x: sum(x), *alone)
+    if not all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), whole, added))):
+        raise Broken("The adaptation's counts of several rows are not the sums of those of each.")
+    state = jax.eval_shape(adaptation.init)
+    after = jax.eval_shape(adaptation.update, state, whole, jnp.int32(1))
+    if after != state:
+        raise Broken(f"The adaptation's update makes {after} of {state}, expected the same form.")
+
+
 def noise_is_drawn(case: LawExamples) -> None:
     """Another key gives other features."""
     other = jax.random.split(jax.random.key(8), len(case.documents))
@@ -507,6 +543,7 @@ REQUIRED: dict[str, Callable[[LawExamples], None]] = {
     "documents stay apart": documents_stay_apart,
     "loss has terms": loss_has_terms,
     "loss is a sum over rows": loss_is_a_sum_over_rows,
+    "counts are sums": counts_are_sums,
 }
 LAWS = REQUIRED | {
     "lengths are enough": lengths_are_enough,

@@ -132,7 +132,8 @@ def masked_permuted_lm(
     filling in masks, see what the first prediction sees.
 
     Each slot's interval of keys says so: an encoder whose positions are learned or rotary takes
-    them as they are. Others, and windows of attention, are refused.
+    them as they are. Others, and windows of attention, are refused. A model with learned positions
+    needs `max_positions` for all slots of a row, though three of them may share a position.
 
     Args, labels and errors are those of `masked_lm`.
 

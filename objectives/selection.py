@@ -121,8 +121,8 @@ def with_chances(chances, tokens, segments, count: int, selection: Selection) ->
     number_D = _sum_of_each(chances > 0, segments, count)
     mean_D = total_D / jnp.maximum(number_D, 1)
     times = chances.astype(jnp.float32) / jnp.maximum(of_document(mean_D, segments), 1)
-    chance = jnp.round(selection.chance * times).astype(jnp.int32)
-    return selection._replace(chance=jnp.minimum(chance, 2**24))
+    chance = jnp.minimum(jnp.round(selection.chance * times), 2**24)
+    return selection._replace(chance=chance.astype(jnp.int32))
 
 
 def _eligible(tokens, segments, selection: Selection):

@@ -2,6 +2,7 @@
 counted."""
 
 import functools
+import re
 import types
 
 import jax
@@ -187,6 +188,26 @@ def test_each_member_of_a_mixture_has_chances_of_its_own():
         f"{name}/{figure}_chance" for name in ("one", "two") for figure in ("least", "greatest")
     }
     assert mixture(IDS, {"fixed": (masked_lm, 1)}).adaptation is None
+
+
+def halved(state, counts, step):
+    return state._replace(chances=(state.chances / 2).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are no integers"),
+        ({"measure": lambda outputs, batch: {"n": jnp.int32(1)}}, "not the sums of those of each"),
+        ({"update": halved}, "bfloat16.* expected the same form"),
+    ],
+)
+def test_an_adaptation_that_would_go_wrong_in_silence_is_refused(changed, words):
+    objective = BUILT._replace(adaptation=ADAPTATION._replace(**changed))
+    assert laws.broken(laws.counts_are_sums, BUILT, IDS) is None
+    assert re.search(words, laws.broken(laws.counts_are_sums, objective, IDS))
+    wrong = BUILT._replace(adaptation="masks")
+    assert "must be an objectives.Adaptation" in laws.broken(laws.facts_are_known, wrong, IDS)
 
 
 def test_a_second_objective_may_not_adapt():
