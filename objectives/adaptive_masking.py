@@ -109,7 +109,10 @@ def _word(text: tuple[int, int], tokens):
 
 def _updated(rate: float, every: int, state: _Words, answers: _Answers, step) -> _Words:
     since = jax.tree.map(jnp.add, state.answers, answers)
-    now = _Words(updated_chances(state.chances, *since, rate), jax.tree.map(jnp.zeros_like, since))
+    now = _Words(
+        updated_chances(state.chances, since.labels, since.right, rate),
+        jax.tree.map(jnp.zeros_like, since),
+    )
     later = _Words(state.chances, since)
     return jax.tree.map(functools.partial(jnp.where, step % every == 0), now, later)
 
