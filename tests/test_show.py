@@ -69,6 +69,13 @@ def test_a_text_sends_the_terminal_nothing(capsys):
     assert "\x1b" not in error and "\x07" not in error
 
 
+def test_noise_that_adapts_says_that_it_is_shown_as_it_begins(capsys):
+    said = prints(capsys, BYTES, FOX, "--objective=amlm", "--hide=quick")
+    assert "Noise: adapts to the model in training, and is shown as it begins" in said
+    assert "5 hidden" in said
+    assert "adapts" not in prints(capsys, BYTES, FOX, "--objective=mlm", "--hide=quick")
+
+
 def test_what_a_textbook_hides(capsys):
     said = prints(capsys, BYTES, FOX, "--hide=quick brown,jumps")
     assert "16 hidden" in said and "The ⟨0⟩ fox ⟨1⟩ over the lazy dog</s>" in said

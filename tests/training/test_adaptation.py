@@ -68,6 +68,19 @@ def test_steps_count_answers_and_update_the_chances():
     assert metrics["adaptation/greatest_chance"] == third.adaptation.chances.max()
 
 
+def test_a_step_masks_by_the_chances_of_its_state():
+    mesh, take_step, rows, abstract = setup_of((1, 1, 1), 1)
+    state = new_state(abstract, 0, mesh)
+    rare = np.arange(state.adaptation.chances.size) % 2 > 0
+    chances = np.where(rare, 0.001, 0.5).astype(np.float32)
+    chances = jax.device_put(chances, state.adaptation.chances.sharding)
+    state = state._replace(adaptation=state.adaptation._replace(chances=chances))
+    with placed_on(mesh):
+        state, _ = take_step(state, next(rows()))
+    labels = np.asarray(state.adaptation.answers.labels)
+    assert labels.sum() > 50 and labels[rare].sum() < 0.05 * labels.sum()
+
+
 def test_meshes_and_microbatches_count_the_same():
     whole, split = steps_of((1, 1, 1), 1), steps_of((2, 2, 1), 2)
     for a, b in zip(whole[0], split[0]):

@@ -116,7 +116,13 @@ def test_one_expert_a_token_may_be_trained_on(tmp_path, monkeypatch):
 def gradients_of(one, params, batch):
     recipe = one.recipe
     weights = term_weights(recipe, params, [batch])
-    return jax.jit(lambda p: gradients(recipe, p, [batch], weights, 0, jax.random.key(0)))(params)
+
+    @jax.jit
+    def loss_terms_and_gradients(params):
+        loss, seen, grads = gradients(recipe, params, [batch], weights, 0, jax.random.key(0))
+        return loss, seen.terms, grads
+
+    return loss_terms_and_gradients(params)
 
 
 def batch_of(one):
