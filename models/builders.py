@@ -11,7 +11,7 @@ from ..constraints import Count, checked
 from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
 from .heads import CLASSIFIERS, FURTHER_STATES, HEADS, UNEMBEDDINGS
-from .transformer import Transformer
+from .transformer import OF_ENCODER, Transformer
 
 
 class Part(NamedTuple):
@@ -266,7 +266,8 @@ def forward_flops(config, lengths):
     total += c.num_encoder_layers * attention(sources, sources)
     total += mlps(sources, c.num_encoder_layers)
     if c.num_decoder_layers and c.num_encoder_layers:
-        total += c.num_decoder_layers * attention(slots, sources)
+        queries = attention(slots, 0) if c.merged_attention else 0  # those of self-attention
+        total += c.num_decoder_layers * (attention(slots, sources) - queries)
     square = 2 * slots * c.emb_dim**2
     total += c.num_ahead * {"parallel": 0, "sequential": 2 * square, "linear": square}[c.ahead]
     total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
@@ -384,12 +385,18 @@ def fresh_params(model: Model, key: jax.Array):
 
 
 def with_capacity(cache, capacity):
-    """Returns the cache with `capacity` slots in self-attention; cross-attention as it is."""
+    """Returns the cache with `capacity` slots for the decoder's tokens; the encoder's as it is."""
 
     def padded(path, cached):
-        if "self_attention" not in jax.tree_util.keystr(path):
+        if is_of_encoder(path):
             return cached
         *before, slots, width = cached.shape
         return jnp.pad(cached, [*[(0, 0)] * len(before), (0, capacity - slots), (0, 0)])
 
     return jax.tree_util.tree_map_with_path(padded, cache)
+
+
+def is_of_encoder(path) -> bool:
+    """Returns whether an array of a KV cache, by its path, is of the encoder's slots."""
+    name = jax.tree_util.keystr(path)
+    return "cross_attention" in name or OF_ENCODER in name

@@ -108,6 +108,9 @@ class Config:
     global_every: Size | None = None
     first_global: SizeOrZero = 0
     local_rope_theta: Positive | None = None
+    # A decoder attends to the encoder's slots and to its own by one softmax, with one projection
+    # for both, in place of a cross-attention: E2D2 (arXiv:2510.22852).
+    merged_attention: bool = False
     # Scores become cap * tanh(scores / cap), as in Gemma 2.
     attention_softcap: Positive | None = None
 
@@ -236,8 +239,12 @@ def _check_together(c: Config):
         "init_scaled_by_depth": ("init_stddev, and a single stack", c.init_stddev and not both),
         "init_locality": ("positions='relative'", relative),
         "init_matching": (
-            "an encoder-decoder with as many key heads as heads",
-            both and c.num_key_heads == c.num_heads,
+            "an encoder-decoder with cross-attention, and as many key heads as heads",
+            both and c.num_key_heads == c.num_heads and not c.merged_attention,
+        ),
+        "merged_attention": (
+            "an encoder-decoder without a window, and other than relative positions",
+            both and not relative and c.window is None,
         ),
         **dict.fromkeys(
             ("experts_per_token", "normalize_expert_weights", "sparse_every"),

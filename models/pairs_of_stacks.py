@@ -20,6 +20,7 @@ from .transformer import (
     Attention,
     Block,
     Context,
+    Encoded,
     Norm,
     Pattern,
     Stack,
@@ -279,7 +280,8 @@ class RestoringDecoder(nn.Module):
             source_BxNxE = Norm(c, name="source_norm")(source_BxNxE)
         layer = RestoringLayer(c, cross=True, bidirectional=True, name="layer")
         pattern = Pattern(batch["decoder_key_intervals"], rotation)
-        context = Context(pattern, None, None, None, encoded=source_BxNxE)
+        encoded = Encoded(source_BxNxE, pattern.intervals)
+        context = Context(pattern, None, None, None, encoded=encoded)
         x_BxNxE, _ = layer(dropout(self, query_BxNxE), context)
         if c.norm_place != "after":
             x_BxNxE = dropout(self, Norm(c, name="final_norm")(x_BxNxE))
@@ -291,14 +293,15 @@ class RestoringLayer(Block):
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
-        pattern, c = context.pattern, self.config
+        encoded, rotation, c = context.encoded, context.pattern.rotation, self.config
         attend = Attention(c, name="attention")
         x_BxTxE = self._added(
-            "attention_norm",
+            Norm(c, name="attention_norm"),
             x_BxTxE,
-            lambda y: attend(y, context.encoded, pattern.intervals, rotation=pattern.rotation),
+            lambda y: attend(y, encoded.states, encoded.intervals, rotation=rotation),
         )
-        return self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp")), None  # as of a `Block`
+        mlp_norm = Norm(c, name="mlp_norm")
+        return self._added(mlp_norm, x_BxTxE, MLP(c, name="mlp")), None  # as of a `Block`
 
 
 @checked

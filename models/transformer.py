@@ -43,6 +43,7 @@ from .positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
 from .sharding import constrain, partitioned
 
 REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
+OF_ENCODER = "encoded_"  # the names of the encoder's keys and values in a decoder's self-attention
 _STREAM = ("batch", "length", None)  # axes of the residual stream
 
 
@@ -202,6 +203,14 @@ class Pattern(NamedTuple):
     noised: tuple | None = None  # key intervals of noised copies: `attention.attend_noised`
 
 
+class Encoded(NamedTuple):
+    """The encoder's outputs, as a decoder attends to them."""
+
+    states: jax.Array | None  # [B, S, E]; None: their keys and values are in the KV cache
+    intervals: jax.Array  # i32[B, 2, T]
+    rotation: tuple | None = None  # of their keys, where attention is merged
+
+
 class Context(NamedTuple):
     """The inputs of every layer of a stack beside the residual stream."""
 
@@ -210,8 +219,7 @@ class Context(NamedTuple):
     cache_slots: jax.Array | None  # i32[B, T]: the slot of each token in the KV cache
     segment_ids: jax.Array | None  # i32[B, T]: 0 is padding, which no expert processes
     bias: jax.Array | None = None  # f32[H, T, T]; or by distance, see `_length_of_bias`
-    encoded: jax.Array | None = None  # [B, S, E], the encoder's outputs
-    cross_intervals: jax.Array | None = None  # i32[B, 2, T]
+    encoded: Encoded | None = None
 
 
 class Stack(nn.Module):
@@ -249,8 +257,7 @@ class Stack(nn.Module):
             cache_slots_BxT,
             batch.get(f"{side}_segment_ids"),
             bias,
-            encoded,
-            batch.get("cross_key_intervals") if self.cross else None,
+            self._encoded(encoded, batch) if self.cross else None,
         )
 
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
@@ -263,6 +270,13 @@ class Stack(nn.Module):
             dynamics, following = LatentDynamics(c, name="dynamics"), _shifted_left(embedded_BxTxE)
             states["next_latent"] = dynamics(states["top"], following)
         return states
+
+    def _encoded(self, states_BxSxE, batch):
+        c, rotation = self.config, None
+        if c.merged_attention and c.positions == "rotary" and states_BxSxE is not None:
+            positions = batch["encoder_positions"]
+            rotation = rotation_of(positions, c.head_dim, c.rope_theta, c.rope_scaling)
+        return Encoded(states_BxSxE, batch["cross_key_intervals"], rotation)
 
     def _last_states(self, x_BxTxE, embedded_BxTxE, context):
         """Returns the states after the final norm, and those ahead that depend on them."""
@@ -541,6 +555,9 @@ def _scanned(module, length, in_axes):
 class Block(nn.Module):
     """A layer: self-attention, cross-attention where there is an encoder, and an MLP or experts.
 
+    With `merged_attention` the encoder's states are normed as the layer's inputs are, and
+    self-attention is over both.
+
     Each sublayer is residual. Normed is its input (norm_place "before"), its output ("output") or
     each of them ("both"), or the sum ("after").
     """
@@ -562,10 +579,15 @@ class Block(nn.Module):
             length = _length_of_bias(c, pattern.intervals, context.cache_slots)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
-        attend = Attention(c, name="self_attention")
+        attend, encoded = Attention(c, name="self_attention"), None
         has_norm = c.first_norm or not self.first
+        norm = Norm(c, name="self_attention_norm") if has_norm else None
+        if self.cross and c.merged_attention:
+            encoded = context.encoded
+            if encoded.states is not None:
+                encoded = encoded._replace(states=self._input(norm, encoded.states))
         x_BxTxE = self._added(
-            "self_attention_norm" if has_norm else None,
+            norm,
             x_BxTxE,
             lambda y: attend(
                 y,
@@ -575,33 +597,37 @@ class Block(nn.Module):
                 pattern.rotation,
                 context.cache_slots,
                 pattern.noised,
+                encoded,
             ),
         )
-        if self.cross:
+        if self.cross and not c.merged_attention:
             attend_encoder = Attention(c, c.init_matching, name="cross_attention")
             x_BxTxE = self._added(
-                "cross_attention_norm",
+                Norm(c, name="cross_attention_norm"),
                 x_BxTxE,
-                lambda y: attend_encoder(y, context.encoded, context.cross_intervals),
+                lambda y: attend_encoder(y, context.encoded.states, context.encoded.intervals),
             )
+        mlp_norm = Norm(c, name="mlp_norm")
         if self.sparse:
             experts = Experts(c, name="experts")
-            x_BxTxE = self._added("mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids))
+            x_BxTxE = self._added(mlp_norm, x_BxTxE, lambda y: experts(y, context.segment_ids))
         else:
-            x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
+            x_BxTxE = self._added(mlp_norm, x_BxTxE, MLP(c, name="mlp"))
         return constrain(x_BxTxE, *_STREAM), None  # a pair, as scan requires
 
-    def _added(self, norm_name, x_BxTxE, sublayer):
+    def _input(self, norm, x):
+        """Returns the input of a sublayer, from the residual stream; `norm` may be None."""
+        return norm(x) if norm and self.config.norm_place in ("before", "both") else x
+
+    def _added(self, norm, x_BxTxE, sublayer):
         c = self.config
-        norm = Norm(c, name=norm_name) if norm_name else lambda x: x
+        y_BxTxE = sublayer(self._input(norm, x_BxTxE))
         if c.norm_place == "after":
-            return norm(x_BxTxE + dropout(self, sublayer(x_BxTxE)))
+            return norm(x_BxTxE + dropout(self, y_BxTxE))
         if c.norm_place == "output":
-            y_BxTxE = norm(sublayer(x_BxTxE))
-        else:
-            y_BxTxE = sublayer(norm(x_BxTxE))
+            y_BxTxE = norm(y_BxTxE)
         if c.norm_place == "both":
-            y_BxTxE = Norm(c, name=norm_name.replace("_norm", "_output_norm"))(y_BxTxE)
+            y_BxTxE = Norm(c, name=norm.name.replace("_norm", "_output_norm"))(y_BxTxE)
         return (x_BxTxE + dropout(self, y_BxTxE)).astype(c.dtype)
 
 
@@ -611,6 +637,8 @@ class Attention(nn.Module):
     Where the collection "cache" is mutable it holds keys and values, [B, G, S, d]. The first call
     writes those of `source`. Later calls write theirs to `cache_slots` and attend to the whole
     cache; cross-attention, called without a `source`, to the cache of the first call.
+
+    `encoded` has further keys and values, by the same projections and in the same softmax.
     """
 
     config: Config
@@ -626,6 +654,7 @@ class Attention(nn.Module):
         rotation=None,
         cache_slots_BxT=None,
         noised=None,
+        encoded=None,
     ):
         c = self.config
         queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
@@ -641,8 +670,13 @@ class Attention(nn.Module):
         if c.score_scale != 1:
             q *= c.score_scale
         k = v = None
+        joins = encoded is not None and encoded.states is not None
         if source_BxSxE is not None:
-            key_init = init
+            key_init, key_rotation, own = init, rotation, source_BxSxE.shape[1]
+            if joins:
+                source_BxSxE = jnp.concatenate([source_BxSxE, encoded.states], axis=1)
+            if joins and rotation is not None:
+                key_rotation = jax.tree.map(_joined_slots, rotation, encoded.rotation)
             if self.matching:
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
@@ -650,30 +684,34 @@ class Attention(nn.Module):
             v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
             k = self._normed("key_norm", k)
             if rotation is not None:
-                k = rotate(k, rotation)
+                k = rotate(k, key_rotation)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
             v = dropout(self, v, over=-1)
             k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
         q = constrain(q, "batch", "length", "heads", "kv")
+        further = (None, None)
+        if joins:
+            (k, v), further = zip(*(jnp.split(x, [own], axis=1) for x in (k, v)))
+        kind = fused_attention if c.attention == "fused" else attention
+        attend_keys = kind.attend_with_log_sum
         if self.is_mutable_collection("cache") and not self.is_initializing():
-            k_BxGxSxd = self._cached("key", k, cache_slots_BxT)
-            v_BxGxSxd = self._cached("value", v, cache_slots_BxT)
-        if k is None or cache_slots_BxT is not None:
-            if bias is not None:
-                bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
-            y_BxTxHxd = attention.attend_cached(
-                q, k_BxGxSxd, v_BxGxSxd, intervals, bias, c.attention_softcap
-            )
+            cached = self._cached("", (k, v), cache_slots_BxT)
+            cached_further = further if encoded is None else self._cached(OF_ENCODER, further)
+            if k is None or cache_slots_BxT is not None:
+                (k, v), further, attend_keys = cached, cached_further, attention.attend_cached
+                if bias is not None:
+                    bias = bias_at(bias, cache_slots_BxT, k.shape[2])
+
+        def attend(*arrays):
+            return attend_keys(*arrays, bias, c.attention_softcap)
+
+        if encoded is not None:
+            of_encoder = attend(q, *further, encoded.intervals)
+            y_BxTxHxd = attention.over_both(attend(q, k, v, intervals), of_encoder)
+        elif noised is not None:
+            y_BxTxHxd = attention.attend_noised(attend, q, k, v, intervals, noised)
         else:
-            kind = fused_attention if c.attention == "fused" else attention
-
-            def attend(*arrays):
-                return kind.attend_with_log_sum(*arrays, bias, c.attention_softcap)
-
-            if noised is None:
-                y_BxTxHxd, _ = attend(q, k, v, intervals)
-            else:
-                y_BxTxHxd = attention.attend_noised(attend, q, k, v, intervals, noised)
+            y_BxTxHxd, _ = attend(q, k, v, intervals)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
@@ -688,8 +726,17 @@ class Attention(nn.Module):
         joined = x_BxTxHxd.reshape(*x_BxTxHxd.shape[:2], *shape)
         return Norm(c, axis=axis, name=name)(joined).reshape(x_BxTxHxd.shape)
 
-    def _cached(self, name, new_BxTxGxd, cache_slots_BxT):
-        """Writes new keys or values to their slots; returns all cached ones: [B, G, S, d]."""
+    def _cached(self, prefix, keys_and_values, cache_slots_BxT=None):
+        """Writes new keys and values to their slots; returns all cached ones, [B, G, S, d] each.
+
+        Without new ones (None) it returns those of the first call.
+        """
+        return tuple(
+            self._cached_array(f"{prefix}{name}", new, cache_slots_BxT)
+            for name, new in zip(("key", "value"), keys_and_values)
+        )
+
+    def _cached_array(self, name, new_BxTxGxd, cache_slots_BxT):
         if new_BxTxGxd is None:
             return self.get_variable("cache", name)
         cached_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
@@ -699,6 +746,10 @@ class Attention(nn.Module):
             cached_BxGxSxd = cached.at[row, :, cache_slots_BxT].set(new_BxTxGxd, mode="drop")
         self.put_variable("cache", name, cached_BxGxSxd)
         return cached_BxGxSxd
+
+
+def _joined_slots(x, y):
+    return jnp.concatenate([x, y], axis=1)
 
 
 class MLP(nn.Module):

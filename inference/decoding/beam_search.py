@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...constraints import Count, checked
+from ...models.builders import is_of_encoder
 from .batching import jitted
 from .decoding import Prompts, next_batch, required_capacity
 
@@ -155,11 +156,11 @@ def _search(
 
 
 def _of_parents(cache, parents_BxK):
-    """Returns the cache reordered by parent beam; cross-attention's is the same for all beams."""
+    """Returns the cache reordered by parent beam; the encoder's is the same for all beams."""
     rows, beams = parents_BxK.shape
     flat = (parents_BxK + beams * jnp.arange(rows)[:, None]).reshape(-1)
 
     def of_parents(path, cached):
-        return cached if "cross_attention" in jax.tree_util.keystr(path) else cached[flat]
+        return cached if is_of_encoder(path) else cached[flat]
 
     return jax.tree_util.tree_map_with_path(of_parents, cache)
