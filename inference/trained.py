@@ -27,7 +27,10 @@ MODES = {
     "respond": Mode("answers a text with a text", ("encoder_decoder", "decoder")),
     "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
     "unmask": Mode("writes all [MASK]s, by --order", ("encoder", "decoder")),
-    "blocks": Mode("goes on from a text, a block of tokens at a time, by --order", ("decoder",)),
+    "blocks": Mode(
+        "goes on from a text, a block of tokens at a time, by --order",
+        ("decoder", "encoder_decoder"),
+    ),
     "embed": Mode("gives each text an embedding", ("encoder",)),
     "states": Mode("gives each token its hidden states", ("encoder", "decoder", "encoder_decoder")),
     "pair": Mode("judges whether a second text follows the first", ("encoder",)),

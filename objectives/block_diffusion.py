@@ -1,8 +1,12 @@
 """Block diffusion: blocks from left to right, and the tokens of a block in any order.
 
-Source: Arriola et al. 2025, "Block Diffusion: Interpolating Between Autoregressive and Diffusion
-Language Models" (BD3LM, arXiv:2503.09573). Left out: a step that draws the rates of a batch apart
-from each other, so as to lower the variance, and the search for the best rates during training.
+Sources: Arriola et al. 2025, "Block Diffusion: Interpolating Between Autoregressive and Diffusion
+Language Models" (BD3LM, arXiv:2503.09573); and of an encoder-decoder Arriola et al. 2025,
+"Encoder-Decoder Diffusion Language Models" (E2D2, arXiv:2510.22852); with their published code.
+Left out: a step that draws the rates of a batch apart from each other, so as to lower the variance;
+the search for the best rates during training; and draws that the code repeats, of BD3LM where the
+share of a block that is masked lies outside of the rates, of E2D2 where a block has no mask. E2D2's
+code trains without 1 / rate, and evaluates with it.
 """
 
 from collections.abc import Mapping
@@ -41,7 +45,8 @@ def block_diffusion(
 
     A noised token attends to its own noised block, both ways, and to the inputs of the blocks
     before it; an input to the inputs of its own block and of those before it. So one pass trains
-    every block to be unmasked given the text before it.
+    every block to be unmasked given the text before it. A decoder has both beside each other; of an
+    encoder-decoder the encoder has the inputs, and the decoder the noised tokens.
 
     A token's loss counts 1 / rate of its block, and the sum is divided by all tokens, so that its
     mean is a bound on the negative log-likelihood per token. With blocks of one token it is the
@@ -53,7 +58,8 @@ def block_diffusion(
       block_size: tokens of a block; the last one of a document may be shorter.
       lowest_rate, highest_rate: the rates between which those of blocks are drawn. A narrower range
         lowers the variance of the gradient, and the loss is no bound then, unless blocks are of one
-        token: the paper trains blocks of 16 with 0.3 to 0.8, blocks of 4 with 0.45 to 0.95.
+        token: the paper finds 0.3 to 0.8 for blocks of 16 and 0.45 to 0.95 for blocks of 4, and its
+        code searches for them among ranges of .5 to .9.
 
     Features: inputs, inputs_segments, noised, noised_begins, noised_ends, noised_rates i32[I];
     labels, labels_slots, labels_weights i32[K].
@@ -85,13 +91,15 @@ def block_diffusion(
 def _block_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     """Returns `token_loss` of noised copies, labels weighted 1 / rate of their block, over all
     tokens that have a copy."""
-    if isinstance(outputs.hidden, Mapping) and "noised" not in outputs.hidden:
+    beside = "noised_segment_ids" in batch  # beside clean tokens, and not in a decoder of their own
+    stack, hidden = ("noised", "noised") if beside else ("decoder", "top")
+    if isinstance(outputs.hidden, Mapping) and hidden not in outputs.hidden:
         raise ValueError(
             "The model has no hidden states of noised copies, hidden['noised'], expected those of "
             "the batch's `noised_input_tokens`: use models.decoder, or another objective."
         )
-    copied = batch["noised_segment_ids"] > 0
-    return loss_by_rates(outputs, batch, batch["noised_rates"], copied, "noised")
+    copied = batch[f"{stack}_segment_ids"] > 0
+    return loss_by_rates(outputs, batch, batch["noised_rates"], copied, hidden)
 
 
 def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):

@@ -192,6 +192,14 @@ CATALOGUE = {
         256,
         attends="block-causal",
     ),
+    "encoder_decoder_block_diffusion": Entry(
+        "encoder_decoder",
+        "blocks that are quick to write",
+        "E2D2, arXiv:2510.22852",
+        256,
+        run="e2d2",
+        attends="block-causal, block",
+    ),
     # texts as a whole
     "bert": Entry("encoder", "BERT as published", _BERT, 78, run="sentence_pairs"),
     "next_sentence_prediction": Entry(
@@ -237,6 +245,7 @@ ALIASES = {
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",
+    "e2d2": "encoder_decoder_block_diffusion",
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
     "nsp": "next_sentence_prediction",

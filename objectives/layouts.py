@@ -28,15 +28,28 @@ class Layout(NamedTuple):
 
 
 def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
+    if set(_streams(n)) == _COPIED:
+        return {"encoder": n["inputs"], "decoder": n["noised"], "predict": n["labels"]}
     if set(_streams(n)) - {"positions"} != {"inputs", "targets"}:
         raise ValueError(
-            "An encoder-decoder needs inputs and targets alone, the objective gives "
-            f"{_streams(n)}: use a decoder or encoder model, or another objective."
+            "An encoder-decoder needs inputs and targets alone, or inputs, noised copies of them "
+            f"and labels, the objective gives {_streams(n)}: use a decoder or encoder model, or "
+            "another objective."
         )
     return {"encoder": n["inputs"], "decoder": n["targets"]}
 
 
+_COPIED = {"inputs", "noised", "labels"}  # the streams of a text and its noised copy
+
+
 def _encoder_decoder(features, lengths, bos, max_documents):
+    if {"noised", "targets"} <= features.keys():
+        raise ValueError(
+            "An encoder-decoder reads noised copies or writes targets, and the members of this "
+            "mixture give both: use a decoder model, or train on them in two runs."
+        )
+    if "noised" in features:
+        return _denoising(features, lengths, max_documents)
     given = fit(features["inputs_segments"], lengths["encoder"])
     written = fit(features["targets_segments"], lengths["decoder"])
     targets = fit(features["targets"], lengths["decoder"])
@@ -59,6 +72,40 @@ def _encoder_decoder(features, lengths, bos, max_documents):
         "cross_key_intervals": _cross(written, encoder),
         "member": features["member"],
     }
+
+
+def _denoising(features, lengths, max_documents):
+    """Gives the clean text to the encoder, block by block, and its noised copy to the decoder.
+
+    A block of copies attends to itself, and to the blocks before it in the encoder, of which the
+    first block has none.
+    """
+
+    def blocks(size):
+        """Returns segments, positions, and the slots of each document's and block's ends."""
+        segments = fit(features["inputs_segments"], size)
+        document = documents(segments, max_documents)
+        first = of_document(document.start, segments)
+        begin, end = (first + fit(features[f"noised_{x}"], size) for x in ("begins", "ends"))
+        return segments, _positions(segments, document), first, begin, end
+
+    given, given_positions, given_first, _, given_end = blocks(lengths["encoder"])
+    copied, positions, first, begin, end = blocks(lengths["decoder"])
+    nothing, slots = jnp.zeros(0, jnp.int32), jnp.arange(features["inputs"].size, dtype=jnp.int32)
+    targets = {"targets": nothing, "targets_segments": nothing, "targets_weights": nothing}
+    return {
+        "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
+        "encoder_segment_ids": given,
+        "encoder_positions": given_positions,
+        "encoder_key_intervals": _guarded(given_first, given_end, given),
+        "decoder_input_tokens": fit(features["noised"], lengths["decoder"]),
+        "decoder_segment_ids": copied,
+        "decoder_positions": positions,
+        "decoder_key_intervals": _guarded(begin, end, copied),
+        "cross_key_intervals": jnp.stack([first, begin]),
+        "noised_rates": fit(features["noised_rates"], lengths["decoder"]),
+        "member": features["member"],
+    } | _predictions("decoder", features | targets, lengths["predict"], nothing, slots)
 
 
 def joint_slots(n: dict[str, int]) -> int:

@@ -156,9 +156,12 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     stacks = longest([layout.lengths(each) for each in lengths]) | shape
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
     features = longest(lengths)
-    filled = [joint_slots(each) for each in lengths]
+    # Copies of inputs that are in a stack of their own fill it as well.
+    copied = "noised" if {"encoder", "decoder"} <= stacks.keys() else None
+    filled = [joint_slots(each) + each.get(copied, 0) for each in lengths]
     if max_documents > 1:
-        filled = [features.get("inputs", 0) + features.get("targets", 0)] * len(members)
+        streams = ("inputs", "targets", copied)
+        filled = [sum(features.get(stream, 0) for stream in streams)] * len(members)
         features |= {s: max_documents * features[s] for s in PER_DOCUMENT if s in features}
     useful = tuple(min(n / slots, 1.0) for n in filled)
     return RowGroup(numbers, raw, features, stacks, useful, max_documents)

@@ -284,14 +284,16 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     given = describe.traced(batch[f"{name}_input_tokens"][:used])
     if name == "decoder":  # a decoder's first input, bos, may be the padding id
         given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
-    copied = f"{NOISED}_input_tokens" in batch
-    if copied and name != NOISED:  # the copies are predicted, and not these
+    # Copies, beside the decoder's tokens or in the decoder, are predicted, and not the originals.
+    copies = NOISED if f"{NOISED}_input_tokens" in batch else "decoder"
+    copied = f"{NOISED}_rates" in batch
+    if copied and name != copies:
         given = [t._replace(kind="text") if t.kind == "kept" else t for t in given]
     predicted: dict[int, Token] = {}
     further: dict[str, dict[int, Token]] = {}
     weights = np.zeros(0, int)
     predicting = "decoder" if name == NOISED else name
-    if name == NOISED or not copied:
+    if name == copies or not copied:
         weights = batch.get(f"{predicting}_loss_weights", weights)
     if weights.size:
         target_slots = batch.get(f"{predicting}_target_slots", np.arange(weights.size))
@@ -306,7 +308,7 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     for column, title in (("block_positions", "block positions"), ("types", "token types")):
         if f"{name}_{column}" in batch:
             tracks[title] = batch[f"{name}_{column}"][:used]
-    if name == NOISED and batch[f"{NOISED}_rates"].any():
+    if copied and name == copies and batch[f"{NOISED}_rates"].any():
         tracks["masked, in %"] = np.round(batch[f"{NOISED}_rates"][:used] / 2**24 * 100)
     if weights.size:
         tracks["loss weights"] = np.zeros(used, int)

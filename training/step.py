@@ -76,6 +76,14 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"which copies have none of (num_ahead={config.num_ahead}): choose a model without "
             "such heads, or another objective."
         )
+    if noised and recipe.model.layout == "encoder_decoder" and config:
+        if not config.merged_attention:
+            raise ValueError(
+                "The objective's first block has no clean text before it, and this model attends "
+                "to the encoder by itself (merged_attention=False), of which nothing is left then: "
+                "set the model's merged_attention to True and its positions to 'rotary', as "
+                "--gin_file=runs/e2d2.gin does."
+            )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "

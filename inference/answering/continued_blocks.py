@@ -49,7 +49,8 @@ def continue_blocks(
 
     Blocks are counted from the beginning of the text; what it has of its last block is given. As
     the paper of block diffusion does, each block is masked, written in an `order` of `unmask`, and
-    then kept in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm 2).
+    then kept in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm 2). An
+    encoder-decoder encodes the text anew before each block, and writes it with its decoder alone.
 
     Args:
       steps: of a block; None: one for each of its masks.
@@ -106,29 +107,27 @@ def _continue(
     capacity = given_BxP.shape[1] + blocks * size
     tokens_BxS = jnp.pad(given_BxP, [(0, 0), (0, blocks * size)])
 
-    _, cache = model.prefill(params, prompts.batch, capacity)
+    encodes = model.layout == "encoder_decoder"
+    cache = None if encodes else model.prefill(params, prompts.batch, capacity)[1]
 
     def extended(cache, slots_BxK, tokens_BxK):
-        end_BxK = jnp.broadcast_to(slots_BxK[:, -1:] + 1, slots_BxK.shape)
-        return model.extend(
-            params,
-            cache,
-            {
-                "decoder_input_tokens": tokens_BxK,
-                "decoder_segment_ids": jnp.ones_like(tokens_BxK),
-                "decoder_positions": slots_BxK,
-                "decoder_cache_slots": slots_BxK,
-                "decoder_key_intervals": jnp.stack([jnp.zeros_like(end_BxK), end_BxK], 1),
-            },
-        )
+        return model.extend(params, cache, _block_batch(slots_BxK, tokens_BxK, encodes))
+
+    def encoded(tokens_BxS, slots_BxK):
+        """Returns the KV cache of a block, with the encoder's slots; they are read up to it."""
+        nothing_BxK = jnp.zeros_like(slots_BxK)
+        batch = _encoder_batch(tokens_BxS, size) | _block_batch(slots_BxK, nothing_BxK, encodes)
+        del batch["decoder_cache_slots"]
+        return model.prefill(params, batch, size)[1]
 
     def block(state):
-        n, cache, tokens_BxS, done_B = state
+        n, kept, tokens_BxS, done_B = state
         begin_B = (lengths_B // size + n) * size
         slots_BxK = begin_B[:, None] + of_block_1xK
         known_Bx1 = jnp.maximum(lengths_B - begin_B, 0)[:, None]  # tokens of the prompt
         masks_BxK = slots_BxK + known_Bx1  # the slots of masks, and slots after the block
         asked_BxK = of_block_1xK < size - known_Bx1
+        cache = encoded(tokens_BxS, slots_BxK) if encodes else kept
 
         def block_of(written_BxK):
             into_BxK = jnp.where(asked_BxK, masks_BxK, capacity)
@@ -155,8 +154,9 @@ def _continue(
             allowed_V=allowed_V,
         )
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
-        _, cache = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])
-        return n + 1, cache, tokens_BxS, done_B | jnp.any(asked_BxK & (new_BxK == eos), 1)
+        if not encodes:
+            _, kept = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])
+        return n + 1, kept, tokens_BxS, done_B | jnp.any(asked_BxK & (new_BxK == eos), 1)
 
     def unfinished(state):
         n, _, _, done_B = state
@@ -164,3 +164,36 @@ def _continue(
 
     done_B = jnp.zeros(lengths_B.shape, bool)
     return lax.while_loop(unfinished, block, (0, cache, tokens_BxS, done_B))[2]
+
+
+def _block_batch(slots_BxK, tokens_BxK, encodes: bool) -> dict:
+    """Returns the batch with which `models.Model.extend` reads a block.
+
+    A decoder caches all of a row. That of an encoder-decoder caches the block, and attends to the
+    encoder up to it.
+    """
+    begin_BxK = jnp.broadcast_to(slots_BxK[:, :1], slots_BxK.shape)
+    cache_slots_BxK = slots_BxK - begin_BxK if encodes else slots_BxK
+    end_BxK = jnp.broadcast_to(cache_slots_BxK[:, -1:] + 1, slots_BxK.shape)
+    batch = {
+        "decoder_input_tokens": tokens_BxK,
+        "decoder_segment_ids": jnp.ones_like(tokens_BxK),
+        "decoder_positions": slots_BxK,
+        "decoder_cache_slots": cache_slots_BxK,
+        "decoder_key_intervals": jnp.stack([jnp.zeros_like(end_BxK), end_BxK], 1),
+    }
+    if encodes:
+        batch["cross_key_intervals"] = jnp.stack([jnp.zeros_like(begin_BxK), begin_BxK], 1)
+    return batch
+
+
+def _encoder_batch(tokens_BxS, size: int) -> dict:
+    """Returns the encoder's arrays of rows, in which each block attends up to its end."""
+    slot_BxS = jnp.broadcast_to(jnp.arange(tokens_BxS.shape[1]), tokens_BxS.shape)
+    end_BxS = jnp.minimum((slot_BxS // size + 1) * size, tokens_BxS.shape[1])
+    return {
+        "encoder_input_tokens": tokens_BxS,
+        "encoder_segment_ids": jnp.ones_like(tokens_BxS),
+        "encoder_positions": slot_BxS,
+        "encoder_key_intervals": jnp.stack([jnp.zeros_like(end_BxS), end_BxS], 1),
+    }

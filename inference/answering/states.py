@@ -125,14 +125,24 @@ def ending_slot(trained: Trained, text: str, end: int, own: slice) -> int:
 
 def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
     """Returns the batch in which the model's first stack reads these rows."""
-    tokens = [row.tokens for row in rows]
+    tokens, form = [row.tokens for row in rows], prompt_form(trained, mode_of(trained))
     if trained.model.layout == "encoder":
         return batch_of(trained, tokens)
     if trained.model.layout == "encoder_decoder":
-        return encoder_batch(tokens, trained.model.max_positions)
+        batch = encoder_batch(tokens, trained.model.max_positions)
+        return batch | _block_intervals(batch, form.block_size) if form.mode == "blocks" else batch
     width = padded_width(tokens, trained.model.max_positions)
-    prefixes, size = [row.prefix for row in rows], prompt_form(trained, mode_of(trained)).block_size
-    return decoder_prompts(tokens, prefixes, width, block_size=size).batch
+    prefixes = [row.prefix for row in rows]
+    return decoder_prompts(tokens, prefixes, width, block_size=form.block_size).batch
+
+
+def _block_intervals(batch: dict, size: int) -> dict:
+    """Returns the encoder's key intervals, cut off at the end of each query's block."""
+    start_BxT, end_BxT = np.moveaxis(np.asarray(batch["encoder_key_intervals"]), 1, 0)
+    of_block_BxT = (np.asarray(batch["encoder_positions"]) // size + 1) * size
+    live_BxT = np.asarray(batch["encoder_segment_ids"]) > 0
+    cut_BxT = np.where(live_BxT, np.minimum(end_BxT, of_block_BxT), end_BxT)
+    return {"encoder_key_intervals": np.stack([start_BxT, cut_BxT], 1)}
 
 
 def _states(model, layers, params, batch):

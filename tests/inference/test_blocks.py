@@ -19,41 +19,48 @@ TEXTS = [TEXT[:5], TEXT[: SIZE + 1], TEXT[: 2 * SIZE]]  # within a block, just b
 
 
 @functools.cache
-def model():
-    return trained("decoder", "block_diffusion")
+def model(layout="decoder"):
+    settings = dict(merged_attention=True, positions="rotary", num_encoder_layers=2)
+    more = settings if layout == "encoder_decoder" else {}
+    return trained(layout, "block_diffusion", **more)
 
 
 @functools.cache
-def logits_of_row():
+def logits_of_row(layout):
     """tokens i32[WIDTH] -> f32[WIDTH, V], each attending to all before the end of its block."""
-    one = model()
+    one = model(layout)
 
     @jax.jit
     def logits(tokens_T):
         slot = jnp.arange(tokens_T.size)
-        end = (slot // SIZE + 1) * SIZE
-        batch = {
-            "decoder_input_tokens": tokens_T,
-            "decoder_segment_ids": jnp.ones_like(slot),
-            "decoder_positions": slot,
-            "decoder_key_intervals": jnp.stack([0 * slot, end]),
-        }
+        begin, end = slot // SIZE * SIZE, (slot // SIZE + 1) * SIZE
+        batch = {}
+        for stack in ("encoder", "decoder"):
+            batch |= {
+                f"{stack}_input_tokens": tokens_T,
+                f"{stack}_segment_ids": jnp.ones_like(slot),
+                f"{stack}_positions": slot,
+                f"{stack}_key_intervals": jnp.stack([0 * slot, end]),
+            }
+        if layout == "encoder_decoder":  # the encoder before the block, and the block itself
+            batch["decoder_key_intervals"] = jnp.stack([begin, end])
+            batch["cross_key_intervals"] = jnp.stack([0 * slot, begin])
         outputs = one.model.apply(one.params, {name: x[None] for name, x in batch.items()})
         return outputs.head("vocabulary", outputs.hidden["top"])[0]
 
     return lambda row: np.array(logits(jnp.array(row + [0] * (WIDTH - len(row)), jnp.int32)))
 
 
-def continued_plainly(text: str, max_new: int) -> list[int]:
+def continued_plainly(layout, text: str, max_new: int) -> list[int]:
     """The surest mask of a block first; the whole row is read for each."""
     row = CODEC.encode(text)
-    allowed = np.array(allowed_token_mask(IDS, model().model.vocab_size))
+    allowed = np.array(allowed_token_mask(IDS, model(layout).model.vocab_size))
     allowed[IDS.mask] = False
     given = len(row)
     while len(row) < given + max_new:
         row += [IDS.mask] * (SIZE - len(row) % SIZE)
         while IDS.mask in row:
-            logits = np.where(allowed, logits_of_row()(row), -1e30)
+            logits = np.where(allowed, logits_of_row(layout)(row), -1e30)
             p = np.asarray(jax.nn.softmax(logits, -1)).max(-1)
             slot = max((i for i, x in enumerate(row) if x == IDS.mask), key=lambda i: (p[i], -i))
             row[slot] = int(logits[slot].argmax())
@@ -63,10 +70,11 @@ def continued_plainly(text: str, max_new: int) -> list[int]:
     return new[: new.index(IDS.eos)] if IDS.eos in new else new
 
 
-def test_blocks_are_written_as_by_reading_the_whole_row():
-    got = continue_blocks(model(), TEXTS, max_new=20)
+@pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
+def test_blocks_are_written_as_by_reading_the_whole_row(layout):
+    got = continue_blocks(model(layout), TEXTS, max_new=20)
     for text, one in zip(TEXTS, got):
-        assert one.text == CODEC.decode(continued_plainly(text, 20))
+        assert one.text == CODEC.decode(continued_plainly(layout, text, 20))
 
 
 def test_samples_depend_on_their_number_alone():

@@ -50,6 +50,14 @@ def test_a_text_is_read_as_in_training(builder, objective, sees_ahead):
     assert (abs(here.layers[0, first] - there.layers[0, first]).max() > 1e-6) == sees_ahead
 
 
+def test_an_encoder_that_read_blocks_sees_ahead_within_them():
+    settings = dict(merged_attention=True, positions="rotary")
+    one = trained("encoder_decoder", "block_diffusion", **settings)  # in blocks of 16
+    texts = "a" * 20, "a" * 15 + "b" + "a" * 4, "a" * 16 + "b" + "a" * 3
+    first, within, beyond = (found.layers[0, 0] for found in of(one, texts))
+    assert abs(first - within).max() > 1e-6 and abs(first - beyond).max() < 1e-6
+
+
 @pytest.mark.parametrize("builder", ["encoder", "decoder", "encoder_decoder"])
 def test_states_after_a_layer_are_those_of_a_model_that_ends_there(builder):
     layers = dict(num_encoder_layers=2, num_decoder_layers=1)

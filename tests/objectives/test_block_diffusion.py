@@ -75,6 +75,20 @@ def test_the_loss_is_that_of_the_paper(size):
     np.testing.assert_array_equal(term.weights, LENGTH)
 
 
+def test_the_loss_of_copies_in_a_decoder_of_their_own_is_the_same():
+    objective, f, beside = drawn(8)
+    layout = layouts.encoder_decoder
+    sizes = layout.lengths(objective.lengths(LENGTH))
+    alone = jax.vmap(lambda row: layout.arrange(row, sizes, 0, 1))(f)
+    logits = jax.random.normal(jax.random.key(1), (8, LENGTH, VOCABULARY))
+    outputs = Outputs(logits)
+    expected = objective.loss(outputs, beside)["tokens"]
+    outputs.hidden = {"top": logits}
+    got = objective.loss(outputs, alone)["tokens"]
+    for one, other in ((got.sums, expected.sums), (got.weights, expected.weights)):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("size", [1, 16, LENGTH])
 def test_the_loss_of_a_model_that_knows_nothing_is_its_likelihood(size):
     objective, f, batch = drawn(256, block_size=size, lowest_rate=0.05)

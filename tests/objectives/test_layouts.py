@@ -325,6 +325,43 @@ def test_noised_copies_see_their_own_block_and_the_inputs_before_it():
             np.testing.assert_array_equal(got[f"noised_{name}"], got[f"decoder_{name}"])
 
 
+def test_an_encoder_reads_blocks_and_a_decoder_their_noised_copies():
+    size, (stacks, _) = 8, arranged("block_diffusion", "encoder_decoder")
+    E, T = stacks["encoder"], stacks["decoder"]
+    for documents, got in rows("block_diffusion", "encoder_decoder"):
+        own, up_to = np.eye(T, dtype=bool), np.eye(E, dtype=bool)
+        before, first, places = np.zeros((T, E), bool), 0, []
+        for x in documents.values():
+            last = first + len(x.inputs)
+            for begin in range(first, last, size):
+                end = min(begin + size, last)
+                own[begin:end, begin:end] = before[begin:end, first:begin] = True
+                up_to[begin:end, first:end] = True
+            first, places = last, [*places, *range(len(x.inputs))]
+        for name, mask, keys in (("encoder", up_to, E), ("decoder", own, T), ("cross", before, E)):
+            np.testing.assert_array_equal(dense(got[f"{name}_key_intervals"], keys), mask)
+        for stack, stream in (("encoder", "inputs"), ("decoder", "noised")):
+            texts = [
+                x.inputs if stack == "encoder" else x.columns[stream] for x in documents.values()
+            ]
+            assert got[f"{stack}_input_tokens"].tolist() == padded(sum(texts, []), stacks[stack])
+            assert got[f"{stack}_positions"].tolist() == padded(places, stacks[stack])
+            numbers = [d for d, text in zip(documents, texts) for _ in text]
+            assert got[f"{stack}_segment_ids"].tolist() == padded(numbers, stacks[stack])
+        counted = got["decoder_loss_weights"] > 0
+        slots = got["decoder_target_slots"][counted]
+        assert (got["decoder_input_tokens"][slots] == IDS.mask).all()
+        found = got["encoder_input_tokens"][slots]
+        np.testing.assert_array_equal(found, got["decoder_target_tokens"][counted])
+
+
+def test_an_encoder_decoder_has_copies_or_targets():
+    row = features_of(examples("block_diffusion")[0], 0)
+    written = {name: row["inputs"] for name in COLUMNS["targets"]}
+    with pytest.raises(ValueError, match="members of this mixture give both: use a decoder"):
+        layouts.encoder_decoder.arrange(row | written, {}, BOS, MAX_DOCUMENTS)
+
+
 def test_rows_of_another_member_have_no_noised_copies():
     """They are arranged as without the member that has some."""
     names = {"blocks": block_diffusion, "causal": causal_lm, "masked": masked_next_token}
@@ -489,7 +526,7 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
         ("decoder", {"targets": 8, "contexts": 8}, "restores.*use a masked autoencoder"),
         ("encoder", {"inputs": 8}, "Nothing to learn.*inputs"),
         ("encoder", {"inputs": 8, "noised": 8, "labels": 8}, "no place for noised copies.*decoder"),
-        ("encoder_decoder", {"inputs": 8, "noised": 8, "labels": 8}, "gives.*noised"),
+        ("encoder_decoder", {"inputs": 8, "noised": 8, "orders": 8, "labels": 8}, "gives.*orders"),
         ("encoder", {"inputs": 8, "targets": 8}, "predicts in place.*targets.*use a decoder"),
     ],
 )

@@ -1,0 +1,152 @@
+"""A decoder that attends to the encoder and to itself by one softmax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.objectives import Row, batched, block_diffusion, layouts
+from tests.models.test_transformer import PACKED_CAUSAL, SHAPE, build, init, make_batch
+from tests.objectives.registry import IDS
+
+LENGTHS = (5, 3)  # of the documents of a row
+
+
+def merged(**settings):
+    usual = dict(positions="rotary", merged_attention=True, attention_scale=None)
+    return build("encoder_decoder", **(usual | settings))
+
+
+def noised_batch(size=2):
+    """A row of two documents, the text in the encoder and its noised copy in the decoder."""
+    objective, total = block_diffusion(IDS, block_size=size), sum(LENGTHS)
+    segments, tokens = np.repeat([1, 2], LENGTHS), 7 + np.arange(total)  # rows come in pairs
+    raw = Row(*(np.tile(np.int32(x), (2, 1)) for x in (tokens, segments)), np.zeros(2, np.int32))
+    lengths = objective.lengths(total)
+    features = batched(objective, lengths, 2)(jax.random.split(jax.random.key(0)), raw)
+    layout = layouts.encoder_decoder
+    sizes = layout.lengths(lengths)
+    arranged = jax.vmap(lambda row: layout.arrange(row, sizes, 0, 2))(features)
+    return {name: np.asarray(x)[:1] for name, x in arranged.items()}
+
+
+def numbered(batch):
+    """Each slot of both stacks has a token of its own: 8 of the encoder, 8 of the decoder."""
+    total = sum(LENGTHS)
+    tokens = {"encoder": np.arange(total)[None], "decoder": total + np.arange(total)[None]}
+    return batch | {f"{stack}_input_tokens": x.astype(np.int32) for stack, x in tokens.items()}
+
+
+def mask(intervals, keys):
+    key = np.arange(keys)
+    return (intervals[0][:, None] <= key) & (key < intervals[1][:, None])
+
+
+# --- a decoder's layer in NumPy, written from the paper ------------------------------------------
+
+
+def normed(x, scale):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * scale
+
+
+def rotated(x_TxHxd, positions):
+    half = x_TxHxd.shape[-1] // 2
+    angles = positions[:, None, None] / 10_000 ** (np.arange(half) / half)
+    a, b = x_TxHxd[..., :half], x_TxHxd[..., half:]
+    turned = a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)
+    return np.concatenate(turned, -1)
+
+
+def decoder_layer(params, x, encoded, positions, encoder_positions, seen):
+    """`seen`: bool[T, T + S], keys of the decoder and then of the encoder."""
+    p = params["self_attention"]
+    scale = params["self_attention_norm"]["scale"]
+    both = np.concatenate([normed(x, scale), normed(encoded, scale)])
+    place = np.concatenate([positions, encoder_positions])
+    q = rotated(np.einsum("te,ehd->thd", both[: len(x)], p["query"]), positions) / 8**0.5
+    k = rotated(np.einsum("te,ehd->thd", both, p["key"]), place)
+    scores = np.where(seen, np.einsum("thd,shd->hts", q, k), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    values = np.einsum("te,ehd->thd", both, p["value"])
+    x = x + np.einsum("hts,shd,hde->te", weights, values, p["out"])
+    y = normed(x, params["mlp_norm"]["scale"])
+    gate = np.asarray(jax.nn.gelu(y @ params["mlp"]["wi_0"]))
+    return x + (gate * (y @ params["mlp"]["wi_1"])) @ params["mlp"]["wo"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"attention": "fused"}], ids=["plain", "fused"])
+def test_a_layer_is_one_softmax_over_the_encoder_and_the_block(settings):
+    """The first block of a document has no key in the encoder."""
+    model, batch = merged(scan_layers=False, **settings), numbered(noised_batch())
+    params = jax.tree.map(np.asarray, init(model, batch))
+    of_encoder = {name: x for name, x in batch.items() if name.startswith("encoder")}
+    encoded = np.asarray(model.apply(params, of_encoder).hidden["top"][0])
+    got = jax.jit(lambda batch: model.apply(params, batch).hidden["top"])(batch)[0]
+    own, cross = (mask(batch[f"{x}_key_intervals"][0], 8) for x in ("decoder", "cross"))
+    assert not cross[0].any() and cross[7].any()
+    x = decoder_layer(
+        params["decoder"]["layers_0"],
+        params["token_embedding"][batch["decoder_input_tokens"][0]],
+        encoded,
+        batch["decoder_positions"][0],
+        batch["encoder_positions"][0],
+        np.concatenate([own, cross], 1),
+    )
+    expected = normed(x, params["decoder"]["final_norm"]["scale"])
+    np.testing.assert_allclose(got, expected, atol=2e-5, rtol=1e-5)
+
+
+def test_a_noised_block_depends_on_itself_and_on_the_text_before_it():
+    """By the gradient, through two layers of each stack."""
+    model, batch = merged(layers=2), numbered(noised_batch())
+    params = init(model, batch)
+    table, total = params["token_embedding"], sum(LENGTHS)
+
+    def outputs(given):
+        own = params | {"token_embedding": jnp.concatenate([given, table[2 * total :]])}
+        return model.apply(own, batch).hidden["top"][0].sum(-1)
+
+    moved = jax.jit(jax.jacrev(outputs))(table[: 2 * total])
+    depends = np.abs(np.asarray(moved)).max(-1) > 1e-7
+    before, own = (mask(batch[f"{x}_key_intervals"][0], total) for x in ("cross", "decoder"))
+    np.testing.assert_array_equal(depends, np.concatenate([before, own], 1))
+
+
+def test_tokens_that_continue_cached_ones_are_as_in_one_pass():
+    model = merged(layers=2, scan_layers=False, num_kv_heads=2)
+    batch = make_batch(PACKED_CAUSAL, "packed")
+    params = init(model, batch)
+    whole = jax.jit(lambda batch: model.apply(params, batch).hidden["top"])(batch)
+    first = {k: x if k.startswith("encoder") else x[..., :5] for k, x in batch.items()}
+    rest = {k: x[..., 5:] for k, x in batch.items() if not k.startswith("encoder")}
+    rest["decoder_cache_slots"] = np.arange(5, 8)[None]
+
+    @jax.jit
+    def in_two(first, rest):
+        outputs, cache = model.prefill(params, first, 8)
+        more, _ = model.extend(params, cache, rest)
+        return jnp.concatenate([outputs.hidden["top"], more.hidden["top"]], 1)
+
+    np.testing.assert_allclose(in_two(first, rest), whole, atol=2e-6)
+
+
+def test_there_are_no_parameters_and_no_products_of_a_cross_attention():
+    one, other = merged(), merged(merged_attention=False)
+    layers = [init(model, make_batch(cross="whole"))["decoder"]["layers"] for model in (one, other)]
+    names = {"cross_attention", "cross_attention_norm"}
+    assert layers[1].keys() - layers[0].keys() == names
+    lengths = {"encoder": 10, "decoder": 8, "predict": 0}
+    queries_and_outputs = 2 * 2 * 8 * SHAPE["emb_dim"] * SHAPE["num_heads"] * SHAPE["head_dim"]
+    assert other.flops(lengths) - one.flops(lengths) == queries_and_outputs
+
+
+@pytest.mark.parametrize("settings", [{"positions": "relative"}, {"window": 4}])
+def test_attention_that_cannot_be_merged_is_refused(settings):
+    with pytest.raises(ValueError, match="merged_attention=True, expected an encoder-decoder"):
+        merged(**settings)
+    with pytest.raises(ValueError, match="merged_attention=True, expected an encoder-decoder"):
+        models.decoder(64, num_layers=1, merged_attention=True, **SHAPE)
+    with pytest.raises(ValueError, match="init_matching=True, expected .*with cross-attention"):
+        merged(init_matching=True)
