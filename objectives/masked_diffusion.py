@@ -19,7 +19,7 @@ from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import predictions, token_loss
 from .prompt_forms import PromptForm
-from .splicing import documents, frame_of, framed, framed_marks
+from .splicing import documents, frame_of, framed, framed_marks, of_document
 from .token_ids import TokenIds
 
 LowestRate = Annotated[float, Interval(ge=2**-24, lt=1)]
@@ -50,29 +50,47 @@ def masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objectiv
 
 
 @checked
-def shifted_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objective:
+def shifted_diffusion(
+    ids: TokenIds,
+    lowest_rate: LowestRate = 0.001,
+    ahead_share: Annotated[float, Interval(ge=0, le=1)] = 1.0,
+) -> Objective:
     """Masked diffusion in which a masked token is predicted one slot before it.
 
         inputs    ^ a _ _ d _ f      (rate drawn: 0.57; ^ is `ids.bos`)
         labels      b c   e
 
     A causal language model, which predicts the next token, is trained on as a diffusion model that
-    way: its decoder attends both ways from the first step on (Gong et al. 2024, DiffuLLaMA,
-    arXiv:2410.17891; Ye et al. 2025, Dream, arXiv:2508.15487). Left out: attention that changes
-    from causal to bidirectional during training, and weights by the tokens around a mask.
+    way. Its decoder attends both ways from the first step on (Ye et al. 2025, Dream,
+    arXiv:2508.15487), or to ever more of the tokens ahead (Gong et al. 2024, DiffuLLaMA,
+    arXiv:2410.17891), as `annealed` has it:
 
-    Args and the loss are those of `masked_diffusion`, features too but for a slot more.
+        annealed(ids, shifted_diffusion, "ahead_share", first=0.0, last=1.0, steps=10_000)
+
+    Left out: DiffuLLaMA's draw of which tokens ahead those are, here the nearest ones, and Dream's
+    weights by the tokens around a mask.
+
+    Args:
+      ids, lowest_rate: as of `masked_diffusion`.
+      ahead_share: of the tokens ahead, how many a token attends to: 0 is causal, 1 bidirectional.
+
+    Features and the loss are those of `masked_diffusion`, but for a slot more; with a share below 1
+    also inputs_positions, inputs_starts, inputs_ends i32[I].
 
     >>> shifted_diffusion(ids).lengths(512)
     {'inputs': 513, 'labels': 512, 'rates': 1}
     """
     form = PromptForm("unmask", before=(ids.bos,), shift=-1)
-    return _at_drawn_rates(ids, lowest_rate, form, _shifted_loss)
+    return _at_drawn_rates(ids, lowest_rate, form, _shifted_loss, ahead_share)
 
 
-def _at_drawn_rates(ids: TokenIds, lowest_rate: float, form: PromptForm, loss) -> Objective:
+def _at_drawn_rates(
+    ids: TokenIds, lowest_rate: float, form: PromptForm, loss, ahead_share: float = 1.0
+) -> Objective:
     def lengths(n: int) -> dict[str, int]:  # any token may be masked
-        return {"inputs": len(form.before) + n, "labels": n, "rates": 1}
+        slots = len(form.before) + n
+        orders = {"orders": slots} if ahead_share < 1 else {}
+        return {"inputs": slots, "labels": n, "rates": 1} | orders
 
     return Objective(
         lengths=lengths,
@@ -83,6 +101,7 @@ def _at_drawn_rates(ids: TokenIds, lowest_rate: float, form: PromptForm, loss) -
             text=np.array(ids.text, np.int32),
             frame=frame_of(form.before, ()),
             shift=np.int32(form.shift),
+            ahead=np.int32(share24(ahead_share)),
         ),
         loss=loss,
         prompt_forms=(form,),
@@ -124,7 +143,7 @@ def loss_by_rates(outputs, batch, rates_BxT, live_BxT, hidden: str = "top") -> d
 
 
 def _mask_at_drawn_rates(
-    key, row, partner, lengths, max_documents, *, lowest, mask, text, frame, shift
+    key, row, partner, lengths, max_documents, *, lowest, mask, text, frame, shift, ahead
 ):
     document = documents(row.segments, max_documents)
     present = document.length > 0
@@ -141,8 +160,23 @@ def _mask_at_drawn_rates(
         masked = is_text & framed_marks(row.hidden, row.segments, present, frame, size)
         counts = documents(jnp.where(masked, segments, 0), max_documents).length
         rates = rate24(counts, document.length)
+    orders = _orders(segments, max_documents, ahead) if "orders" in lengths else {}
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
         | labels_in_place(tokens, masked, shift, lengths["labels"])
         | {"rates": fit(rates, lengths["rates"])}
+        | orders
     )
+
+
+def _orders(segments, max_documents, ahead) -> dict:
+    """Returns features of tokens in line, which attend to those before them and to a share ahead.
+
+    >>> _orders(jnp.array([1, 1, 1, 1, 1]), 1, 2**23)["inputs_ends"]
+    Array([3, 3, 4, 4, 5], dtype=int32)
+    """
+    document, slot = documents(segments, max_documents), jnp.arange(segments.size, dtype=jnp.int32)
+    first, length = (of_document(x, segments) for x in document)
+    end = slot + 1 + product24(ahead, jnp.maximum(first + length - 1 - slot, 0))
+    columns = {"positions": slot - first, "starts": first, "ends": end}
+    return {f"inputs_{name}": jnp.where(segments > 0, x, 0) for name, x in columns.items()}

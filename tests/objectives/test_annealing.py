@@ -5,7 +5,14 @@ import functools
 import numpy as np
 import pytest
 
-from pretrax.objectives import annealed, causal_lm, masked_lm, span_corruption, ul2
+from pretrax.objectives import (
+    annealed,
+    causal_lm,
+    masked_lm,
+    shifted_diffusion,
+    span_corruption,
+    ul2,
+)
 from tests.objectives.registry import IDS
 
 falling = functools.partial(annealed, IDS, masked_lm, "rate", first=0.30, last=0.15, steps=200)
@@ -29,6 +36,17 @@ def test_each_stage_is_the_objective_at_its_value():
     assert [member.name for member in members] == ["rate_0.3", "rate_0.15"]
     for member, rate in zip(members, (0.30, 0.15)):
         assert member.objective.lengths(500) == masked_lm(IDS, rate=rate).lengths(500)
+
+
+def test_attention_goes_from_causal_to_bidirectional():
+    """The last stage gives no intervals of its own: it attends both ways, as by itself."""
+    ahead = annealed(IDS, shifted_diffusion, "ahead_share", first=0.0, last=1.0, steps=8, stages=3)
+    assert [member.name for member in ahead.members] == [
+        f"ahead_share_{x}" for x in ("0", "0.5", 1)
+    ]
+    given = ["orders" in member.objective.lengths(9) for member in ahead.members]
+    assert given == [True, True, False]
+    assert ahead.members[-1].objective.lengths(9) == shifted_diffusion(IDS).lengths(9)
 
 
 def test_whole_numbers_stay_whole():

@@ -48,6 +48,7 @@ NAMES = [
     "masked_lm",
     "masked_next",
     "diffusion",
+    "diffusion_ahead",
     "block_diffusion",
     "permutation",
     "order",
@@ -74,7 +75,8 @@ ENCODER_DECODERS = [
 ]
 SINGLE_STACKS = [(name, "decoder") for name in [*NAMES, "on one decoder"]]
 SINGLE_STACKS += [(name, "encoder") for name in ENCODERS if "noised" not in streams_of(name)]
-ONE_INTERVAL = [x for x in SINGLE_STACKS if x[0] not in ("block_diffusion", "permutation")]
+OWN_INTERVALS = ("block_diffusion", "permutation", "diffusion_ahead")
+ONE_INTERVAL = [x for x in SINGLE_STACKS if x[0] not in OWN_INTERVALS]
 single_stacks = pytest.mark.parametrize("name, stack", SINGLE_STACKS)
 every_arrangement = pytest.mark.parametrize(
     "name, kind", SINGLE_STACKS + [(name, "encoder_decoder") for name in ENCODER_DECODERS]
@@ -353,6 +355,19 @@ def test_an_encoder_reads_blocks_and_a_decoder_their_noised_copies():
         assert (got["decoder_input_tokens"][slots] == IDS.mask).all()
         found = got["encoder_input_tokens"][slots]
         np.testing.assert_array_equal(found, got["decoder_target_tokens"][counted])
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_token_sees_those_before_it_and_a_share_of_those_ahead(stack):
+    T = arranged("diffusion_ahead", stack)[0][stack]
+    for documents, got in rows("diffusion_ahead", stack):
+        expected, first = np.eye(T, dtype=bool), 0
+        for x in documents.values():
+            n = len(x.inputs)
+            for i in range(n):
+                expected[first + i, first : first + i + 1 + (n - 1 - i) // 4] = True
+            first += n
+        np.testing.assert_array_equal(dense(got[f"{stack}_key_intervals"], T), expected)
 
 
 def test_an_encoder_decoder_has_copies_or_targets():

@@ -23,12 +23,21 @@ def undo_masks(ids: TokenIds, only_masks: bool = False, framed: bool = True):
     return undo
 
 
-def undo_masks_before(ids: TokenIds):
-    """Undoes masked next-token prediction: `bos`, then text predicted one place before it."""
+def undo_masks_before(ids: TokenIds, ahead: float = 1.0):
+    """Undoes masked next-token prediction: `bos`, then text predicted one place before it.
+
+    `ahead`: the share of the tokens after it that a token attends to.
+    """
 
     def undo(document):
         first, *text = document.inputs
         assert first == ids.bos, "every document begins with bos"
+        if ahead < 1:
+            n, columns = len(document.inputs), document.columns
+            assert columns["inputs_positions"] == list(range(n))
+            assert columns["inputs_starts"] == [0] * n
+            ends = [i + 1 + int(ahead * (n - 1 - i)) for i in range(n)]
+            assert columns["inputs_ends"] == ends
         return _filled_in(ids, text, document.labels, only_masks=False)
 
     return undo
