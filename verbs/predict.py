@@ -87,7 +87,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--order",
         default="confidence",
-        help="of unmasking: confidence, random, mask_predict, gibbs",
+        help="of unmasking: confidence, margin, entropy, left_to_right, random, mask_predict or "
+        "gibbs",
     )
     add("--pooling", help="of embeddings: first, mean or last")
     add("--against", nargs="+", metavar="TEXT", help="texts to compare with")

@@ -22,6 +22,7 @@ from .heldout_loss import loss_under
 from .probes import classify, pairs, retrieve, tag
 from .rankings import fill_in, rank_classes
 from .text_pairs import pair_accuracy
+from .unmasking import unmasking
 from .word_senses import word_in_context
 from .writing import finetune_to_write
 
@@ -30,6 +31,6 @@ YARDSTICKS: dict[str, Callable] = {
     for yardstick in (
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
         *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
-        *(infilling, pair_accuracy, cost),
+        *(infilling, unmasking, pair_accuracy, cost),
     )
 }

@@ -32,7 +32,10 @@ from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
-Order = Literal["confidence", "random", "mask_predict", "gibbs"]
+Order = Literal[
+    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "gibbs"
+]
+REWRITING = ("mask_predict", "gibbs")  # orders that write over what they have written
 
 
 class Guess(NamedTuple):
@@ -113,11 +116,16 @@ def unmask(
         unmask(trained, ["import [MASK], [MASK]"], order="mask_predict", steps=4)
         unmask(trained, ["import [MASK], [MASK]"], order="gibbs", steps=20, temperature=1.0)
 
-    "confidence" and "random" write each mask once, the others write over what they have written:
+    The first five write each mask once, the others write over what they have written:
 
         confidence      a step writes its share of the masks, those with the most confident
                         prediction first (Chang et al. 2022, arXiv:2202.04200; LLaDA's
                         low-confidence remasking)
+        margin          the same, those first whose two likeliest tokens are furthest apart (Kim et
+                        al. 2025, arXiv:2502.06768)
+        entropy         the same, those first whose predictions have the least entropy (Ye et al.
+                        2025, Dream, arXiv:2508.15487)
+        left_to_right   the same, as the text reads
         random          the same in any order: with temperature 1 and many steps it draws from the
                         masked diffusion model itself
         mask_predict    the first step writes all; each later one masks the tokens that were least
@@ -133,37 +141,60 @@ def unmask(
 
     Raises ValueError for a text without a mask, and for "gibbs" with temperature 0.
     """
+    prompt = prompt_form(trained, "unmask")
+    read = [masked_text(trained, text, prompt) for text in texts]
+    settings = dict(steps=steps, order=order, temperature=temperature, seed=seed, numbers=numbers)
+    found = write_masks(trained, read, **settings, batch_size=batch_size, on_batch=on_batch)
+    answers = []
+    for row, written_K in zip(read, found):
+        tokens = np.array(row.tokens)
+        tokens[row.masks] = written_K
+        last = len(row.tokens) - len(prompt.after)
+        answers.append(trained.decode(tokens[len(prompt.before) : last].tolist()))
+    return answers
+
+
+@checked
+def write_masks(
+    trained: Trained,
+    rows: Sequence[Masked],
+    *,
+    steps: Count | None = None,
+    order: Order = "confidence",
+    temperature: NonNegative = 0.0,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[int]]:
+    """Returns the tokens written into the masks of each row, as `unmask` writes them."""
     if order == "gibbs" and not temperature:
         raise ValueError(
             "Got order='gibbs' with temperature=0, which takes the likeliest tokens, expected some "
             "to draw them: set a temperature above 0, such as 1."
         )
     prompt = prompt_form(trained, "unmask")
-    read = [masked_text(trained, text, prompt) for text in texts]
-    check_texts(trained, [one.tokens for one in read])
-    numbers = range(len(read)) if numbers is None else numbers
+    check_texts(trained, [row.tokens for row in rows])
+    numbers = range(len(rows)) if numbers is None else numbers
     run = jitted(_unmask, trained.model, prompt.head, prompt.shift, order, bool(temperature))
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
     allowed_V = allowed_V.at[trained.ids.mask].set(False)
 
-    def filled(chosen: list[int]) -> Iterator[str]:
-        rows = [read[i] for i in chosen]
-        batch = batch_of(trained, [row.tokens for row in rows])
-        total_B = np.array([len(row.masks) for row in rows], np.int32)
-        slots_BxK = np.zeros((len(rows), padded_length(int(total_B.max()))), np.int32)
-        for slots_K, row in zip(slots_BxK, rows):
+    def filled(chosen: list[int]) -> Iterator[list[int]]:
+        some = [rows[i] for i in chosen]
+        batch = batch_of(trained, [row.tokens for row in some])
+        total_B = np.array([len(row.masks) for row in some], np.int32)
+        slots_BxK = np.zeros((len(some), padded_length(int(total_B.max()))), np.int32)
+        for slots_K, row in zip(slots_BxK, some):
             slots_K[: len(row.masks)] = row.masks
         steps_B = np.full_like(total_B, steps) if steps else total_B
         keys = numbered_keys(seed, [numbers[i] for i in chosen])
         masks, given = (slots_BxK, total_B), (trained.ids.mask, allowed_V)
         tokens_BxK = run(trained.params, batch, *masks, *given, keys, steps_B, temperature)
-        for row, tokens_K in zip(rows, np.asarray(tokens_BxK)):
-            tokens = np.array(row.tokens)
-            tokens[row.masks] = tokens_K[: len(row.masks)]
-            last = len(row.tokens) - len(prompt.after)
-            yield trained.decode(tokens[len(prompt.before) : last].tolist())
+        for total, tokens_K in zip(total_B, np.asarray(tokens_BxK)):
+            yield tokens_K[:total].tolist()
 
-    return in_batches(filled, [len(one.tokens) for one in read], batch_size, on_batch)
+    return in_batches(filled, [len(row.tokens) for row in rows], batch_size, on_batch)
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
@@ -252,7 +283,8 @@ def written(
     calls_B = steps_B * total_B if order == "gibbs" else steps_B
 
     def predicted(s, tokens_BxK):
-        """Returns a token for each mask, i32[B, K], and its probability f32[B, K]."""
+        """Returns a token for each mask, i32[B, K], its probability f32[B, K], and f32[B, K] by
+        which the masks come first that have most of it."""
         logits = jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
         if temperature is not None:
             logits = logits / temperature
@@ -261,7 +293,17 @@ def written(
         else:
             chosen_BxK = most_likely(logits)
         p_BxKxV = jax.nn.softmax(logits, -1)
-        return chosen_BxK, jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
+        p_BxK = jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
+        if order == "margin":
+            two_BxKx2 = lax.top_k(p_BxKxV, 2)[0]
+            return chosen_BxK, p_BxK, two_BxKx2[..., 0] - two_BxKx2[..., 1]
+        if order == "entropy":
+            return chosen_BxK, p_BxK, -jax.scipy.special.entr(p_BxKxV).sum(-1)
+        if order == "left_to_right":
+            return chosen_BxK, p_BxK, -slots_BxK
+        if order == "random":
+            return chosen_BxK, p_BxK, _random(keys_B, s, slots_BxK)
+        return chosen_BxK, p_BxK, p_BxK
 
     def call(s, so_far):
         tokens_BxK, p_BxK = so_far
@@ -273,11 +315,9 @@ def written(
         else:
             now_BxK = asked_BxK & (tokens_BxK == mask)
         tokens_BxK = jnp.where(now_BxK, mask, tokens_BxK)
-        chosen_BxK, sure_BxK = predicted(s, tokens_BxK)
-        if order == "confidence":
-            now_BxK = _surest(s, sure_BxK, now_BxK, steps_B, total_B)
-        elif order == "random":
-            now_BxK = _surest(s, _random(keys_B, s, slots_BxK), now_BxK, steps_B, total_B)
+        chosen_BxK, sure_BxK, first_BxK = predicted(s, tokens_BxK)
+        if order not in REWRITING:
+            now_BxK = _first(s, first_BxK, now_BxK, steps_B, total_B)
         tokens_BxK = jnp.where(now_BxK, chosen_BxK, tokens_BxK).astype(jnp.int32)
         return tokens_BxK, jnp.where(now_BxK, sure_BxK, p_BxK)
 
@@ -308,10 +348,10 @@ def _rank(numbers_BxK, among_BxK):
     return jnp.argsort(jnp.argsort(jnp.where(among_BxK, numbers_BxK, jnp.inf), 1), 1)
 
 
-def _surest(s, sure_BxK, masked_BxK, steps_B, total_B):
+def _first(s, first_BxK, masked_BxK, steps_B, total_B):
     """Returns the masks of step s: all are spread over the steps as evenly as possible."""
     count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
-    return masked_BxK & (_rank(-sure_BxK, masked_BxK) < count_B[:, None])
+    return masked_BxK & (_rank(-first_BxK, masked_BxK) < count_B[:, None])
 
 
 def _least_sure(s, p_BxK, asked_BxK, steps_B, total_B):

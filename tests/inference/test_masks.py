@@ -10,8 +10,14 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference import answer
-from pretrax.inference.answering.masks import batch_of, fill_masks, masked_text, unmask
-from pretrax.inference.trained import prompt_form
+from pretrax.inference.answering.masks import (
+    batch_of,
+    fill_masks,
+    masked_text,
+    unmask,
+    write_masks,
+)
+from pretrax.inference.trained import allowed_token_mask, prompt_form
 from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
@@ -278,6 +284,27 @@ def written(monkeypatch, one, text, steps, **settings):
     )
     unmask(one, [text], steps=steps, **settings)
     return seen
+
+
+@pytest.mark.parametrize("order", ["margin", "entropy", "left_to_right"])
+def test_the_masks_of_an_order_come_one_after_another(order):
+    one, text = model("masked_diffusion"), "[MASK]bc[MASK][MASK]d, and more[MASK]"
+    row = masked_text(one, text, prompt_form(one, "unmask"))
+    tokens = np.array(row.tokens)
+    allowed = np.array(allowed_token_mask(IDS, one.model.vocab_size))
+    allowed[IDS.mask] = False
+    while left := [slot for slot in row.masks if tokens[slot] == IDS.mask]:
+        logits = np.where(allowed, logits_of("masked_diffusion")(tokens), -1e30)[left]
+        p = np.exp(logits - logits.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        two = np.sort(p, -1)[:, :-3:-1]
+        first = {
+            "margin": two[:, 0] - two[:, 1],
+            "entropy": np.sum(p * np.log(np.maximum(p, 1e-30)), -1),
+            "left_to_right": -np.array(left),
+        }[order].argmax()
+        tokens[left[first]] = p[first].argmax()
+    assert write_masks(one, [row], order=order) == [tokens[row.masks].tolist()]
 
 
 @pytest.mark.parametrize("order", ["confidence", pytest.param("random", marks=pytest.mark.slow)])

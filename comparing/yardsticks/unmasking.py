@@ -1,0 +1,94 @@
+"""Held-out text of which some tokens are masked: how many are restored, by the order and the steps.
+
+The rows and what is masked of them are the same for every run of a corpus.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from annotated_types import MinLen
+
+from ...constraints import AtLeastTwo, Count, OpenShare, checked
+from ...data.corpus import Corpus
+from ...inference import Trained
+from ...inference.answering.masks import Masked, Order, write_masks
+from ...inference.trained import check_mode, prompt_form
+from ..figures import HIGHER, Figure
+from .compression import heldout_rows, training_counts
+from .subject import Subject
+
+SEED = 20_250_206  # of the tokens that are masked; the same in every run
+ORDERS = ("confidence", "margin", "entropy", "left_to_right", "random", "mask_predict")
+STEPS = (1, 2, 4, 8, 16, 32)  # the last: one for each mask of a row of 64 tokens
+
+
+@checked
+def unmasking(
+    subject: Subject,
+    *,
+    tokens: AtLeastTwo = 8192,
+    row_tokens: AtLeastTwo = 64,
+    share: OpenShare = 0.5,
+    steps: Annotated[Sequence[Count], MinLen(1)] = STEPS,
+    orders: Annotated[Sequence[Order], MinLen(1)] = ORDERS,
+) -> list[Figure]:
+    """Share of masked tokens of held-out text that are restored, by the order and the steps.
+
+        unmasking                      of the first order, with the last number of steps
+        unmasking/confidence/4         of this order, with 4 steps
+
+    Each token is the likeliest one where it is written, see `inference.unmask`; one step writes all
+    masks at once, whatever the order. The baseline writes the most frequent token.
+
+    Args:
+      tokens: of held-out text.
+      row_tokens: of each row.
+      share: of a row's tokens that are masked, one or more.
+      steps, orders: that are measured; more steps than masks are one for each.
+
+    Raises ValueError for a model that fills no masks, for the order "gibbs", which draws tokens,
+    and for a corpus without text.
+    """
+    trained, corpus = subject.trained, subject.plan.corpus
+    check_mode(trained, "unmask")
+    if "gibbs" in orders:
+        raise ValueError(
+            f"Got the orders {list(orders)}, expected those that can take the likeliest tokens, "
+            "which 'gibbs' draws: leave it out."
+        )
+    masked, truth = masked_rows(trained, corpus, tokens, row_tokens, share)
+    baseline = float(np.mean(truth == training_counts(corpus, 8 * tokens).argmax()))
+    note = f"{truth.size} tokens, {share:.0%} of rows of {row_tokens}"
+    parts = {
+        (order, count): float(np.mean(_written(trained, masked, order, count) == truth))
+        for order in orders
+        for count in steps
+    }
+    whole = parts[orders[0], steps[-1]]
+    return [Figure("unmasking", whole, "share", HIGHER, baseline, note)] + [
+        Figure(f"unmasking/{order}/{count}", value, "share", HIGHER, baseline)
+        for (order, count), value in parts.items()
+    ]
+
+
+def masked_rows(
+    trained: Trained, corpus: Corpus, tokens: int, row_tokens: int, share: float
+) -> tuple[list[Masked], np.ndarray]:
+    """Returns rows of held-out text with masks, and the tokens i32[n] that are behind them."""
+    random, mask = np.random.default_rng(SEED), trained.ids.special("mask")
+    form, rows, truth = prompt_form(trained, "unmask"), [], []
+    for row in heldout_rows(corpus, tokens, row_tokens):
+        size = row.tokens.size
+        hidden = np.sort(random.choice(size, max(round(share * size), 1), replace=False))
+        given = row.tokens.copy()
+        given[hidden] = mask
+        slots = (len(form.before) + hidden).tolist()
+        rows.append(Masked([*form.before, *given.tolist(), *form.after], slots))
+        truth.append(row.tokens[hidden])
+    return rows, np.concatenate(truth)
+
+
+def _written(trained: Trained, masked: Sequence[Masked], order: Order, steps: int) -> np.ndarray:
+    found = write_masks(trained, masked, order=order, steps=steps)
+    return np.concatenate([np.array(one, np.int32) for one in found])
