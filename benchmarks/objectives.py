@@ -36,6 +36,7 @@ STEPS = {
     "text_embeddings": 400,
     "electra": 400,
     "retromae": 400,
+    "e2d2": 150,
     "two_towers": 200,
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,
