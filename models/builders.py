@@ -44,12 +44,13 @@ class Model(NamedTuple):
 
     an encoder takes `encoder_…` under the same four names, and an encoder-decoder both and
     `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys; for the encoder's alone it
-    returns the encoder's hidden states. Intervals are never empty:
-    a query of padding attends to itself, or to key 0 of the encoder. They are the only attention
-    mask. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`, their embeddings are
-    added. A decoder's batch may have a noised copy of each token, with its hidden state in
-    `outputs.hidden['noised']`: `noised_…` under the four names, its key intervals over copies, and
-    `noised_clean_intervals` [B, 2, T] of copies over decoder tokens, which alone may be empty.
+    returns the encoder's hidden states. Intervals are the only attention mask, and never empty: a
+    query of padding attends to itself, or to key 0 of the encoder. If a batch has `…_types` (token
+    types 0 or 1) or `…_block_positions`, their embeddings are added. A decoder's batch may have a
+    noised copy of each token, with its hidden state in `outputs.hidden['noised']`: `noised_…` under
+    the four names, its key intervals over copies, and `noised_clean_intervals` [B, 2, T] of copies
+    over decoder tokens. These may be empty, and `cross_key_intervals` of a model with
+    `merged_attention`, for their queries have other keys.
 
     Decoding token by token uses a KV cache:
 
