@@ -670,6 +670,7 @@ class Attention(nn.Module):
         if c.score_scale != 1:
             q *= c.score_scale
         k = v = None
+        further = (None, None)
         joins = encoded is not None and encoded.states is not None
         if source_BxSxE is not None:
             key_init, key_rotation, own = init, rotation, source_BxSxE.shape[1]
@@ -688,10 +689,9 @@ class Attention(nn.Module):
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
             v = dropout(self, v, over=-1)
             k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
+            if joins:
+                (k, v), further = zip(*(jnp.split(x, [own], axis=1) for x in (k, v)))
         q = constrain(q, "batch", "length", "heads", "kv")
-        further = (None, None)
-        if joins:
-            (k, v), further = zip(*(jnp.split(x, [own], axis=1) for x in (k, v)))
         kind = fused_attention if c.attention == "fused" else attention
         attend_keys = kind.attend_with_log_sum
         if self.is_mutable_collection("cache") and not self.is_initializing():

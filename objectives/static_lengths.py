@@ -157,11 +157,10 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
     features = longest(lengths)
     # Copies of inputs that are in a stack of their own fill it as well.
-    copied = "noised" if {"encoder", "decoder"} <= stacks.keys() else None
-    filled = [joint_slots(each) + each.get(copied, 0) for each in lengths]
+    apart = ("noised",) if {"encoder", "decoder"} <= stacks.keys() else ()
+    filled = [joint_slots(each) + sum(each.get(s, 0) for s in apart) for each in lengths]
     if max_documents > 1:
-        streams = ("inputs", "targets", copied)
-        filled = [sum(features.get(stream, 0) for stream in streams)] * len(members)
+        filled = [sum(features.get(s, 0) for s in ("inputs", "targets", *apart))] * len(members)
         features |= {s: max_documents * features[s] for s in PER_DOCUMENT if s in features}
     useful = tuple(min(n / slots, 1.0) for n in filled)
     return RowGroup(numbers, raw, features, stacks, useful, max_documents)

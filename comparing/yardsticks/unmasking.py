@@ -19,7 +19,14 @@ from .compression import heldout_rows, training_counts
 from .subject import Subject
 
 SEED = 20_250_206  # of the tokens that are masked; the same in every run
-ORDERS = ("confidence", "margin", "entropy", "left_to_right", "random", "mask_predict")
+ORDERS: Sequence[Order] = (
+    "confidence",
+    "margin",
+    "entropy",
+    "left_to_right",
+    "random",
+    "mask_predict",
+)
 STEPS = (1, 2, 4, 8, 16, 32)  # the last: one for each mask of a row of 64 tokens
 
 

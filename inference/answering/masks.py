@@ -143,8 +143,17 @@ def unmask(
     """
     prompt = prompt_form(trained, "unmask")
     read = [masked_text(trained, text, prompt) for text in texts]
-    settings = dict(steps=steps, order=order, temperature=temperature, seed=seed, numbers=numbers)
-    found = write_masks(trained, read, **settings, batch_size=batch_size, on_batch=on_batch)
+    found = write_masks(
+        trained,
+        read,
+        steps=steps,
+        order=order,
+        temperature=temperature,
+        seed=seed,
+        numbers=numbers,
+        batch_size=batch_size,
+        on_batch=on_batch,
+    )
     answers = []
     for row, written_K in zip(read, found):
         tokens = np.array(row.tokens)
