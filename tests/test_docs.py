@@ -237,7 +237,6 @@ MORE = {
 YARDSTICKS = {
     "bits_per_byte": "--gin.bits_per_byte.tokens=200",
     "minimal_pairs": "--gin.minimal_pairs.pairs=2",
-    "unmasking": "--gin.unmasking.orders=['confidence']",
     "retrieve": "--gin.retrieve.candidates=4",
     "rank_classes": "--gin.rank_classes.examples=2",
     "in_context": "--gin.in_context.examples=2",
