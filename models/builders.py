@@ -262,10 +262,12 @@ def forward_flops(config, lengths):
     copies = lengths.get("copies", 0)  # attend to each other, and to the clean slots
     layers = c.num_decoder_layers + (c.num_ahead if c.ahead != "linear" else 0)
     total = layers * (attention(slots, slots) + attention(copies, copies))
+    merged = c.num_decoder_layers * c.merged_attention  # keys of both kinds in one attention
+    total += merged * (attention(slots, slots + sources) - attention(slots, slots))
     total += layers * 4 * copies * slots * c.num_heads * c.head_dim + mlps(slots + copies, layers)
     total += c.num_encoder_layers * attention(sources, sources)
     total += mlps(sources, c.num_encoder_layers)
-    if c.num_decoder_layers and c.num_encoder_layers:
+    if c.num_decoder_layers and c.num_encoder_layers and not c.merged_attention:
         total += c.num_decoder_layers * attention(slots, sources)
     square = 2 * slots * c.emb_dim**2
     total += c.num_ahead * {"parallel": 0, "sequential": 2 * square, "linear": square}[c.ahead]
@@ -387,7 +389,8 @@ def with_capacity(cache, capacity):
     """Returns the cache with `capacity` slots in self-attention; cross-attention as it is."""
 
     def padded(path, cached):
-        if "self_attention" not in jax.tree_util.keystr(path):
+        name = jax.tree_util.keystr(path)
+        if "self_attention" not in name or "cross_" in name:
             return cached
         *before, slots, width = cached.shape
         return jnp.pad(cached, [*[(0, 0)] * len(before), (0, capacity - slots), (0, 0)])

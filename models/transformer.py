@@ -53,10 +53,11 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        init = partitioned(embedding_weights(c), "vocab", "embed")
-        self.token_embedding = self.param(
-            "token_embedding", init, (c.vocab_size, c.embedding_width)
-        )
+        init, shape = embedding_weights(c), (c.vocab_size, c.embedding_width)
+        table = partitioned(init, "vocab", "embed"), shape
+        self.token_embedding = self.param("token_embedding", *table)
+        if not c.share_encoder_decoder_embeddings:
+            self.encoder_embedding = self.param("encoder_embedding", *table)
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS}
@@ -112,7 +113,9 @@ class Transformer(nn.Module):
         copies = side == "decoder" and "noised_input_tokens" in batch
         if copies:
             batch = _with_copies(self.config, batch)
-        x_BxTxE = embed_tokens(self, self.token_embedding, batch[f"{side}_input_tokens"])
+        own = side == "encoder" and not self.config.share_encoder_decoder_embeddings
+        table_VxE = self.encoder_embedding if own else self.token_embedding
+        x_BxTxE = embed_tokens(self, table_VxE, batch[f"{side}_input_tokens"])
         hidden = stack(x_BxTxE, batch, side, encoded)
         if copies:
             hidden["top"], hidden["noised"] = jnp.split(hidden["top"], 2, axis=1)
@@ -324,8 +327,11 @@ class Stack(nn.Module):
         wide = Pattern(intervals, rotation, noised)
         if c.window is None:
             return wide, None
+        window = (c.window, c.window)
+        if self.bidirectional and c.encoder_window is not None:
+            window = c.encoder_window
         near, near_noised = jax.tree.map(
-            lambda x: _within(x, c.window, cache_slots_BxT), (intervals, noised)
+            lambda x: _within(x, *window, cache_slots_BxT), (intervals, noised)
         )
         local = Pattern(near, local_rotation, near_noised)
         return (local, None) if c.global_every is None else (wide, local)
@@ -541,8 +547,8 @@ def _scanned(module, length, in_axes):
 class Block(nn.Module):
     """A layer: self-attention, cross-attention where there is an encoder, and an MLP or experts.
 
-    Each sublayer is residual. Normed is its input (norm_place "before"), its output ("output") or
-    each of them ("both"), or the sum ("after").
+    With `merged_attention` the first two are one. Each sublayer is residual. Normed is its input
+    (norm_place "before"), its output ("output") or each of them ("both"), or the sum ("after").
     """
 
     config: Config
@@ -563,6 +569,8 @@ class Block(nn.Module):
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
         attend = Attention(c, name="self_attention")
+        merged = self.cross and c.merged_attention
+        encoder = (context.encoded, context.cross_intervals) if merged else (None, None)
         has_norm = c.first_norm or not self.first
         x_BxTxE = self._added(
             "self_attention_norm" if has_norm else None,
@@ -575,9 +583,10 @@ class Block(nn.Module):
                 pattern.rotation,
                 context.cache_slots,
                 pattern.noised,
+                *encoder,
             ),
         )
-        if self.cross:
+        if self.cross and not merged:
             attend_encoder = Attention(c, c.init_matching, name="cross_attention")
             x_BxTxE = self._added(
                 "cross_attention_norm",
@@ -611,6 +620,9 @@ class Attention(nn.Module):
     Where the collection "cache" is mutable it holds keys and values, [B, G, S, d]. The first call
     writes those of `source`. Later calls write theirs to `cache_slots` and attend to the whole
     cache; cross-attention, called without a `source`, to the cache of the first call.
+
+    Merged with cross-attention, where it is given `cross_intervals`, the queries attend to the keys
+    of `encoded` too, which are not rotated (arXiv:2512.14856, section 2).
     """
 
     config: Config
@@ -626,6 +638,8 @@ class Attention(nn.Module):
         rotation=None,
         cache_slots_BxT=None,
         noised=None,
+        encoded_BxSxE=None,
+        cross_intervals=None,
     ):
         c = self.config
         queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
@@ -640,44 +654,57 @@ class Attention(nn.Module):
             q = rotate(q, rotation)
         if c.score_scale != 1:
             q *= c.score_scale
-        k = v = None
+        k = v = cross_k = cross_v = None
         if source_BxSxE is not None:
+            sources_BxSxE = source_BxSxE
+            if encoded_BxSxE is not None:
+                sources_BxSxE = jnp.concatenate([source_BxSxE, encoded_BxSxE], axis=1)
             key_init = init
             if self.matching:
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
-            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init)
-            v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
+            k = linear(self, "key", sources_BxSxE, (c.emb_dim, *keys), axes, key_init)
+            v = linear(self, "value", sources_BxSxE, (c.emb_dim, *keys), axes, init)
             k = self._normed("key_norm", k)
-            if rotation is not None:
-                k = rotate(k, rotation)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
             v = dropout(self, v, over=-1)
+            if encoded_BxSxE is not None:
+                slots = source_BxSxE.shape[1]
+                (k, cross_k), (v, cross_v) = (jnp.split(x, [slots], axis=1) for x in (k, v))
+            if rotation is not None:
+                k = rotate(k, rotation)
             k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
         q = constrain(q, "batch", "length", "heads", "kv")
-        if self.is_mutable_collection("cache") and not self.is_initializing():
-            k_BxGxSxd = self._cached("key", k, cache_slots_BxT)
-            v_BxGxSxd = self._cached("value", v, cache_slots_BxT)
-        if k is None or cache_slots_BxT is not None:
-            if bias is not None:
-                bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
-            y_BxTxHxd = attention.attend_cached(
-                q, k_BxGxSxd, v_BxGxSxd, intervals, bias, c.attention_softcap
-            )
-        else:
-            kind = fused_attention if c.attention == "fused" else attention
-
-            def attend(*arrays):
-                return kind.attend_with_log_sum(*arrays, bias, c.attention_softcap)
-
-            if noised is None:
-                y_BxTxHxd, _ = attend(q, k, v, intervals)
-            else:
-                y_BxTxHxd = attention.attend_noised(attend, q, k, v, intervals, noised)
+        over_own = self._attended("", q, k, v, intervals, bias, cache_slots_BxT, noised)
+        y_BxTxHxd, _ = over_own
+        if cross_intervals is not None:
+            over_encoded = self._attended("cross_", q, cross_k, cross_v, cross_intervals)
+            y_BxTxHxd = attention.over_both(over_own, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
+
+    def _attended(self, kind, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
+        """Returns what `attention.attend_with_log_sum` does over these keys, or over cached ones of
+        their kind: "" or "cross_"."""
+        c = self.config
+        if self.is_mutable_collection("cache") and not self.is_initializing():
+            k_BxGxSxd = self._cached(f"{kind}key", k, cache_slots_BxT)
+            v_BxGxSxd = self._cached(f"{kind}value", v, cache_slots_BxT)
+        if k is None or cache_slots_BxT is not None:
+            if bias is not None:
+                bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
+            cached = k_BxGxSxd, v_BxGxSxd, intervals, bias
+            return attention.attend_cached(q, *cached, c.attention_softcap)
+        how = fused_attention if c.attention == "fused" else attention
+
+        def attend(*arrays):
+            return how.attend_with_log_sum(*arrays, bias, c.attention_softcap)
+
+        if noised is None:
+            return attend(q, k, v, intervals)
+        return attention.attend_noised(attend, q, k, v, intervals, noised), None
 
     def _normed(self, name, x_BxTxHxd):
         """Returns queries or keys normed, head by head or all heads of a token jointly."""
@@ -750,8 +777,8 @@ def _length_of_bias(c: Config, intervals, cache_slots):
     return intervals.shape[-1] if cache_slots is None and c.attention == "plain" else None
 
 
-def _within(intervals, window, slots_BxT=None):
-    """Returns the key intervals [B, 2, T] cut to `window` keys on either side of the query."""
+def _within(intervals, before, after, slots_BxT=None):
+    """Returns the key intervals [B, 2, T] cut to so many keys before the query, and after it."""
     slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
     start, end = intervals[:, 0], intervals[:, 1]
-    return jnp.stack([jnp.maximum(start, slot - window), jnp.minimum(end, slot + window + 1)], 1)
+    return jnp.stack([jnp.maximum(start, slot - before), jnp.minimum(end, slot + after + 1)], 1)
