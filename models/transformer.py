@@ -327,9 +327,8 @@ class Stack(nn.Module):
         wide = Pattern(intervals, rotation, noised)
         if c.window is None:
             return wide, None
-        window = (c.window, c.window)
-        if self.bidirectional and c.encoder_window is not None:
-            window = c.encoder_window
+        of_encoder = self.bidirectional and c.encoder_window is not None
+        window = c.encoder_window if of_encoder else (c.window, c.window)
         near, near_noised = jax.tree.map(
             lambda x: _within(x, *window, cache_slots_BxT), (intervals, noised)
         )

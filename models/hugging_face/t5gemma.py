@@ -110,8 +110,14 @@ def config(kind: str, c: Config) -> dict:
 
 def _stack_config(kind: str, c: Config, layers: int) -> dict:
     """Returns the fields of a stack: those of a Gemma with so many layers."""
-    own = dict(merged_attention=False, share_encoder_decoder_embeddings=True, encoder_window=None)
-    gemma = dataclasses.replace(c, num_encoder_layers=0, num_decoder_layers=layers, **own)
+    gemma = dataclasses.replace(
+        c,
+        num_encoder_layers=0,
+        num_decoder_layers=layers,
+        merged_attention=False,
+        share_encoder_decoder_embeddings=True,
+        encoder_window=None,
+    )
     values = llama.config(GEMMA_OF[kind], gemma)
     return values | {"vocab_size": c.vocab_size, "dropout_rate": c.dropout_rate}
 
