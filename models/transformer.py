@@ -327,10 +327,11 @@ class Stack(nn.Module):
         wide = Pattern(intervals, rotation, noised)
         if c.window is None:
             return wide, None
-        of_encoder = self.bidirectional and c.encoder_window is not None
-        window = c.encoder_window if of_encoder else (c.window, c.window)
+        before = after = c.window
+        if self.bidirectional and c.encoder_window is not None:
+            before, after = c.encoder_window
         near, near_noised = jax.tree.map(
-            lambda x: _within(x, *window, cache_slots_BxT), (intervals, noised)
+            lambda x: _within(x, before, after, cache_slots_BxT), (intervals, noised)
         )
         local = Pattern(near, local_rotation, near_noised)
         return (local, None) if c.global_every is None else (wide, local)
