@@ -107,15 +107,21 @@ class Config:
     window: Size | None = None
     global_every: Size | None = None
     first_global: SizeOrZero = 0
+    # Of an encoder beside a decoder, where it is not `window` on either side: the keys before the
+    # query and those after it, as in T5Gemma.
+    encoder_window: tuple[SizeOrZero, ...] | None = None
     local_rope_theta: Positive | None = None
-    # A decoder attends to the encoder's slots and to its own by one softmax, with one projection
-    # for both, in place of a cross-attention: E2D2 (arXiv:2510.22852).
-    merged_attention: bool = False
     # Scores become cap * tanh(scores / cap), as in Gemma 2.
     attention_softcap: Positive | None = None
+    # Of a decoder with an encoder: self- and cross-attention are one, with the same weights and one
+    # softmax over both kinds of keys, as in T5Gemma 2 (arXiv:2512.14856) and E2D2
+    # (arXiv:2510.22852); only in the latter are the encoder's keys rotated.
+    merged_attention: bool = False
+    rotate_encoded: bool = False
 
     # --- embedding and vocabulary head
     embedding_dim: Size | None = None  # of tables, then projected to E (ELECTRA small); None: E
+    share_encoder_decoder_embeddings: bool = True  # False: a table for each stack, as in T5Gemma
     scale_embedding: bool = False  # of tokens, times emb_dim**0.5, as in Gemma
     num_types: SizeOrZero = 0  # token types with an embedding each (BERT: 2)
     logits_via_embedding: bool = False  # tied: the logits use the embedding
@@ -158,7 +164,7 @@ class Config:
     ahead: Literal["parallel", "sequential", "linear"] = "parallel"
 
     def __post_init__(self):
-        for name in ("heads", "mlp_activations", "rope_scaling"):
+        for name in ("heads", "mlp_activations", "rope_scaling", "encoder_window"):
             value = getattr(self, name)
             if isinstance(value, list):  # as gin may have it
                 object.__setattr__(self, name, tuple(value))
@@ -239,13 +245,16 @@ def _check_together(c: Config):
         "init_scaled_by_depth": ("init_stddev, and a single stack", c.init_stddev and not both),
         "init_locality": ("positions='relative'", relative),
         "init_matching": (
-            "an encoder-decoder with cross-attention, and as many key heads as heads",
-            both and c.num_key_heads == c.num_heads and not c.merged_attention,
+            "an encoder-decoder with cross-attention and as many key heads as heads",
+            both and not c.merged_attention and c.num_key_heads == c.num_heads,
         ),
-        "merged_attention": (
-            "an encoder-decoder without a window, and other than relative positions",
-            both and not relative and c.window is None,
+        "encoder_window": ("window, in an encoder-decoder", both and c.window is not None),
+        "merged_attention": ("an encoder-decoder", both),
+        "rotate_encoded": (
+            "merged_attention, and positions='rotary'",
+            c.merged_attention and c.positions == "rotary",
         ),
+        "share_encoder_decoder_embeddings": ("an encoder-decoder", both),
         **dict.fromkeys(
             ("experts_per_token", "normalize_expert_weights", "sparse_every"),
             ("num_experts", c.num_experts > 0),
@@ -273,6 +282,8 @@ def _check_together(c: Config):
         _refuse(c, "max_positions", "the length of the longest row, since positions are learned.")
     if c.rope_scaling is not None and len(c.rope_scaling) not in (1, 4):
         _refuse(c, "rope_scaling", "one number, or the four of LLaMA 3.")
+    if c.encoder_window is not None and len(c.encoder_window) != 2:
+        _refuse(c, "encoder_window", "two numbers, of keys before the query and after it.")
     if c.num_ahead and not c.first_norm:
         _refuse(c, "first_norm", "True in a model that predicts tokens ahead.")
     if c.num_ahead and c.ahead == "parallel" and c.num_layers < 2:

@@ -296,12 +296,11 @@ class RestoringLayer(Block):
         encoded, rotation, c = context.encoded, context.pattern.rotation, self.config
         attend = Attention(c, name="attention")
         x_BxTxE = self._added(
-            Norm(c, name="attention_norm"),
+            "attention_norm",
             x_BxTxE,
             lambda y: attend(y, encoded.states, encoded.intervals, rotation=rotation),
         )
-        mlp_norm = Norm(c, name="mlp_norm")
-        return self._added(mlp_norm, x_BxTxE, MLP(c, name="mlp")), None  # as of a `Block`
+        return self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp")), None  # as of a `Block`
 
 
 @checked

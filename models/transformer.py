@@ -54,10 +54,11 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        init = partitioned(embedding_weights(c), "vocab", "embed")
-        self.token_embedding = self.param(
-            "token_embedding", init, (c.vocab_size, c.embedding_width)
-        )
+        init, shape = embedding_weights(c), (c.vocab_size, c.embedding_width)
+        table = partitioned(init, "vocab", "embed"), shape
+        self.token_embedding = self.param("token_embedding", *table)
+        if not c.share_encoder_decoder_embeddings:
+            self.encoder_embedding = self.param("encoder_embedding", *table)
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS}
@@ -113,7 +114,9 @@ class Transformer(nn.Module):
         copies = side == "decoder" and "noised_input_tokens" in batch
         if copies:
             batch = _with_copies(self.config, batch)
-        x_BxTxE = embed_tokens(self, self.token_embedding, batch[f"{side}_input_tokens"])
+        own = side == "encoder" and not self.config.share_encoder_decoder_embeddings
+        table_VxE = self.encoder_embedding if own else self.token_embedding
+        x_BxTxE = embed_tokens(self, table_VxE, batch[f"{side}_input_tokens"])
         hidden = stack(x_BxTxE, batch, side, encoded)
         if copies:
             hidden["top"], hidden["noised"] = jnp.split(hidden["top"], 2, axis=1)
@@ -208,7 +211,7 @@ class Encoded(NamedTuple):
 
     states: jax.Array | None  # [B, S, E]; None: their keys and values are in the KV cache
     intervals: jax.Array  # i32[B, 2, T]
-    rotation: tuple | None = None  # of their keys, where attention is merged
+    rotation: tuple | None = None  # of their keys; None: they are not rotated
 
 
 class Context(NamedTuple):
@@ -273,7 +276,7 @@ class Stack(nn.Module):
 
     def _encoded(self, states_BxSxE, batch):
         c, rotation = self.config, None
-        if c.merged_attention and c.positions == "rotary" and states_BxSxE is not None:
+        if c.rotate_encoded and states_BxSxE is not None:
             positions = batch["encoder_positions"]
             rotation = rotation_of(positions, c.head_dim, c.rope_theta, c.rope_scaling)
         return Encoded(states_BxSxE, batch["cross_key_intervals"], rotation)
@@ -338,8 +341,11 @@ class Stack(nn.Module):
         wide = Pattern(intervals, rotation, noised)
         if c.window is None:
             return wide, None
+        before = after = c.window
+        if self.bidirectional and c.encoder_window is not None:
+            before, after = c.encoder_window
         near, near_noised = jax.tree.map(
-            lambda x: _within(x, c.window, cache_slots_BxT), (intervals, noised)
+            lambda x: _within(x, before, after, cache_slots_BxT), (intervals, noised)
         )
         local = Pattern(near, local_rotation, near_noised)
         return (local, None) if c.global_every is None else (wide, local)
@@ -555,11 +561,8 @@ def _scanned(module, length, in_axes):
 class Block(nn.Module):
     """A layer: self-attention, cross-attention where there is an encoder, and an MLP or experts.
 
-    With `merged_attention` the encoder's states are normed as the layer's inputs are, and
-    self-attention is over both.
-
-    Each sublayer is residual. Normed is its input (norm_place "before"), its output ("output") or
-    each of them ("both"), or the sum ("after").
+    With `merged_attention` the first two are one. Each sublayer is residual. Normed is its input
+    (norm_place "before"), its output ("output") or each of them ("both"), or the sum ("after").
     """
 
     config: Config
@@ -579,15 +582,11 @@ class Block(nn.Module):
             length = _length_of_bias(c, pattern.intervals, context.cache_slots)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
-        attend, encoded = Attention(c, name="self_attention"), None
+        attend = Attention(c, name="self_attention")
+        merged = self.cross and c.merged_attention
         has_norm = c.first_norm or not self.first
-        norm = Norm(c, name="self_attention_norm") if has_norm else None
-        if self.cross and c.merged_attention:
-            encoded = context.encoded
-            if encoded.states is not None:
-                encoded = encoded._replace(states=self._input(norm, encoded.states))
         x_BxTxE = self._added(
-            norm,
+            "self_attention_norm" if has_norm else None,
             x_BxTxE,
             lambda y: attend(
                 y,
@@ -597,37 +596,34 @@ class Block(nn.Module):
                 pattern.rotation,
                 context.cache_slots,
                 pattern.noised,
-                encoded,
+                context.encoded if merged else None,
             ),
         )
-        if self.cross and not c.merged_attention:
+        if self.cross and not merged:
             attend_encoder = Attention(c, c.init_matching, name="cross_attention")
             x_BxTxE = self._added(
-                Norm(c, name="cross_attention_norm"),
+                "cross_attention_norm",
                 x_BxTxE,
                 lambda y: attend_encoder(y, context.encoded.states, context.encoded.intervals),
             )
-        mlp_norm = Norm(c, name="mlp_norm")
         if self.sparse:
             experts = Experts(c, name="experts")
-            x_BxTxE = self._added(mlp_norm, x_BxTxE, lambda y: experts(y, context.segment_ids))
+            x_BxTxE = self._added("mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids))
         else:
-            x_BxTxE = self._added(mlp_norm, x_BxTxE, MLP(c, name="mlp"))
+            x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
         return constrain(x_BxTxE, *_STREAM), None  # a pair, as scan requires
 
-    def _input(self, norm, x):
-        """Returns the input of a sublayer, from the residual stream; `norm` may be None."""
-        return norm(x) if norm and self.config.norm_place in ("before", "both") else x
-
-    def _added(self, norm, x_BxTxE, sublayer):
+    def _added(self, norm_name, x_BxTxE, sublayer):
         c = self.config
-        y_BxTxE = sublayer(self._input(norm, x_BxTxE))
+        norm = Norm(c, name=norm_name) if norm_name else lambda x: x
         if c.norm_place == "after":
-            return norm(x_BxTxE + dropout(self, y_BxTxE))
+            return norm(x_BxTxE + dropout(self, sublayer(x_BxTxE)))
         if c.norm_place == "output":
-            y_BxTxE = norm(y_BxTxE)
+            y_BxTxE = norm(sublayer(x_BxTxE))
+        else:
+            y_BxTxE = sublayer(norm(x_BxTxE))
         if c.norm_place == "both":
-            y_BxTxE = Norm(c, name=norm.name.replace("_norm", "_output_norm"))(y_BxTxE)
+            y_BxTxE = Norm(c, name=norm_name.replace("_norm", "_output_norm"))(y_BxTxE)
         return (x_BxTxE + dropout(self, y_BxTxE)).astype(c.dtype)
 
 
@@ -670,52 +666,59 @@ class Attention(nn.Module):
         if c.score_scale != 1:
             q *= c.score_scale
         k = v = None
-        further = (None, None)
-        joins = encoded is not None and encoded.states is not None
+        of_encoder = None, None
         if source_BxSxE is not None:
-            key_init, key_rotation, own = init, rotation, source_BxSxE.shape[1]
+            joins, own = encoded is not None and encoded.states is not None, source_BxSxE.shape[1]
             if joins:
                 source_BxSxE = jnp.concatenate([source_BxSxE, encoded.states], axis=1)
-            if joins and rotation is not None:
-                key_rotation = jax.tree.map(_joined_slots, rotation, encoded.rotation)
+            key_init = init
             if self.matching:
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
             k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init)
             v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
             k = self._normed("key_norm", k)
-            if rotation is not None:
-                k = rotate(k, key_rotation)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
             v = dropout(self, v, over=-1)
-            k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
             if joins:
-                (k, v), further = zip(*(jnp.split(x, [own], axis=1) for x in (k, v)))
+                (k, encoded_k), (v, encoded_v) = (jnp.split(x, [own], axis=1) for x in (k, v))
+                if encoded.rotation is not None:
+                    encoded_k = rotate(encoded_k, encoded.rotation)
+                of_encoder = encoded_k, encoded_v
+            if rotation is not None:
+                k = rotate(k, rotation)
+            k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
         q = constrain(q, "batch", "length", "heads", "kv")
-        kind = fused_attention if c.attention == "fused" else attention
-        attend_keys = kind.attend_with_log_sum
-        if self.is_mutable_collection("cache") and not self.is_initializing():
-            cached = self._cached("", (k, v), cache_slots_BxT)
-            cached_further = further if encoded is None else self._cached(OF_ENCODER, further)
-            if k is None or cache_slots_BxT is not None:
-                (k, v), further, attend_keys = cached, cached_further, attention.attend_cached
-                if bias is not None:
-                    bias = bias_at(bias, cache_slots_BxT, k.shape[2])
-
-        def attend(*arrays):
-            return attend_keys(*arrays, bias, c.attention_softcap)
-
+        over_own = self._attended("", q, k, v, intervals, bias, cache_slots_BxT, noised)
+        y_BxTxHxd, _ = over_own
         if encoded is not None:
-            of_encoder = attend(q, *further, encoded.intervals)
-            y_BxTxHxd = attention.over_both(attend(q, k, v, intervals), of_encoder)
-        elif noised is not None:
-            y_BxTxHxd = attention.attend_noised(attend, q, k, v, intervals, noised)
-        else:
-            y_BxTxHxd, _ = attend(q, k, v, intervals)
+            over_encoded = self._attended(OF_ENCODER, q, *of_encoder, encoded.intervals)
+            y_BxTxHxd = attention.over_both(over_own, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
+
+    def _attended(self, kind, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
+        """Returns what `attention.attend_with_log_sum` does over these keys, or over cached ones of
+        their kind: "" or `OF_ENCODER`."""
+        c = self.config
+        if self.is_mutable_collection("cache") and not self.is_initializing():
+            k_BxGxSxd = self._cached(f"{kind}key", k, cache_slots_BxT)
+            v_BxGxSxd = self._cached(f"{kind}value", v, cache_slots_BxT)
+        if k is None or cache_slots_BxT is not None:
+            if bias is not None:
+                bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
+            cached = k_BxGxSxd, v_BxGxSxd, intervals, bias
+            return attention.attend_cached(q, *cached, c.attention_softcap)
+        how = fused_attention if c.attention == "fused" else attention
+
+        def attend(*arrays):
+            return how.attend_with_log_sum(*arrays, bias, c.attention_softcap)
+
+        if noised is None:
+            return attend(q, k, v, intervals)
+        return attention.attend_noised(attend, q, k, v, intervals, noised), None
 
     def _normed(self, name, x_BxTxHxd):
         """Returns queries or keys normed, head by head or all heads of a token jointly."""
@@ -726,17 +729,8 @@ class Attention(nn.Module):
         joined = x_BxTxHxd.reshape(*x_BxTxHxd.shape[:2], *shape)
         return Norm(c, axis=axis, name=name)(joined).reshape(x_BxTxHxd.shape)
 
-    def _cached(self, prefix, keys_and_values, cache_slots_BxT=None):
-        """Writes new keys and values to their slots; returns all cached ones, [B, G, S, d] each.
-
-        Without new ones (None) it returns those of the first call.
-        """
-        return tuple(
-            self._cached_array(f"{prefix}{name}", new, cache_slots_BxT)
-            for name, new in zip(("key", "value"), keys_and_values)
-        )
-
-    def _cached_array(self, name, new_BxTxGxd, cache_slots_BxT):
+    def _cached(self, name, new_BxTxGxd, cache_slots_BxT):
+        """Writes new keys or values to their slots; returns all cached ones: [B, G, S, d]."""
         if new_BxTxGxd is None:
             return self.get_variable("cache", name)
         cached_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
@@ -746,10 +740,6 @@ class Attention(nn.Module):
             cached_BxGxSxd = cached.at[row, :, cache_slots_BxT].set(new_BxTxGxd, mode="drop")
         self.put_variable("cache", name, cached_BxGxSxd)
         return cached_BxGxSxd
-
-
-def _joined_slots(x, y):
-    return jnp.concatenate([x, y], axis=1)
 
 
 class MLP(nn.Module):
@@ -801,8 +791,8 @@ def _length_of_bias(c: Config, intervals, cache_slots):
     return intervals.shape[-1] if cache_slots is None and c.attention == "plain" else None
 
 
-def _within(intervals, window, slots_BxT=None):
-    """Returns the key intervals [B, 2, T] cut to `window` keys on either side of the query."""
+def _within(intervals, before, after, slots_BxT=None):
+    """Returns the key intervals [B, 2, T] cut to so many keys before the query, and after it."""
     slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
     start, end = intervals[:, 0], intervals[:, 1]
-    return jnp.stack([jnp.maximum(start, slot - window), jnp.minimum(end, slot + window + 1)], 1)
+    return jnp.stack([jnp.maximum(start, slot - before), jnp.minimum(end, slot + after + 1)], 1)

@@ -283,6 +283,15 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
         ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
     ),
+    # Zhang et al. 2025 (T5Gemma 2, arXiv:2512.14856), section 3.1: to adapt a decoder to an
+    # encoder-decoder. Its last denoiser hides one span of three quarters: the end of the text.
+    "t5gemma2": (
+        ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 1),
+        ("x_12_50", {"mean_span_length": 12, "noise_density": 0.5, "mode": "X"}, 1),
+        ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
+        ("x_32_50", {"mean_span_length": 32, "noise_density": 0.5, "mode": "X"}, 1),
+        ("s_75", {"suffix_share": 0.75, "mode": "S"}, 4),
+    ),
     # A variant found in tutorials: S there means short spans, and the length of each span is drawn.
     "tutorial": (
         ("r", {"mean_span_length": (3, 8), "noise_density": 0.15, "mode": "R"}, 2),
@@ -295,7 +304,7 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
 @checked
 def ul2(
     ids: TokenIds,
-    preset: Literal["paper", "ul2r", "tutorial"] = "paper",
+    preset: Literal["paper", "ul2r", "t5gemma2", "tutorial"] = "paper",
     rates: Sequence[NonNegative] | None = None,
     placement: Placement = "end",
 ) -> Objective:
@@ -305,7 +314,8 @@ def ul2(
       ids: needs the mode tokens R, S and X, and sentinels: 128 of them for rows of 512 inputs
         (three-token spans at density one half), more than T5's hundred.
       preset: "paper" (seven denoisers at equal rates), "ul2r" (to continue a causal model, half of
-        it prefix language modelling), or "tutorial" (three, with drawn spans).
+        it prefix language modelling), "t5gemma2" (to adapt a decoder to an encoder-decoder, half of
+        it prefix language modelling of three quarters), or "tutorial" (three, with drawn spans).
       rates: other rates, one for each denoiser in the preset's order; 0 leaves it out.
       placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
         row of up to 636 tokens, too few for a second span: a second prefix language modelling.

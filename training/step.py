@@ -81,8 +81,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
             raise ValueError(
                 "The objective's first block has no clean text before it, and this model attends "
                 "to the encoder by itself (merged_attention=False), of which nothing is left then: "
-                "set the model's merged_attention to True and its positions to 'rotary', as "
-                "--gin_file=runs/e2d2.gin does."
+                "set the model's merged_attention and rotate_encoded to True, and its positions to "
+                "'rotary', as --gin_file=runs/e2d2.gin does."
             )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(

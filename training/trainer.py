@@ -40,7 +40,7 @@ from .reporting.wall_time import WallTime
 from .saved.checkpoints import Checkpoints, Keep
 from .saved.result import Result, write_result
 from .saved.resuming import Training, check_resumable, finished_result, resume
-from .saved.warm_start import first_state
+from .saved.warm_start import check_assignment_map, first_state
 from .settings.config_file import write_run
 from .settings.run import Run, longest_rows
 from .spikes import Spikes
@@ -73,6 +73,7 @@ def train(
         join_processes(run)
     console = console or make_console()
     changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
+    check_assignment_map(run, trusted)
     check_trackers(run)
     mesh = run.mesh()
     planned = plan(run, open_corpus(run), mesh)

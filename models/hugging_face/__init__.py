@@ -21,7 +21,7 @@ from ..builders import Model
 from ..config import Config
 from ..heads import CLASSIFIERS
 from ..trees import named
-from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5
+from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5, t5gemma
 from .family import Family, Fields, check_fields, class_labels, class_names, refuse
 from .files import (
     TensorFiles,
@@ -41,6 +41,7 @@ __all__ = [
     "class_names",
     "family_of",
     "left_out",
+    "meaning",
     "open_source",
     "parameter_shapes",
     "read_json",
@@ -52,10 +53,10 @@ __all__ = [
 FAMILIES = {
     family.model_type: family
     for family in (
-        *(t5.T5, t5.MT5, t5.UMT5, switch.SWITCH, bart.BART),
+        *(t5.T5, t5.MT5, t5.UMT5, switch.SWITCH, bart.BART, *t5gemma.T5GEMMAS),
         *(bert.BERT, *bert.ROBERTAS, distilbert.DISTILBERT, electra.ELECTRA),
-        modernbert.MODERNBERT,
-        *(gpt2.GPT2, *llama.DECODERS.values()),
+        *(modernbert.MODERNBERT, llama.EUROBERT),
+        *(gpt2.GPT2, *llama.DECODERS.values(), modernbert.MODERNBERT_DECODER),
     )
 }
 
@@ -69,6 +70,7 @@ TRAINING_FIELDS = (
 PLACEHOLDERS = dict(max_positions=512, num_types=2, num_experts=8) | dict(
     window=64, global_every=3, local_rope_theta=10_000.0
 )
+WITH_IMAGES = {"gemma3": "gemma3_text"}  # model_type -> that of its text model
 OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
 
@@ -102,6 +104,12 @@ def recognise(source: TensorFiles) -> Recognised:
     """
     hf = Fields(source.config)
     kind = hf.get("model_type")
+    if kind in WITH_IMAGES:
+        raise ValueError(
+            f"Got model_type={kind!r} in {source.path}/config.json, a model that reads images too, "
+            f"expected {WITH_IMAGES[kind]!r}, of text alone: load it with transformers and save "
+            "its text model by itself."
+        )
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(
             f"Got model_type={kind!r} in {source.path}/config.json, expected one of "
@@ -151,7 +159,7 @@ def _check_names(source: TensorFiles, recognised: Recognised) -> None:
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
     names = {recognised.lacking + name for name in source.names}
-    ignored = {name for name in names if name.endswith(family.ignored)}
+    ignored = {name for name in names if family.ignores(name)}
     missing, left = expected - names, names - expected - copies.keys() - ignored
     if missing or left:
         raise ValueError(
@@ -246,7 +254,7 @@ def write_model(
             "ahead='sequential'."
         )
     tensors = exported(family.links(config), config, arrays)
-    write_directory(directory, values, tensors, dtype, **settings)
+    write_directory(directory, family.with_ids(values), tensors, dtype, **settings)
     return family
 
 
@@ -297,7 +305,7 @@ def _differences(config: Config, family: Family) -> list[str]:
         there = _round_trip(config, types.SimpleNamespace(**fields | absent | derived), family)
     if there is None:
         return [NOT_EXPRESSIBLE]
-    before, after = _meaning(config), _meaning(there)
+    before, after = meaning(config), meaning(there)
     unused = set(TRAINING_FIELDS)
     if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
         unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}
@@ -323,7 +331,7 @@ def _round_trip(config: Config, written: Any, family: Family) -> Config | None:
         return None
 
 
-def _meaning(config: Config) -> dict:
+def meaning(config: Config) -> dict:
     """Returns the settings, with None replaced by the value that it stands for."""
     defaults = {"num_kv_heads": config.num_key_heads, "attention_scale": config.score_scale}
     if config.global_every is not None:

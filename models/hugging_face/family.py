@@ -28,6 +28,7 @@ HARMLESS = frozenset(
     id2label label2id num_labels _num_labels problem_type finetuning_task task_specific_params
     pad_token_id bos_token_id eos_token_id cls_token_id sep_token_id mask_token_id unk_token_id
     decoder_start_token_id forced_bos_token_id forced_eos_token_id prefix
+    bos_token eos_token pad_token unk_token cls_token sep_token mask_token
     initializer_range attention_dropout classifier_dropout
     max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
     temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
@@ -73,10 +74,15 @@ class Family(NamedTuple):
     links: Callable[[Config], list[Link]]
     copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
     harmless: frozenset[str] = frozenset()  # fields that change no output, beside `HARMLESS`
-    ignored: tuple[str, ...] = ()  # suffixes of tensor names that are no parameters
+    ignored: tuple[str, ...] = ()  # within names of tensors that are no parameters of ours
     presets: tuple[str, ...] = ()  # gin files of gin_configs/models that are of this family
     # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
+    # config.json -> the same with what depends on ids, which `config` does not know
+    with_ids: Callable[[dict], dict] = lambda values: values
+
+    def ignores(self, tensor_name: str) -> bool:
+        return any(part in tensor_name for part in self.ignored)
 
     @property
     def heads(self) -> frozenset[str]:
@@ -248,6 +254,36 @@ def rotary_parameters(theta: float, scaling: tuple | None) -> dict:
 
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
+
+
+def rotary_of_layers(rope: dict, theta: float, local_theta: float) -> dict[str, Any]:
+    """Returns the rotary settings of Config from parameters of global and of local layers.
+
+    >>> rotary_of_layers({}, 1e6, 1e4)
+    {'rope_theta': 1000000.0, 'rope_scaling': None, 'local_rope_theta': 10000.0}
+
+    Args:
+      theta, local_theta: where the parameters have none.
+
+    Raises ValueError as `rotary`, and for scaled wavelengths of local layers.
+    """
+    wide, scaling = rotary(rope.get(GLOBAL) or {}, theta)
+    near, local_scaling = rotary(rope.get(LOCAL) or {}, local_theta)
+    if local_scaling is not None:
+        raise ValueError(
+            f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected "
+            f"rope_type='default' there: only the wavelengths of {GLOBAL} layers can be scaled."
+        )
+    return {"rope_theta": wide, "rope_scaling": scaling, "local_rope_theta": near}
+
+
+def rotary_parameters_of_layers(c: Config) -> dict[str, dict]:
+    """Returns the rotary parameters of both kinds of layers: the inverse of `rotary_of_layers`."""
+    local_scaling = c.rope_scaling if c.local_rope_theta is None else None  # which it refuses
+    return {
+        GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),
+        LOCAL: rotary_parameters(c.local_rope_theta or c.rope_theta, local_scaling),
+    }
 
 
 def layer_types(layers: int, every: int, first: int) -> list[str]:

@@ -1,8 +1,8 @@
-"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2,
-OLMo 2, and with experts Mixtral, Qwen3-MoE and OLMoE.
+"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2 and
+3, OLMo 2, and with experts Mixtral, Qwen3-MoE and OLMoE; and EuroBERT, its layers in an encoder.
 
-Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "mixtral",
-"qwen3_moe" and "olmoe".
+Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2",
+"mixtral", "qwen3_moe", "olmoe" and "eurobert".
 """
 
 import functools
@@ -12,6 +12,7 @@ from typing import Any
 from ..config import Config
 from ..heads import CLASSIFIERS
 from .family import (
+    GLOBAL,
     LOCAL,
     Family,
     classes_of,
@@ -21,7 +22,9 @@ from .family import (
     pattern_of,
     refuse,
     rotary,
+    rotary_of_layers,
     rotary_parameters,
+    rotary_parameters_of_layers,
     settings_of,
     with_heads,
 )
@@ -32,17 +35,19 @@ HARMLESS = frozenset(
     max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window
     """.split()
 )
-# The last two of Gemma 2: an older name, unread, and a choice of `generate`.
+# Of Gemma: an older name, unread, and a choice of `generate`.
+OF_GEMMA = {"hidden_act", "cache_implementation", "_sliding_window_pattern"}
 OF_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
 HARMLESS_OF = {
-    "gemma2": HARMLESS | {"hidden_act", "cache_implementation"},
+    **dict.fromkeys(("gemma2", "gemma3_text"), HARMLESS | OF_GEMMA),
     **dict.fromkeys(("mixtral", "qwen3_moe", "olmoe"), HARMLESS | OF_TRAINING),
 }
 CLASSES = {
     **{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"},
-    **{"gemma2": "Gemma2", "olmo2": "Olmo2"},
+    **{"gemma2": "Gemma2", "gemma3_text": "Gemma3Text", "olmo2": "Olmo2"},
     **{"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"},
 }
+GEMMAS = ("gemma2", "gemma3_text")
 NAMES = {  # of config.json -> ours
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",
@@ -53,12 +58,17 @@ NAMES = {  # of config.json -> ours
 PRESETS = {  # of others those of their name
     "llama": ("llama3_*", "decoder_tiny"),
     "qwen3": ("qwen3_[0-9]*", "qwen3_tiny"),
+    "gemma3_text": ("gemma3_*",),
 }
 # Heads of classes of which `transformers` has a class, where it is not all.
-CLASSIFIERS_OF: dict[str, tuple[str, ...]] = {"olmo2": ("classes",), "olmoe": ()}
+CLASSIFIERS_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("olmo2", "gemma3_text"), ("classes",)),
+    "olmoe": (),
+}
 # Names of a sparse layer, and of its experts' two inner kernels and the outer one.
 SPARSE = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 OTHERS_SPARSE = ("mlp", "gate_proj", "up_proj", "down_proj")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Norms of a layer by `norm_place`: ours -> theirs, each followed by "_layernorm".
 NORMS = {
     "before": {"self_attention_norm": "input", "mlp_norm": "post_attention"},
@@ -74,9 +84,7 @@ NORMS = {
 
 def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
-    newer = hf.get("rope_parameters")
-    theta, scaling = rotary(hf.get("rope_scaling") or newer or {}, hf.get("rope_theta", 10_000.0))
-    tied = hf.get("tie_word_embeddings", kind == "gemma2")
+    tied = hf.get("tie_word_embeddings", kind in GEMMAS)
     refuse(hf, token_classification_bias=True)
     kinds = ("token_classes",) if has("score.bias") else ("classes",)
     vocabulary = ("vocabulary",) if tied or has("lm_head.weight") else ()
@@ -87,8 +95,7 @@ def settings(kind: str, hf: dict, has) -> dict:
         num_kv_heads=hf.get("num_key_value_heads") or own["num_heads"],
         mlp_dim=_mlp_dim(hf),
         positions="rotary",
-        rope_theta=theta,
-        rope_scaling=scaling,
+        **_rotary(kind, hf),
         logits_via_embedding=tied,
         dropout_rate=0.0,
         dropout_shared=False,
@@ -96,7 +103,17 @@ def settings(kind: str, hf: dict, has) -> dict:
 
 
 def _names(kind: str) -> dict[str, str]:
-    return NAMES | {"hidden_activation" if kind == "gemma2" else "hidden_act": "mlp_activations"}
+    return NAMES | {"hidden_activation" if kind in GEMMAS else "hidden_act": "mlp_activations"}
+
+
+def _rotary(kind: str, hf: dict) -> dict:
+    older, newer = hf.get("rope_scaling") or {}, hf.get("rope_parameters") or {}
+    if kind == "gemma3_text":
+        rope = {**newer, GLOBAL: (newer.get(GLOBAL) or {}) | older}
+        thetas = hf.get("rope_theta", 1e6), hf.get("rope_local_base_freq", 1e4)
+        return rotary_of_layers(rope, *thetas)
+    theta, scaling = rotary(older or newer, hf.get("rope_theta", 10_000.0))
+    return {"rope_theta": theta, "rope_scaling": scaling}
 
 
 def _mlp_dim(hf: dict) -> int:
@@ -143,16 +160,26 @@ def _experts(hf: dict, normalized: bool | None = None) -> dict:
     )
 
 
-def _gemma2(hf: dict) -> dict:
+def _gemma(hf: dict, global_every: int, logit_softcap: float | None) -> dict:
+    """Returns the settings that Gemma 2 and 3 read alike; where config.json has them, its own."""
     refuse(hf, use_bidirectional_attention=False)
-    return _windows(hf, layer_types(hf["num_hidden_layers"], 2, 1)) | dict(
+    kinds = layer_types(hf["num_hidden_layers"], global_every, global_every - 1)
+    return _windows(hf, kinds) | dict(
         norm_place="both",
         zero_centered_norms=True,
         scale_embedding=True,
         attention_scale=hf["query_pre_attn_scalar"] ** -0.5,
-        attention_softcap=hf.get("attn_logit_softcapping", 50.0),
-        logit_softcap=hf.get("final_logit_softcapping", 30.0),
+        logit_softcap=hf.get("final_logit_softcapping", logit_softcap),
     )
+
+
+def _gemma2(hf: dict) -> dict:
+    return _gemma(hf, 2, 30.0) | {"attention_softcap": hf.get("attn_logit_softcapping", 50.0)}
+
+
+def _gemma3(hf: dict) -> dict:
+    refuse(hf, attn_logit_softcapping=None)  # `transformers` would leave it out
+    return _gemma(hf, hf.get("sliding_window_pattern", 6), None) | {"qk_norm": True}
 
 
 OWN_SETTINGS = {
@@ -161,6 +188,7 @@ OWN_SETTINGS = {
     "qwen2": lambda hf: {"qkv_biases": True} | _windows(hf),
     "qwen3": lambda hf: {"qk_norm": True, "head_dim": hf["head_dim"]} | _windows(hf),
     "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
     "olmo2": lambda hf: {"norm_place": "output", "qk_norm": True, "qk_norm_joint": True},
     "mixtral": lambda hf: _all_local(hf, default=None) | _experts(hf, normalized=True),
     "qwen3_moe": _qwen3_moe,
@@ -173,7 +201,9 @@ def config(kind: str, c: Config) -> dict:
         num_key_value_heads=c.num_key_heads,
         head_dim=c.head_dim,
         intermediate_size=c.mlp_dim,
-        rope_parameters=rotary_parameters(c.rope_theta, c.rope_scaling),
+        rope_parameters=rotary_parameters_of_layers(c)
+        if kind == "gemma3_text"
+        else rotary_parameters(c.rope_theta, c.rope_scaling),
         tie_word_embeddings=c.logits_via_embedding,
     )
     return config_of(c, _names(kind)) | common | _own_config(kind, c)
@@ -181,11 +211,11 @@ def config(kind: str, c: Config) -> dict:
 
 def _own_config(kind: str, c: Config) -> dict[str, Any]:
     own: dict[str, Any] = {}
-    if kind in ("mistral", "mixtral", "gemma2"):
+    if kind in ("mistral", "mixtral", *GEMMAS):
         own["sliding_window"] = None if c.window is None else c.window + 1
-    if kind == "gemma2":
+    if kind in GEMMAS:
         own |= dict(
-            layer_types=local_layers(c, "Gemma 2"),
+            layer_types=local_layers(c, CLASSES[kind]),
             query_pre_attn_scalar=round(c.score_scale**-2),
             attn_logit_softcapping=c.attention_softcap,
             final_logit_softcapping=c.logit_softcap,
@@ -204,28 +234,41 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
     return own
 
 
-def links(kind: str, c: Config) -> list[Link]:
-    path, tensor_name = "decoder/layers/{i}", "model.layers.{i}"
-    names, attended = ("q_proj", "k_proj", "v_proj", "o_proj"), f"{tensor_name}.self_attn"
+def stack_links(c: Config, stack: str, below: str, norms: Mapping[str, str]) -> list[Link]:
+    """Returns the links of a stack: of dense layers, and of the norm after the last.
+
+    Args:
+      below: what the names of its tensors begin with.
+      norms: of a layer, ours -> theirs, each followed by "_layernorm".
+    """
+    path, tensor_name = f"{stack}/layers/{{i}}", f"{below}.layers.{{i}}"
+    attended = f"{tensor_name}.self_attn"
     result = [
-        table("token_embedding", "model.embed_tokens"),
-        *attention(f"{path}/self_attention", attended, names, c.biases, c.qkv_biases),
+        *attention(f"{path}/self_attention", attended, ATTENTION, c.biases, c.qkv_biases),
         *linear(f"{path}/mlp/wi_0", f"{tensor_name}.mlp.gate_proj", c.biases),
         *linear(f"{path}/mlp/wi_1", f"{tensor_name}.mlp.up_proj", c.biases),
         *linear(f"{path}/mlp/wo", f"{tensor_name}.mlp.down_proj", c.biases),
-        *norm("decoder/final_norm", "model.norm", c.biases),
+        *norm(f"{stack}/final_norm", f"{below}.norm", c.biases),
     ]
-    layer, *kernels = SPARSE.get(kind, OTHERS_SPARSE)
-    sparse = f"{tensor_name}.{layer}"
-    result += linear(f"{path}/experts/router", f"{sparse}.gate", False)
-    for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
-        result += linear(f"{path}/experts/{our_name}", f"{sparse}.experts.{{e}}.{name}", False)
-    for our_norm, their_norm in NORMS[c.norm_place].items():
+    for our_norm, their_norm in norms.items():
         result += norm(f"{path}/{our_norm}", f"{tensor_name}.{their_norm}_layernorm", c.biases)
     if c.qk_norm:
         for name, their_name in (("query", "q"), ("key", "k")):
             at = f"{path}/self_attention/{name}_norm"
             result += norm(at, f"{attended}.{their_name}_norm", False)
+    return result
+
+
+def links(kind: str, c: Config) -> list[Link]:
+    result = [
+        table("token_embedding", "model.embed_tokens"),
+        *stack_links(c, "decoder", "model", NORMS[c.norm_place]),
+    ]
+    layer, *kernels = SPARSE.get(kind, OTHERS_SPARSE)
+    path, sparse = "decoder/layers/{i}/experts", f"model.layers.{{i}}.{layer}"
+    result += linear(f"{path}/router", f"{sparse}.gate", False)
+    for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
+        result += linear(f"{path}/{our_name}", f"{sparse}.experts.{{e}}.{name}", False)
     if "classes" in c.heads:
         result += linear("projections_classes/classifier/kernel", "score", False)
     elif "token_classes" in c.heads:
@@ -254,8 +297,47 @@ DECODERS: Mapping[str, Family] = {
         ignored=(".rotary_emb.inv_freq",),
         by_heads=(
             *classes_of(name, *CLASSIFIERS_OF.get(kind, CLASSIFIERS)),
-            (("vocabulary",), f"{name}ForCausalLM"),
+            (("vocabulary",), f"{name.removesuffix('Text')}ForCausalLM"),
         ),
     )
     for kind, name in CLASSES.items()
 }
+
+
+def encoder_settings(hf: dict, has) -> dict:
+    if has("dense.weight"):
+        raise ValueError(
+            "Got a classifier of texts on a EuroBERT, expected a head of masked language "
+            "modelling, of classes of tokens, or none: it pools logits, which is not supported."
+        )
+    heads = ("token_classes",) if has("classifier.weight") else ()
+    vocabulary = ("vocabulary",) if has("lm_head.weight") or hf.get("tie_word_embeddings") else ()
+    own = settings("llama", hf, lambda name: False)
+    return own | dict(**with_heads(hf, heads or vocabulary), num_types=0)
+
+
+def encoder_links(c: Config) -> list[Link]:
+    result = [
+        table("token_embedding", "model.embed_tokens"),
+        *stack_links(c, "encoder", "model", NORMS[c.norm_place]),
+    ]
+    if "token_classes" in c.heads:
+        result += dense("projections_token_classes/classifier", "classifier")
+    elif "vocabulary" in c.heads and not c.logits_via_embedding:
+        result += [table("vocabulary/embedding", "lm_head")]
+    return result
+
+
+EUROBERT = Family(
+    "eurobert",
+    "EuroBertModel",
+    "encoder",
+    "model.",
+    encoder_settings,
+    functools.partial(config, "llama"),
+    encoder_links,
+    copies,
+    harmless=HARMLESS | {"classifier_pooling"},
+    presets=("eurobert_*",),
+    by_heads=classes_of("EuroBert", "token_classes", "vocabulary"),
+)

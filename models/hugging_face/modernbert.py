@@ -1,10 +1,10 @@
-"""ModernBERT (model_type "modernbert")."""
+"""ModernBERT, of which Ettin and mmBERT are (model_type "modernbert"), and the same layers as a
+decoder, Ettin's ("modernbert-decoder").
+"""
 
 from ..config import Config
 from ..heads import CLASSIFIERS
 from .family import (
-    GLOBAL,
-    LOCAL,
     Family,
     classes_of,
     config_of,
@@ -13,19 +13,19 @@ from .family import (
     local_layers,
     pattern_of,
     refuse,
-    rotary,
-    rotary_parameters,
+    rotary_of_layers,
+    rotary_parameters_of_layers,
     settings_of,
     with_heads,
 )
-from .links import VECTOR, Link, dense, linear, norm, table
+from .links import VECTOR, Link, attention, dense, linear, norm, table
 from .sentences import POOLINGS
 
 HARMLESS = frozenset(
     """
     max_position_embeddings initializer_cutoff_factor embedding_dropout layer_norm_eps
     deterministic_flash_attn sparse_prediction sparse_pred_ignore_index reference_compile
-    repad_logits_with_grad classifier_pooling
+    repad_logits_with_grad classifier_pooling position_embedding_type causal_mask is_causal
     """.split()
 )
 NAMES = {  # of config.json -> ours
@@ -47,33 +47,40 @@ def settings(hf: dict, has) -> dict:
         tokens = "ModernBertForTokenClassification" in (hf.get("architectures") or [])
         heads = ("token_classes" if tokens else "classes",)
         known({"classifier_pooling": "cls", **hf}, "classifier_pooling", POOLINGS)
+    return _common_settings(hf) | dict(
+        **with_heads(hf, heads), window=hf["local_attention"] // 2, num_types=0
+    )
+
+
+def decoder_settings(hf: dict, has) -> dict:
+    if has("classifier.weight"):
+        raise ValueError(
+            "Got a classifier of texts on a ModernBERT decoder, expected a head of language "
+            "modelling or none: nothing else is supported."
+        )
+    # Half of local_attention; a field of its own wins. Theirs holds the query, ours does not.
+    half = hf.get("local_attention", 128) // 2
+    window = hf.get("sliding_window") or half
+    heads = ("vocabulary",) if has("lm_head.dense.weight") else ()
+    return _common_settings(hf) | dict(**with_heads(hf, heads), window=window - 1)
+
+
+def _common_settings(hf: dict) -> dict:
+    """Returns the settings that the encoder and the decoder read alike."""
     refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
     refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
+    refuse(hf, rope_scaling=None)
     every = hf.get("global_attn_every_n_layers", 3)
     kinds = hf.get("layer_types") or layer_types(hf["num_hidden_layers"], every, 0)
-    refuse(hf, rope_scaling=None, position_embedding_type="absolute")
-    rope = hf.get("rope_parameters") or {}
     older = hf.get("global_rope_theta", 160_000.0), hf.get("local_rope_theta", 10_000.0)
-    theta, scaling = rotary(rope.get(GLOBAL) or {}, older[0])
-    local_theta, local_scaling = rotary(rope.get(LOCAL) or {}, older[1])
-    if local_scaling is not None:
-        raise ValueError(
-            f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected "
-            f"rope_type='default' there: only the wavelengths of {GLOBAL} layers can be scaled."
-        )
     return settings_of(hf, NAMES, gated=True) | dict(
-        **with_heads(hf, heads),
         **pattern_of(kinds),
+        **rotary_of_layers(hf.get("rope_parameters") or {}, *older),
         classifier_layer="normed",
         norm="layer",
         embedding_norm=True,
         first_norm=False,
         positions="rotary",
-        rope_theta=theta,
-        rope_scaling=scaling,
-        window=hf["local_attention"] // 2,
-        local_rope_theta=local_theta,
-        num_types=0,
         logits_via_embedding=True,
         vocabulary_layer=True,
         vocabulary_bias=hf.get("decoder_bias", True),
@@ -83,43 +90,36 @@ def settings(hf: dict, has) -> dict:
 
 
 def config(c: Config) -> dict:
-    local_scaling = c.rope_scaling if c.local_rope_theta is None else None  # which it refuses
+    return _common_config(c) | {"local_attention": 2 * (c.window or 0)}
+
+
+def decoder_config(c: Config) -> dict:
+    window = (c.window or 0) + 1
+    return _common_config(c) | {"local_attention": 2 * window, "sliding_window": window}
+
+
+def _common_config(c: Config) -> dict:
+    """Returns the fields that both have alike, the inverse of `_common_settings`."""
     result = config_of(c, NAMES)
     return result | dict(
         classifier_activation=result["hidden_activation"],
         layer_types=local_layers(c, "ModernBERT"),
-        rope_parameters={
-            GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),
-            LOCAL: rotary_parameters(c.local_rope_theta or c.rope_theta, local_scaling),
-        },
-        local_attention=2 * (c.window or 0),
+        rope_parameters=rotary_parameters_of_layers(c),
         decoder_bias=c.vocabulary_bias,
         tie_word_embeddings=True,
     )
 
 
 def links(c: Config) -> list[Link]:
-    path, tensor_name = "encoder/layers/{i}", "model.layers.{i}"
-    attention = f"{path}/self_attention"
+    at = "encoder/layers/{i}/self_attention"
+    joined = (f"{at}/query", f"{at}/key", f"{at}/value")
     result = [
-        table("token_embedding", "model.embeddings.tok_embeddings"),
-        *norm("encoder/embedding_norm", "model.embeddings.norm", c.biases),
-        *norm(f"{path}/self_attention_norm", f"{tensor_name}.attn_norm", c.biases),
-        Link(
-            (f"{attention}/query", f"{attention}/key", f"{attention}/value"),
-            f"{tensor_name}.attn.Wqkv.weight",
-        ),
-        *linear(f"{attention}/out", f"{tensor_name}.attn.Wo", c.biases, inputs=2),
-        *norm(f"{path}/mlp_norm", f"{tensor_name}.mlp_norm", c.biases),
-        Link((f"{path}/mlp/wi_0", f"{path}/mlp/wi_1"), f"{tensor_name}.mlp.Wi.weight"),
-        *linear(f"{path}/mlp/wo", f"{tensor_name}.mlp.Wo", c.biases),
-        *norm("encoder/final_norm", "model.final_norm", c.biases),
+        *_layers(c, "encoder"),
+        Link(joined, "model.layers.{i}.attn.Wqkv.weight"),
+        *linear(f"{at}/out", "model.layers.{i}.attn.Wo", c.biases, inputs=2),
     ]
     if "vocabulary" in c.heads:
-        result += linear("vocabulary/layer", "head.dense", c.biases)
-        result += norm("vocabulary/norm", "head.norm", c.biases)
-        if c.vocabulary_bias:
-            result += [Link("vocabulary/bias", "decoder.bias", VECTOR)]
+        result += _vocabulary(c, "head")
     for name in CLASSIFIERS:
         if name in c.heads and "vocabulary" not in c.heads:
             result += [Link(f"projections_{name}/pooler/kernel", "head.dense.weight")]
@@ -127,6 +127,37 @@ def links(c: Config) -> list[Link]:
             result += dense(f"projections_{name}/classifier", "classifier")
             break
     return result
+
+
+def decoder_links(c: Config) -> list[Link]:
+    at, names = "decoder/layers/{i}/self_attention", ("q_proj", "k_proj", "v_proj", "Wo")
+    result = _layers(c, "decoder") + attention(at, "model.layers.{i}.attn", names, c.biases)
+    return result + (_vocabulary(c, "lm_head") if "vocabulary" in c.heads else [])
+
+
+def _layers(c: Config, stack: str) -> list[Link]:
+    """Returns the links of a stack but for its attention, which has other names in a decoder."""
+    path, tensor_name = f"{stack}/layers/{{i}}", "model.layers.{i}"
+    return [
+        table("token_embedding", "model.embeddings.tok_embeddings"),
+        *norm(f"{stack}/embedding_norm", "model.embeddings.norm", c.biases),
+        *norm(f"{path}/self_attention_norm", f"{tensor_name}.attn_norm", c.biases),
+        *norm(f"{path}/mlp_norm", f"{tensor_name}.mlp_norm", c.biases),
+        Link((f"{path}/mlp/wi_0", f"{path}/mlp/wi_1"), f"{tensor_name}.mlp.Wi.weight"),
+        *linear(f"{path}/mlp/wo", f"{tensor_name}.mlp.Wo", c.biases),
+        *norm(f"{stack}/final_norm", "model.final_norm", c.biases),
+    ]
+
+
+def _vocabulary(c: Config, head: str) -> list[Link]:
+    """Returns the links of the layer `head` before the logits, and of their bias."""
+    result = linear("vocabulary/layer", f"{head}.dense", c.biases)
+    result += norm("vocabulary/norm", f"{head}.norm", c.biases)
+    return result + ([Link("vocabulary/bias", "decoder.bias", VECTOR)] * c.vocabulary_bias)
+
+
+def copies(c: Config) -> dict[str, str]:
+    return {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
 
 
 MODERNBERT = Family(
@@ -137,8 +168,22 @@ MODERNBERT = Family(
     settings,
     config,
     links,
-    copies=lambda _: {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    copies,
     harmless=HARMLESS,
-    presets=("modernbert_*",),
+    presets=("modernbert_*", "mmbert_*"),
     by_heads=classes_of("ModernBert", "vocabulary", "classes", "token_classes"),
+)
+
+MODERNBERT_DECODER = Family(
+    "modernbert-decoder",
+    "ModernBertDecoderModel",
+    "decoder",
+    "model.",
+    decoder_settings,
+    decoder_config,
+    decoder_links,
+    copies,
+    harmless=HARMLESS,
+    presets=("ettin_decoder_*",),
+    by_heads=((("vocabulary",), "ModernBertDecoderForCausalLM"),),
 )

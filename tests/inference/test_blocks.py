@@ -20,7 +20,9 @@ TEXTS = [TEXT[:5], TEXT[: SIZE + 1], TEXT[: 2 * SIZE]]  # within a block, just b
 
 @functools.cache
 def model(layout="decoder"):
-    settings = dict(merged_attention=True, positions="rotary", num_encoder_layers=2)
+    settings = dict(
+        merged_attention=True, rotate_encoded=True, positions="rotary", num_encoder_layers=2
+    )
     more = settings if layout == "encoder_decoder" else {}
     return trained(layout, "block_diffusion", **more)
 

@@ -51,7 +51,7 @@ def test_a_text_is_read_as_in_training(builder, objective, sees_ahead):
 
 
 def test_an_encoder_that_read_blocks_sees_ahead_within_them():
-    settings = dict(merged_attention=True, positions="rotary")
+    settings = dict(merged_attention=True, rotate_encoded=True, positions="rotary")
     one = trained("encoder_decoder", "block_diffusion", **settings)  # in blocks of 16
     texts = "a" * 20, "a" * 15 + "b" + "a" * 4, "a" * 16 + "b" + "a" * 3
     first, within, beyond = (found.layers[0, 0] for found in of(one, texts))

@@ -26,6 +26,9 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"rope_scaling": (1.0, 2.0)}, r"Got rope_scaling=\(1.0, 2.0\), expected one number, or"),
         ({"relative_in_every_layer": True}, "expected positions='relative' with it"),
         ({"global_every": 3}, "Got global_every=3, expected window with it"),
+        ({"merged_attention": True}, "expected an encoder-decoder with it"),
+        ({"share_encoder_decoder_embeddings": False}, "expected an encoder-decoder with it"),
+        ({"encoder_window": (1, 2)}, "expected window, in an encoder-decoder with it"),
         ({"local_rope_theta": 10.0}, "expected global_every and positions='rotary' with it"),
         ({"norm_place": "after", "first_norm": False}, "expected norm_place='before' with it"),
         ({"init_scaled_by_depth": True}, "expected init_stddev, and a single stack with it"),
@@ -56,6 +59,11 @@ def test_the_head_of_classes_requires_num_classes():
 def test_init_scaled_by_depth_requires_a_single_stack():
     with pytest.raises(ValueError, match="init_stddev, and a single stack"):
         models.encoder_decoder(64, init_stddev=0.02, init_scaled_by_depth=True)
+
+
+def test_an_encoder_window_is_of_two_numbers():
+    with pytest.raises(ValueError, match=r"Got encoder_window=\(3,\), expected two numbers"):
+        models.encoder_decoder(64, window=4, encoder_window=(3,))
 
 
 def test_a_decoder_with_tokens_ahead_requires_its_first_norm():

@@ -25,7 +25,8 @@ from tests.training import tiny
 
 GIN = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
 FAMILIES = [
-    *("t5", "t5_1_1", "ul2", "bert", "roberta", "modernbert", "bart", "gpt2", "llama3", "qwen3")
+    *("t5", "t5_1_1", "ul2", "bert", "roberta", "modernbert", "bart", "gpt2", "llama3", "qwen3"),
+    "t5gemma2",
 ]
 
 
@@ -46,6 +47,8 @@ def build(family, **changes):
     settings = SHAPE | dict.fromkeys(depth if layout == "encoder_decoder" else ("num_layers",), 3)
     if ".window" in text:
         settings |= {"window": 2, "global_every": 2}
+    if ".encoder_window" in text:
+        settings |= {"encoder_window": (1, 2), "first_global": 1}
     if ".num_kv_heads" in text:
         settings |= {"num_kv_heads": 2}
     return read_fields([str(path)])["model"](64, **(settings | changes))

@@ -14,7 +14,9 @@ LENGTHS = (5, 3)  # of the documents of a row
 
 
 def merged(**settings):
-    usual = dict(positions="rotary", merged_attention=True, attention_scale=None)
+    usual = dict(
+        positions="rotary", merged_attention=True, rotate_encoded=True, attention_scale=None
+    )
     return build("encoder_decoder", **(usual | settings))
 
 
@@ -62,7 +64,7 @@ def decoder_layer(params, x, encoded, positions, encoder_positions, seen):
     """`seen`: bool[T, T + S], keys of the decoder and then of the encoder."""
     p = params["self_attention"]
     scale = params["self_attention_norm"]["scale"]
-    both = np.concatenate([normed(x, scale), normed(encoded, scale)])
+    both = np.concatenate([normed(x, scale), encoded])
     place = np.concatenate([positions, encoder_positions])
     q = rotated(np.einsum("te,ehd->thd", both[: len(x)], p["query"]), positions) / 8**0.5
     k = rotated(np.einsum("te,ehd->thd", both, p["key"]), place)
@@ -133,7 +135,7 @@ def test_tokens_that_continue_cached_ones_are_as_in_one_pass():
 
 
 def test_there_are_no_parameters_and_no_products_of_a_cross_attention():
-    one, other = merged(), merged(merged_attention=False)
+    one, other = merged(), merged(merged_attention=False, rotate_encoded=False)
     layers = [init(model, make_batch(cross="whole"))["decoder"]["layers"] for model in (one, other)]
     names = {"cross_attention", "cross_attention_norm"}
     assert layers[1].keys() - layers[0].keys() == names
@@ -142,10 +144,11 @@ def test_there_are_no_parameters_and_no_products_of_a_cross_attention():
     assert other.flops(lengths) - one.flops(lengths) == queries_and_outputs
 
 
-@pytest.mark.parametrize("settings", [{"positions": "relative"}, {"window": 4}])
-def test_attention_that_cannot_be_merged_is_refused(settings):
-    with pytest.raises(ValueError, match="merged_attention=True, expected an encoder-decoder"):
-        merged(**settings)
+def test_attention_that_cannot_be_merged_is_refused():
+    with pytest.raises(ValueError, match="rotate_encoded=True, expected .*positions='rotary'"):
+        merged(positions="relative")
+    with pytest.raises(ValueError, match="rotate_encoded=True, expected merged_attention"):
+        merged(merged_attention=False)
     with pytest.raises(ValueError, match="merged_attention=True, expected an encoder-decoder"):
         models.decoder(64, num_layers=1, merged_attention=True, **SHAPE)
     with pytest.raises(ValueError, match="init_matching=True, expected .*with cross-attention"):

@@ -68,6 +68,11 @@ PRESETS = {
     "electra_base": Preset("electra", "electra_base", 30_522, 109_483_009),
     "modernbert_base": Preset("modernbert", "modernbert_base", 50_368, 149_655_232),
     "modernbert_large": Preset("modernbert", "modernbert_base", 50_368, 395_881_664),
+    "mmbert_base": Preset(
+        "modernbert", "modernbert_base", 256_000, 307_786_240, ("local_rope_theta",)
+    ),
+    "ettin_decoder_150m": Preset("modernbert-decoder", "ettin_decoder_150m", 50_368, 149_655_232),
+    "eurobert_210m": Preset("eurobert", "eurobert_210m", 128_256, 310_266_624),
     "bart_base": Preset("bart", "bart_base", 50_265, 139_420_416),
     "bart_large": Preset("bart", "bart_base", 50_265, 406_291_456),
     "gpt2": Preset("gpt2", "gpt2", 50_257, 124_439_808),
@@ -88,6 +93,11 @@ PRESETS = {
     "qwen2_7b": Preset("qwen2", "qwen2_0_5b", 152_064, 7_615_616_512, ("logits_via_embedding",)),
     "gemma2_2b": Preset("gemma2", "gemma2_2b", 256_000, 2_614_341_888),
     "gemma2_9b": Preset("gemma2", "gemma2_2b", 256_000, 9_241_705_984),
+    "gemma3_270m": Preset("gemma3_text", "gemma3_270m", 262_144, 268_098_176),
+    "gemma3_1b": Preset("gemma3_text", "gemma3_270m", 262_144, 999_885_952),
+    "t5gemma_2b_2b": Preset("t5gemma", "t5gemma_2b_2b", 256_000, 5_596_853_760),
+    # Without its tower for images, and the embedding that ends an image.
+    "t5gemma2_270m_270m": Preset("t5gemma2", "t5gemma2_270m_270m", 262_144, 368_424_192),
     "olmo2_1b": Preset("olmo2", "olmo2_1b", 100_352, 1_484_916_736),
     "olmo2_7b": Preset("olmo2", "olmo2_1b", 100_352, 7_298_617_344),
     "mixtral_8x7b": Preset("mixtral", "mixtral_8x7b", 32_000, 46_702_792_704),
@@ -109,6 +119,8 @@ TINY = {
     "mixtral_tiny": Preset("mixtral", "mixtral_8x7b", 512, 2_495_616),
     "switch_tiny": Preset("switch_transformers", "switch_base_8", 512, 1_642_240),
     "qwen3_tiny": Preset("qwen3", "qwen3_0_6b", 512, 804_096),
+    "gemma3_tiny": Preset("gemma3_text", "gemma3_270m", 512, 953_856),
+    "t5gemma2_tiny": Preset("t5gemma2", "t5gemma2_270m_270m", 512, 1_842_176),
 }
 KNOWN = PRESETS | TINY
 # Of no family: what the small runs include.
@@ -121,7 +133,8 @@ OWN = {
 # What a size is, and how it is computed.
 SIZES = {
     *("vocab_size", "num_encoder_layers", "num_decoder_layers", "emb_dim", "num_heads"),
-    *("num_kv_heads", "head_dim", "mlp_dim", "max_positions", "window", "dtype", "remat_policy"),
+    *("num_kv_heads", "head_dim", "mlp_dim", "max_positions", "window", "encoder_window"),
+    *("dtype", "remat_policy"),
 }
 
 
@@ -251,6 +264,7 @@ ONE_AXIS = {
 INDIVISIBLE = {
     *{("t5_1_1_small", "heads", 6), ("gpt2_xl", "heads", 25)},
     *{("qwen2_0_5b", "heads", 14), ("qwen2_0_5b", "heads", 2)},
+    *((name, "heads", 1) for name in ("gemma3_270m", "gemma3_1b", "t5gemma2_270m_270m")),
 }
 
 

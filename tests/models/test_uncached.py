@@ -24,21 +24,28 @@ def prompts_for(layout):
     return encoder_decoder_prompts(ROWS, [[0], [0, 45]])
 
 
-def both_forms(layout):
+def both_forms(layout, **settings):
     """(model, params) in the form for decoding, with its cache and as a model of one's own."""
-    model, params = small(layout)
+    model, params = small(layout, **settings)
     own = model._replace(prefill=None, extend=None, config=None)
     return decoding_form(model, params), decoding_form(own, params)
 
 
-@pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
-def test_the_same_tokens_as_with_a_cache(layout):
+@pytest.mark.parametrize(
+    "layout, settings",
+    [
+        ("decoder", {}),
+        ("encoder_decoder", {}),
+        ("encoder_decoder", {"merged_attention": True}),
+    ],
+)
+def test_the_same_tokens_as_with_a_cache(layout, settings):
     prompts = prompts_for(layout)
     sampling = Sampling(temperature=1.0, top_k=20)
     keys = jax.random.split(jax.random.key(3), 2)
     cached, plain = (
         decode(*form, prompts, max_new=6, sampling=sampling, keys=keys)
-        for form in both_forms(layout)
+        for form in both_forms(layout, **settings)
     )
     np.testing.assert_array_equal(cached.tokens, plain.tokens)
     assert len(set(np.asarray(cached.tokens)[0, -6:].tolist())) > 2

@@ -191,8 +191,13 @@ def test_bad_members_are_refused(members, message):
         mixture(IDS, members)
 
 
+def test_half_of_t5gemma2s_denoising_is_prefix_language_modelling():
+    rates = {member.name: member.rate for member in ul2(IDS, preset="t5gemma2").members}
+    assert rates == {"r_3_15": 1, "x_12_50": 1, "x_32_15": 1, "x_32_50": 1, "s_75": 4}
+
+
 def test_bad_presets_and_rates_are_refused():
-    with pytest.raises(ValueError, match="must be 'paper', 'ul2r' or 'tutorial', got 'papers'"):
+    with pytest.raises(ValueError, match="must be 'paper', .* or 'tutorial', got 'papers'"):
         ul2(IDS, preset="papers")
     with pytest.raises(ValueError, match="rates needs 7 numbers.*got 3"):
         ul2(IDS, rates=(1, 2, 3))

@@ -159,6 +159,41 @@ def _modernbert(model, **settings):
     )
 
 
+def _modernbert_decoder(model, **settings):
+    widths = _WIDTHS | dict(num_hidden_layers=4, local_attention=12)
+    return model(model.config_class(vocab_size=VOCAB, **_IDS, **(widths | settings)))
+
+
+def _gemma3(model, **settings):
+    own = dict(sliding_window=5, head_dim=10, query_pre_attn_scalar=12, num_hidden_layers=4)
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    return _decoder(model, layer_types=kinds, **(own | settings))
+
+
+def _t5gemma(model, **settings):
+    """Stacks of Gemma 2, or of Gemma 3 with the smallest tower for images, which is not read."""
+    widths = _WIDTHS | _IDS | dict(num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=12)
+    pattern = ["sliding_attention", "full_attention"]
+    own = widths | dict(vocab_size=VOCAB, sliding_window=6, layer_types=pattern)
+    encoder, decoder = own, own | dict(num_hidden_layers=4, layer_types=2 * pattern)
+    if model is transformers.T5Gemma2ForConditionalGeneration:
+        tower = dict(model_type="siglip_vision_model", hidden_size=8, num_hidden_layers=0)
+        tower |= dict(num_attention_heads=1, image_size=4, patch_size=2, vision_use_head=False)
+        encoder = dict(text_config=encoder, vision_config=tower, mm_tokens_per_image=4)
+    else:
+        caps = dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
+        encoder, decoder = encoder | caps, decoder | caps
+    return model(
+        model.config_class(
+            encoder=encoder,
+            decoder=decoder,
+            vocab_size=VOCAB,
+            attn_implementation="eager",
+            **settings,
+        )
+    )
+
+
 MODELS = {
     "t5": lambda: _t5("relu", True),
     "t5_1_1": lambda: _t5("gated-gelu", False),
@@ -175,6 +210,8 @@ MODELS = {
     "electra": lambda: _electra(transformers.ElectraForMaskedLM),
     "electra_small": lambda: _electra(transformers.ElectraForMaskedLM, embedding_size=20),
     "modernbert": lambda: _modernbert(transformers.ModernBertForMaskedLM),
+    "modernbert_decoder": lambda: _modernbert_decoder(transformers.ModernBertDecoderForCausalLM),
+    "eurobert": lambda: _decoder(transformers.EuroBertForMaskedLM),
     "bart": lambda: _bart(transformers.BartForConditionalGeneration),
     "gpt2": lambda: _gpt2(transformers.GPT2LMHeadModel),
     "llama": lambda: _decoder(transformers.LlamaForCausalLM),
@@ -185,6 +222,9 @@ MODELS = {
     "qwen2": lambda: _decoder(transformers.Qwen2ForCausalLM),
     "qwen3": lambda: _decoder(transformers.Qwen3ForCausalLM, head_dim=10),
     "gemma2": lambda: _gemma2(transformers.Gemma2ForCausalLM),
+    "gemma3": lambda: _gemma3(transformers.Gemma3ForCausalLM),
+    "t5gemma": lambda: _t5gemma(transformers.T5GemmaForConditionalGeneration),
+    "t5gemma2": lambda: _t5gemma(transformers.T5Gemma2ForConditionalGeneration),
     "olmo2": lambda: _decoder(transformers.Olmo2ForCausalLM, rms_norm_eps=1e-5),
     "mixtral": lambda: _experts(transformers.MixtralForCausalLM),
     "mixtral_window": lambda: _experts(transformers.MixtralForCausalLM, sliding_window=5),
@@ -248,6 +288,10 @@ OTHER_HEADS = {
         lambda: _t5("gated-gelu", True, transformers.UMT5ForSequenceClassification),
         "classes",
     ),
+    "eurobert_token_classes": (
+        lambda: _decoder(transformers.EuroBertForTokenClassification),
+        "token_classes",
+    ),
     "electra_replaced": (
         lambda: _electra(transformers.ElectraForPreTraining, embedding_size=20),
         "replaced",
@@ -266,6 +310,7 @@ OTHER_HEADS = {
         ("qwen2", "Qwen2", _decoder),
         ("qwen3", "Qwen3", functools.partial(_decoder, head_dim=10)),
         ("gemma2", "Gemma2", _gemma2),
+        ("gemma3", "Gemma3Text", _gemma3),
         ("olmo2", "Olmo2", _decoder),
     )
     for head, theirs in (

@@ -97,6 +97,12 @@ def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(na
             {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
             "Got rope_scaling=.*expected None",
         ),
+        (
+            "gemma3",
+            {"model_type": "gemma3"},
+            "a model that reads images too, expected 'gemma3_text'",
+        ),
+        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5.*no such field"),
         (
             "llama",
@@ -111,6 +117,14 @@ def test_a_field_that_changes_outputs_is_refused_by_name(name, values, said, tmp
     source = open_source(str(tmp_path))
     with pytest.raises(ValueError, match=said):
         recognise(source._replace(config=source.config | values))
+
+
+def test_stacks_of_two_sizes_are_refused(tmp_path):
+    reference("t5gemma").save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    decoder = source.config["decoder"] | {"hidden_size": 64}
+    with pytest.raises(ValueError, match="differ in emb_dim: 32 and 64.*unbalanced stacks"):
+        recognise(source._replace(config=source.config | {"decoder": decoder}))
 
 
 def test_fields_that_turn_nothing_on_are_no_hindrance(tmp_path):

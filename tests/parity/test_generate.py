@@ -36,7 +36,7 @@ from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]
-WINDOWED = ["mistral", "gemma2"]  # the cache of local layers
+WINDOWED = ["mistral", "gemma2", "gemma3", "t5gemma", "t5gemma2"]  # the cache of local layers
 BEAMS = [(3, 1.0), (4, 0.0), (2, 2.0), (5, -0.5)]  # and length penalties
 ROWS, NEW = 3, 12
 
@@ -112,7 +112,11 @@ def rows_of():
 
 
 @pytest.mark.parametrize(
-    "name", [slow_unless(x not in ("t5_1_1", "mistral"), x) for x in (*NAMES, *WINDOWED)]
+    "name",
+    [
+        slow_unless(x not in ("t5_1_1", "mistral", "gemma3", "t5gemma"), x)
+        for x in (*NAMES, *WINDOWED)
+    ],
 )
 def test_greedy(name, converted):
     model, params = converted(name)

@@ -180,7 +180,7 @@ def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
     assert written is found.family
     after = open_source(tmp_path)
     copies = found.family.copies(found.config).keys()
-    assert before.names - copies == after.names
+    assert {x for x in before.names - copies if not found.family.ignores(x)} == after.names
     for one in after.names:
         np.testing.assert_array_equal(before.read(one), after.read(one), err_msg=one)
     again = type(reference(name)).from_pretrained(tmp_path).eval()
@@ -188,17 +188,19 @@ def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
     with torch.no_grad():
         inputs = {"decoder_input_ids": ids} if found.model.layout == "encoder_decoder" else {}
         one, other = (model(input_ids=ids, **inputs)[0] for model in (reference(name), again))
-    assert_same_weights(reference(name), again)
+    assert_same_weights(reference(name), again, found.family)
     torch.testing.assert_close(one, other, atol=NOISE, rtol=0)
 
 
 NOISE = 1e-5  # PyTorch adds up in another order where an array lies elsewhere in memory
 
 
-def assert_same_weights(one, other):
+def assert_same_weights(one, other, family):
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     for name in ours:
+        if family.ignores(name):  # those of images
+            continue
         torch.testing.assert_close(ours[name], theirs[name], atol=0, rtol=0)
 
 
@@ -255,7 +257,7 @@ def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, t
     assert again.config.id2label == made.config.id2label
     assert again.config.problem_type == made.config.problem_type
     source = read_documents(name)[0]
-    assert_same_weights(made, again)
+    assert_same_weights(made, again, found.family)
     np.testing.assert_allclose(
         their_output(name, again.eval(), source), their_output(name, made, source), atol=NOISE
     )
@@ -383,6 +385,8 @@ FLIPS = {
     "rope_scaling": {"rope_scaling": None},
     "window": {"window": 3},
     "global_every": {"global_every": 2},
+    "encoder_window": {"encoder_window": (3, 2)},
+    "share_encoder_decoder_embeddings": {"share_encoder_decoder_embeddings": True},
     "local_rope_theta": {"local_rope_theta": 7.0},
     "num_types": {"num_types": 0},
     "scale_logits": None,
@@ -413,6 +417,8 @@ SWITCHES = {
         *("embedding_norm", "vocabulary_layer", "vocabulary_bias", "rope_theta"),
         *("window", "global_every", "local_rope_theta"),
     ],
+    "modernbert_decoder": ["window", "global_every", "rope_theta", "local_rope_theta"],
+    "eurobert": ["rope_theta"],
     "bart": ["biases", "embedding_norm", "vocabulary_bias", "position_offset"],
     "gpt2": ["biases"],
     "llama": ["norm", "rope_theta"],
@@ -424,6 +430,9 @@ SWITCHES = {
         *("norm_place", "zero_centered_norms", "scale_embedding", "attention_scale", "window"),
         *("attention_softcap", "logit_softcap", "first_global"),
     ],
+    "gemma3": ["qk_norm", "zero_centered_norms", "window", "local_rope_theta", "first_global"],
+    "t5gemma": ["encoder_window", "window", "share_encoder_decoder_embeddings"],
+    "t5gemma2": ["encoder_window", "window", "local_rope_theta"],
     "olmo2": ["norm_place", "qk_norm"],
     "mixtral": ["normalize_expert_weights", "experts_per_token"],
     "mixtral_window": ["window"],
@@ -545,6 +554,10 @@ SLOW = (
     "mistral",
     "qwen2",
     "qwen3_moe_every",
+    "modernbert_decoder",
+    "eurobert",
+    "gemma3",
+    "t5gemma",
 )  # as others are, to compile
 
 
@@ -599,7 +612,8 @@ def test_losses_and_gradients_agree(name, imported):
     assert abs(float(value) - theirs.item()) <= ATOL
 
     their_gradients = {
-        key: np.zeros(p.shape, np.float32) if p.grad is None else p.grad.numpy()
+        # Saved without "text_model.", as T5Gemma 2's encoder has it.
+        key.replace("text_model.", ""): np.zeros(p.shape) if p.grad is None else p.grad.numpy()
         for key, p in model.named_parameters()
     }
     their_gradients = dict(apart(their_gradients))

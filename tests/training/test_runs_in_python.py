@@ -66,6 +66,25 @@ def test_two_runs_in_one_process_are_two_results(run):
     assert run_of_directory(other.run_dir).seed == 1
 
 
+def test_a_decoder_becomes_an_encoder_decoder(run):
+    """As T5Gemma 2: every parameter of both stacks begins as one of the decoder's."""
+    trained(run)
+    own = dict(positions="rotary", attention_scale=None, mlp_activations=("silu", "linear"))
+    layers = dict(num_encoder_layers=1, num_decoder_layers=1, merged_attention=True)
+    adapted = dataclasses.replace(
+        run,
+        run_dir=run.run_dir + "_adapted",
+        objective=objectives.prefix_lm,
+        model=Bound(models.encoder_decoder, **tiny.SIZES, **layers, **own),
+        sequence_lengths={"encoder": 32, "decoder": 32},
+        initial_run=run.run_dir,
+        assignment_map={r"encoder/(.*)": r"decoder/\1"},
+    )
+    result, said = trained(adapted)
+    assert result.finished and "Starting from step 3 of" in said
+    assert "initialised" not in said and "not used" not in said
+
+
 def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path):
     unnamed = dataclasses.replace(
         run, run_dir=str(tmp_path / "run"), objective=lambda ids: objectives.causal_lm(ids), steps=1

@@ -1,6 +1,7 @@
 """Starting from another run's parameters: what fits is taken, the rest is told."""
 
 import contextlib
+import dataclasses
 import shutil
 
 import flax.linen as nn
@@ -10,10 +11,15 @@ import numpy as np
 import optax
 import pytest
 
+from pretrax import models, objectives
+from pretrax.data import store_mixtures
 from pretrax.models.trees import nested
+from pretrax.training import Bound, Run
+from pretrax.training.optimizers import adamw
 from pretrax.training.run_directory import save_classes
 from pretrax.training.saved.checkpoints import Checkpoints
-from pretrax.training.saved.warm_start import warm_start
+from pretrax.training.saved.warm_start import check_assignment_map, warm_start
+from pretrax.training.settings.config_file import write_run
 from pretrax.training.state import abstract_state, new_state
 from tests.training import tiny
 
@@ -118,3 +124,99 @@ def test_a_damaged_checkpoint_is_named(source, tmp_path):
     largest.write_bytes(content)
     with pytest.raises(ValueError, match="Checkpoint 7 of .*copy is damaged"):
         warm_start(str(copy), state_of(2, trunk=(8, 4), old_head=(4, 2)))
+
+
+# --- from one stack to two ----------------------------------------------------------------------
+
+BOTH_STACKS = {
+    r"encoder/(.*)": r"decoder/\1",
+    r"decoder/cross_attention/(.*)": r"decoder/self_attention/\1",
+}
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    run = tmp_path_factory.mktemp("decoder")
+    state = state_of(1, **{"decoder/self_attention": (8, 4), "decoder/mlp": (8, 2)})
+    with contextlib.closing(Checkpoints(f"{run}/checkpoints")) as checkpoints:
+        checkpoints.save(state, {})
+    return str(run), state.params["decoder"]
+
+
+def encoder_decoder(**shapes):
+    stack = {"self_attention": (8, 4), "mlp": (8, 2)}
+    both = {f"{side}/{name}": x for side in ("encoder", "decoder") for name, x in stack.items()}
+    return state_of(2, **(both | {"decoder/cross_attention": (8, 4)} | shapes))
+
+
+@pytest.mark.parametrize("crosses", [True, False])
+def test_the_layers_of_one_stack_fill_two(decoder, crosses):
+    source, saved = decoder
+    fresh = encoder_decoder()
+    names = dict(list(BOTH_STACKS.items())[: 1 + crosses])
+    start = warm_start(source, fresh, assignment_map=names)
+    encoder, decoder = (start.state.params[side] for side in ("encoder", "decoder"))
+    for name in ("self_attention", "mlp"):
+        np.testing.assert_array_equal(encoder[name]["w"], saved[name]["w"])
+        np.testing.assert_array_equal(decoder[name]["w"], saved[name]["w"])
+    own = fresh.params["decoder"]["cross_attention"]["w"]
+    cross = saved["self_attention"]["w"] if crosses else own
+    np.testing.assert_array_equal(decoder["cross_attention"]["w"], cross)
+    assert start.fresh == (() if crosses else ("decoder/cross_attention/w",))
+    assert start.unused == ()
+    jax.jit(lambda state: state, donate_argnums=0)(start.state)  # no array is there twice
+
+
+@pytest.mark.parametrize(
+    "names, shapes, message",
+    [
+        ({"encodr/(.*)": r"decoder/\1"}, {}, "Got 'encodr/.*fits no parameter .*encoder/mlp/w"),
+        (BOTH_STACKS, {"encoder/mlp": (8, 3)}, r"encoder/mlp/w: there \(8, 2\), here \(8, 3\)"),
+    ],
+)
+def test_names_and_shapes_that_do_not_fit_are_refused(decoder, names, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        warm_start(decoder[0], encoder_decoder(**shapes), assignment_map=names)
+
+
+def adapting(tmp_path, **changes):
+    """A run from a decoder, whose config.gin is written, to an encoder-decoder of its layers."""
+    sizes = dict(emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+    source = Run(
+        run_dir=str(tmp_path / "decoder"),
+        corpus=Bound(store_mixtures.token_store, stores="unread"),
+        objective=objectives.causal_lm,
+        model=Bound(models.decoder, num_layers=2, **sizes),
+        optimizer=Bound(adamw, learning_rate=1e-3),
+        sequence_lengths={"decoder": 32},
+        batch_size=8,
+        steps=3,
+    )
+    write_run(source)
+    own = dict(positions="rotary", attention_scale=None, mlp_activations=("silu", "linear"))
+    both = Bound(models.encoder_decoder, **(sizes | own | changes.pop("settings", {})))
+    names = dict(initial_run=source.run_dir, assignment_map=BOTH_STACKS)
+    run_dir = str(tmp_path / "both")
+    return dataclasses.replace(source, run_dir=run_dir, model=both, **(names | changes))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"initial_run": None}, "assignment_map without training.Run.initial_run"),
+        ({"assignment_map": {"(": "a"}}, r"Got '\(': 'a' .* expected a regular expression"),
+        ({"assignment_map": {"a": r"\1"}}, r"with its groups as .* invalid group reference"),
+        (
+            {"settings": {"positions": "relative", "norm": "layer"}},
+            "layers of .*decoder .* differ.* norm: there 'rms', here 'layer'; positions: there",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_before_anything_is_read(changes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        check_assignment_map(adapting(tmp_path, **changes))
+
+
+def test_merged_attention_and_another_depth_may_differ(tmp_path):
+    settings = dict(merged_attention=True, share_encoder_decoder_embeddings=False)
+    check_assignment_map(adapting(tmp_path, settings=settings))

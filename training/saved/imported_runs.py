@@ -25,7 +25,9 @@ from ..state import State
 from .checkpoints import Checkpoints
 
 CORPORA = ("text_files", "python_library")  # which are to take the imported vocabulary
-OF_VOCABULARY = ("token_embedding", "vocabulary/embedding", "vocabulary/bias")  # a row for each id
+OF_VOCABULARY = (  # a row for each id
+    *("token_embedding", "encoder_embedding", "vocabulary/embedding", "vocabulary/bias"),
+)
 
 
 def check_new(run_dir: str) -> None:

@@ -1,8 +1,17 @@
-"""Warm start: a run that starts with the parameters of another one, matched by name and shape."""
+"""Warm start: a run that starts with the parameters of another one, matched by name and shape.
+
+From a decoder to an encoder-decoder with its layers in both stacks (arXiv:2504.06225), a run has
+
+    assignment_map = {
+        r"encoder/(.*)": r"decoder/\1",
+        r"decoder/(.*)/cross_attention(.*)": r"decoder/\1/self_attention\2",
+    }
+"""
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,13 +19,24 @@ from etils import epath
 from jax.sharding import Mesh
 
 from ...data import whole_files
+from ...models.config import Config
 from ...models.directories import own_file
 from ...models.heads import CLASSIFIERS
+from ...models.hugging_face import TRAINING_FIELDS, meaning
 from ...models.trees import named, nested
 from .. import run_directory
+from ..settings.configuration import read_directory
 from ..settings.run import Run
 from ..state import Abstract, State, new_state
 from .checkpoints import Checkpoints, MismatchError, damage_in_words
+
+# Fields of `Config` in which an encoder-decoder may differ from the decoder that it begins as: the
+# number of layers of a stack, what joins the stacks, heads, and a stretch for longer texts.
+ADAPTED = (
+    *("num_encoder_layers", "num_decoder_layers", "encoder_window"),
+    *("merged_attention", "rotate_encoded", "share_encoder_decoder_embeddings"),
+    *("classifier_layer", "rope_scaling"),
+)
 
 
 class WarmStart(NamedTuple):
@@ -53,11 +73,28 @@ def first_state(
     if run.initial_run is None:
         return state, ""
     check_same_vocabulary(run.initial_run, run.run_dir)
-    start = warm_start(run.initial_run, state, classes)
+    start = warm_start(run.initial_run, state, classes, run.assignment_map or {})
     return start.state, start.describe()
 
 
-def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmStart:
+def name_there(name: str, assignment_map: Mapping[str, str]) -> str:
+    r"""Returns the name that a parameter of this model has in the source of a warm start.
+
+    >>> name_there("encoder/layers/mlp/wo", {r"encoder/(.*)": r"decoder/\1"})
+    'decoder/layers/mlp/wo'
+    """
+    for pattern, there in assignment_map.items():
+        if found := re.fullmatch(pattern, name):
+            return found.expand(there)
+    return name
+
+
+def warm_start(
+    source: str,
+    state: State,
+    classes: Sequence[str] = (),
+    assignment_map: Mapping[str, str] = {},
+) -> WarmStart:
     """Returns a fresh state with the parameters of the latest checkpoint of `source`.
 
     Args:
@@ -65,20 +102,29 @@ def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmSt
       state: step 0; its parameters keep their shardings. The optimizer starts anew.
       classes: that the run predicts, in order. Where the source names others, or in another order,
         the last layer of its classifiers would take one for another: it is left as initialised.
+      assignment_map: names of parameters there by patterns of names here: `Run.assignment_map`.
 
     Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
-    no name matches, or where one is damaged.
+    no name or no pattern of the map matches, or where one is damaged.
     """
     with _saved(source) as (checkpoints, step), damage_in_words(source, step):
         in_source, in_run = checkpoints.param_shapes(step), named(state.params)
-        taken = sorted(in_run.keys() & in_source.keys())
+        there = {name: name_there(name, assignment_map) for name in in_run}
+        taken = sorted(name for name in in_run if there[name] in in_source)
+        for pattern in assignment_map:
+            if not any(re.fullmatch(pattern, name) for name in taken):
+                raise MismatchError(
+                    f"Got {pattern!r} in training.Run.assignment_map, which fits no parameter of "
+                    f"this model that checkpoint {step} of {source} has: leave it out, or correct "
+                    f"it. Those there are {_some(in_source)}, those here {_some(in_run)}."
+                )
         if _other_classes(source, classes):  # the last layer of a classifier has a column for each
             layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
             taken = [name for name in taken if not name.startswith(layers)]
         differ = [
-            f"{name}: there {in_source[name]}, here {in_run[name].shape}"
+            f"{name}: there {in_source[there[name]]}, here {in_run[name].shape}"
             for name in taken
-            if in_source[name] != in_run[name].shape
+            if in_source[there[name]] != in_run[name].shape
         ]
         if differ or not taken:
             reason = "; ".join(differ) or "no array has a name of this model's"
@@ -86,16 +132,76 @@ def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmSt
                 f"Checkpoint {step} of {source} does not fit this model: {reason}. Configure the "
                 "same model and vocabulary as that run's config.gin."
             )
-        target = nested((name, _abstract(in_run[name])) for name in taken)
-        loaded = named(checkpoints.load_params(step, target))
+        names = {name: there[name] for name in taken}
+        loaded = _loaded(checkpoints, step, in_run, names)
     return WarmStart(
         state._replace(params=nested((in_run | loaded).items())),
         source,
         step,
         tuple(taken),
         tuple(sorted(in_run.keys() - set(taken))),
-        tuple(sorted(in_source.keys() - set(taken))),
+        tuple(sorted(in_source.keys() - set(names.values()))),
     )
+
+
+def _loaded(
+    checkpoints: Checkpoints, step: int, in_run: Mapping[str, jax.Array], there: Mapping[str, str]
+) -> dict[str, jax.Array]:
+    """Returns parameters by their names here, each an array of its own, which a step may donate.
+
+    One that several here are taken from is read as often.
+    """
+    loaded: dict[str, jax.Array] = {}
+    while left := {here: name for here, name in there.items() if here not in loaded}:
+        one_each = {name: here for here, name in left.items()}
+        target = nested((name, _abstract(in_run[here])) for name, here in one_each.items())
+        arrays = named(checkpoints.load_params(step, target))
+        loaded |= {here: arrays[name] for name, here in one_each.items()}
+    return loaded
+
+
+def _some(names: Collection[str], shown: int = 4) -> str:
+    return ", ".join(sorted(names)[:shown]) + ", …" * (len(names) > shown)
+
+
+def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
+    """Raises ValueError for an assignment map with nothing to take from, with a broken pattern, or
+    between models whose layers differ in more than their number; `trusted` as in `read_run`.
+
+    Shapes alone would not show that the layers of one have other positions or norms.
+    """
+    if not run.assignment_map:
+        return
+    if run.initial_run is None:
+        raise ValueError(
+            "Got training.Run.assignment_map without training.Run.initial_run, expected the run "
+            "whose parameters it names: set that, or leave the map out."
+        )
+    for pattern, name in run.assignment_map.items():
+        try:
+            re.sub(pattern, name, "")
+        except (re.error, IndexError) as error:
+            raise ValueError(
+                f"Got {pattern!r}: {name!r} in training.Run.assignment_map, expected a regular "
+                f"expression and a name with its groups as \\1, \\2, …: {error}."
+            ) from error
+    if not run_directory.is_run(run.initial_run):
+        return  # of checkpoints alone nothing is known but names and shapes
+    models = read_directory(run.initial_run, trusted).get("model"), run.model
+    there, here = (model and model(128).config for model in models)
+    if there and here and (differ := _different_layers(there, here)):
+        raise ValueError(
+            f"The layers of {run.initial_run} and of this model differ, so that "
+            f"training.Run.assignment_map would take what means something else: "
+            f"{'; '.join(differ)}. Configure the layers as that run's config.gin does."
+        )
+
+
+def _different_layers(there: Config, here: Config) -> list[str]:
+    one, other = meaning(there), meaning(here)
+    compared = [name for name in one if name not in (*TRAINING_FIELDS, *ADAPTED)]
+    differ = [name for name in compared if one[name] != other[name]]
+    return [f"{name}: there {one[name]!r}, here {other[name]!r}" for name in differ]
 
 
 def _other_classes(source: str, classes: Sequence[str]) -> bool:

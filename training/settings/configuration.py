@@ -70,6 +70,8 @@ T5X_NAMES = {
     "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders "
     "with caches are CACHE_DIRS",
     "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
+    "utils.RestoreCheckpointConfig.assignment_map": "training.Run.assignment_map, a mapping from "
+    "patterns of names here to names there",
     "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
     "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
     "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp "

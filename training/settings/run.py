@@ -57,6 +57,9 @@ class Run:
     model: Callable  # (rows of the embedding, heads of the objective) -> models.Model
     vocabulary_rows: Count | None = None  # of the embedding; None: ids, rounded up to 128
     initial_run: str | None = None  # warm start: a run or imported model whose parameters it takes
+    # Of parameters that have another name there, as T5X's: a pattern of whole names here -> the
+    # name there, with the pattern's groups as \1, \2, …; the first pattern that fits holds.
+    assignment_map: Mapping[str, str] | None = None
 
     # Optimization
     optimizer: Callable  # steps -> optax.GradientTransformation

@@ -1,0 +1,186 @@
+"""T5Gemma (model_type "t5gemma"), two stacks of Gemma 2, and T5Gemma 2 ("t5gemma2"), of Gemma 3.
+
+Of T5Gemma 2 the text part alone: an export has the smallest tower for images, untrained.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+from ..config import Config
+from . import llama
+from .family import Family, Fields, check_fields, refuse, with_heads
+from .links import Link, attention, table
+
+GEMMA_OF = {"t5gemma": "gemma2", "t5gemma2": "gemma3_text"}
+# Of a stack: what it repeats of the whole model, and the width of what cross-attention reads.
+OF_STACKS = {"is_decoder", "is_encoder_decoder", "dropout_rate", "cross_attention_hidden_size"}
+OF_IMAGES = {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}
+# Names of tensors of images: their tower, and an embedding that ends them.
+IMAGES = (".vision_tower.", ".multi_modal_projector.", ".eoi_embedding")
+SMALLEST_TOWER = dict(
+    model_type="siglip_vision_model",
+    hidden_size=8,
+    num_hidden_layers=0,
+    num_attention_heads=1,
+    image_size=4,
+    patch_size=2,
+    vision_use_head=False,
+)
+# Norms of a layer, ours -> theirs, each followed by "_layernorm".
+NORMS = {
+    "self_attention_norm": "pre_self_attn",
+    "self_attention_output_norm": "post_self_attn",
+    "mlp_norm": "pre_feedforward",
+    "mlp_output_norm": "post_feedforward",
+}
+CROSS_NORMS = {
+    "cross_attention_norm": "pre_cross_attn",
+    "cross_attention_output_norm": "post_cross_attn",
+}
+
+
+def settings(kind: str, hf: dict, has) -> dict:
+    if has("score.out_proj.weight"):
+        raise ValueError(
+            "Got a classifier on a T5Gemma, expected a head of language modelling or none: its "
+            "classifier is not supported."
+        )
+    encoder, decoder = hf["encoder"], hf["decoder"]
+    if kind == "t5gemma2":
+        refuse(hf, tie_word_embeddings=True)
+        encoder = encoder["text_config"]
+    rows = hf["vocab_size"]
+    (depth, one), (other_depth, other) = (_stack(kind, x, rows) for x in (encoder, decoder))
+    if differ := [f"{k}: {one[k]!r} and {other[k]!r}" for k in one if one[k] != other[k]]:
+        raise ValueError(
+            f"Got an encoder and a decoder that differ in {'; '.join(differ)}, expected them to "
+            "differ in their number of layers alone: unbalanced stacks are not supported."
+        )
+    width, tied = encoder["sliding_window"], hf.get("tie_word_embeddings", True)
+    vocabulary = ("vocabulary",) if tied or has("lm_head.out_proj.weight") else ()
+    return one | dict(
+        **with_heads(hf, vocabulary),
+        num_encoder_layers=depth,
+        num_decoder_layers=other_depth,
+        encoder_window=_encoder_window(kind, width),
+        merged_attention=kind == "t5gemma2",
+        share_encoder_decoder_embeddings=kind == "t5gemma2",
+        logits_via_embedding=tied,
+        dropout_rate=hf.get("dropout_rate", 0.0),
+    )
+
+
+def _stack(kind: str, hf: dict, rows: int) -> tuple[int, dict[str, Any]]:
+    """Returns a stack's number of layers and its other settings, those of Gemma."""
+    fields = Fields(hf)
+    found = llama.settings(GEMMA_OF[kind], fields, lambda name: False)
+    refuse(fields, vocab_size=rows)
+    check_fields(fields, llama.HARMLESS_OF[GEMMA_OF[kind]] | OF_STACKS)
+    return found.pop("num_layers"), found
+
+
+def _encoder_window(kind: str, width: int) -> tuple[int, int]:
+    """Returns the keys before and after the query of an encoder's local layer.
+
+    >>> _encoder_window("t5gemma", 512), _encoder_window("t5gemma2", 512)
+    ((512, 512), (255, 256))
+    """
+    return (width, width) if kind == "t5gemma" else ((width + 1) // 2 - 1, width // 2)
+
+
+def config(kind: str, c: Config) -> dict:
+    encoder, decoder = (
+        _stack_config(kind, c, layers) for layers in (c.num_encoder_layers, c.num_decoder_layers)
+    )
+    decoder["is_decoder"] = kind == "t5gemma"
+    if kind == "t5gemma2":
+        # The number of tokens of an image is that of the smallest tower's patches.
+        tower = dict(vision_config=SMALLEST_TOWER, mm_tokens_per_image=4)
+        encoder = tower | {"text_config": encoder}
+    return dict(
+        encoder=encoder,
+        decoder=decoder,
+        vocab_size=c.vocab_size,
+        dropout_rate=c.dropout_rate,
+        tie_word_embeddings=c.logits_via_embedding,
+        is_encoder_decoder=True,
+    )
+
+
+def _stack_config(kind: str, c: Config, layers: int) -> dict:
+    """Returns the fields of a stack: those of a Gemma with so many layers."""
+    gemma = dataclasses.replace(
+        c,
+        num_encoder_layers=0,
+        num_decoder_layers=layers,
+        merged_attention=False,
+        share_encoder_decoder_embeddings=True,
+        encoder_window=None,
+    )
+    values = llama.config(GEMMA_OF[kind], gemma)
+    return values | {"vocab_size": c.vocab_size, "dropout_rate": c.dropout_rate}
+
+
+def with_ids(values: dict) -> dict:
+    """Returns a config.json whose stacks have its special ids; rows of the decoder start with the
+    one that its own field names, or with bos."""
+    ids = {f"{name}_token_id": values.get(f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    start = values.get("decoder_start_token_id")
+    ids |= {} if start is None else {"bos_token_id": start}
+    encoder = values["encoder"]
+    if "text_config" in encoder:
+        encoder = encoder | {"text_config": encoder["text_config"] | ids}
+    else:
+        encoder = encoder | ids
+    return values | {"encoder": encoder, "decoder": values["decoder"] | ids}
+
+
+def links(kind: str, c: Config) -> list[Link]:
+    own_table = not c.share_encoder_decoder_embeddings
+    shared = "decoder" if own_table else "encoder"
+    result = [
+        table("token_embedding", f"model.{shared}.embed_tokens"),
+        *llama.stack_links(c, "encoder", "model.encoder", NORMS),
+        *llama.stack_links(
+            c, "decoder", "model.decoder", NORMS | ({} if c.merged_attention else CROSS_NORMS)
+        ),
+    ]
+    if own_table:
+        result += [table("encoder_embedding", "model.encoder.embed_tokens")]
+    if not c.merged_attention:
+        at, theirs = "decoder/layers/{i}/cross_attention", "model.decoder.layers.{i}.cross_attn"
+        result += attention(at, theirs, llama.ATTENTION, c.biases)
+    if "vocabulary" in c.heads and not c.logits_via_embedding:
+        result += [table("vocabulary/embedding", "lm_head.out_proj")]
+    return result
+
+
+def copies(c: Config) -> dict[str, str]:
+    shared, tied = "model.encoder.embed_tokens.weight", "lm_head.out_proj.weight"
+    if not c.share_encoder_decoder_embeddings:
+        return {tied: "model.decoder.embed_tokens.weight"} if c.logits_via_embedding else {}
+    return {"model.decoder.embed_tokens.weight": shared, tied: shared}
+
+
+T5GEMMAS = tuple(
+    Family(
+        kind,
+        f"{name}Model",
+        "encoder_decoder",
+        "model.",
+        functools.partial(settings, kind),
+        functools.partial(config, kind),
+        functools.partial(links, kind),
+        copies,
+        harmless=frozenset({"classifier_dropout_rate", *OF_IMAGES}),
+        ignored=IMAGES,
+        presets=presets,
+        by_heads=((("vocabulary",), f"{name}ForConditionalGeneration"),),
+        with_ids=with_ids,
+    )
+    for kind, name, presets in (
+        ("t5gemma", "T5Gemma", ("t5gemma_*",)),
+        ("t5gemma2", "T5Gemma2", ("t5gemma2_*",)),
+    )
+)
