@@ -251,8 +251,8 @@ def _check_together(c: Config):
         "encoder_window": ("window, in an encoder-decoder", both and c.window is not None),
         "merged_attention": ("an encoder-decoder", both),
         "rotate_encoded": (
-            "merged_attention, and positions='rotary'",
-            c.merged_attention and c.positions == "rotary",
+            "merged_attention, positions='rotary' and one rope_theta of all layers",
+            c.merged_attention and rotary and c.local_rope_theta is None,
         ),
         "share_encoder_decoder_embeddings": ("an encoder-decoder", both),
         **dict.fromkeys(

@@ -665,8 +665,7 @@ class Attention(nn.Module):
             q = rotate(q, rotation)
         if c.score_scale != 1:
             q *= c.score_scale
-        k = v = None
-        of_encoder = None, None
+        k = v = encoded_k = encoded_v = None
         if source_BxSxE is not None:
             joins, own = encoded is not None and encoded.states is not None, source_BxSxE.shape[1]
             if joins:
@@ -684,7 +683,6 @@ class Attention(nn.Module):
                 (k, encoded_k), (v, encoded_v) = (jnp.split(x, [own], axis=1) for x in (k, v))
                 if encoded.rotation is not None:
                     encoded_k = rotate(encoded_k, encoded.rotation)
-                of_encoder = encoded_k, encoded_v
             if rotation is not None:
                 k = rotate(k, rotation)
             k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
@@ -692,7 +690,8 @@ class Attention(nn.Module):
         over_own = self._attended("", q, k, v, intervals, bias, cache_slots_BxT, noised)
         y_BxTxHxd, _ = over_own
         if encoded is not None:
-            over_encoded = self._attended(OF_ENCODER, q, *of_encoder, encoded.intervals)
+            of_encoder = encoded_k, encoded_v, encoded.intervals
+            over_encoded = self._attended(OF_ENCODER, q, *of_encoder)
             y_BxTxHxd = attention.over_both(over_own, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)

@@ -39,7 +39,8 @@ def adaptive_masked_lm(
     Every word of the vocabulary has a chance of its own to be masked. After `every` steps it goes
     four fifths of the way to rate (1 - a), where a is the share of the word's labels in these steps
     that the model predicted, with half a right and half a wrong answer added: words that were not
-    masked have a = 1/2. Then no chance is below .005, and all are scaled to a mean of `rate`.
+    masked have a = 1/2; while no label comes, as in a mixture's turn of others, chances stay. Then
+    no chance is below .005, and all are scaled to a mean of `rate`.
 
     In each document the chances are scaled to a mean of `rate` over its text. Held-out text,
     `pretrax show` and SeqIO tasks have no model that learns, and mask every word at `rate`: a
@@ -114,7 +115,8 @@ def _updated(rate: float, every: int, state: _Words, answers: _Answers, step) ->
         jax.tree.map(jnp.zeros_like, since),
     )
     later = _Words(state.chances, since)
-    return jax.tree.map(functools.partial(jnp.where, step % every == 0), now, later)
+    due = (step % every == 0) & jnp.any(since.labels > 0)  # a mixture may have given it no rows
+    return jax.tree.map(functools.partial(jnp.where, due), now, later)
 
 
 def _extremes(state: _Words) -> dict[str, Any]:

@@ -192,7 +192,7 @@ CATALOGUE = {
         256,
         attends="block-causal",
     ),
-    "encoder_decoder_block_diffusion": Entry(
+    "e2d2": Entry(
         "encoder_decoder",
         "blocks that are quick to write",
         "E2D2, arXiv:2510.22852",
@@ -245,7 +245,6 @@ ALIASES = {
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",
-    "e2d2": "encoder_decoder_block_diffusion",
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
     "nsp": "next_sentence_prediction",

@@ -113,7 +113,8 @@ def _loss(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
     views = states.reshape(B, -1, 1 + VIEWS, width)
     text, answer = views[:, :, 1], views[:, :, 2]
     weights = batch["pools_weights"].reshape(B, -1, 1 + VIEWS)[:, :, 1].astype(jnp.float32)
-    distances = (1 - cosine(text, answer)) * weights
+    alike = jnp.all(text == answer, -1)  # states that are constant are 0 apart: no baseline
+    distances = jnp.where(alike, 0.0, 1 - cosine(text, answer)) * weights
     return token_loss(outputs, batch) | {
         "embedding": Term(jnp.sum(distances, -1), jnp.sum(weights, -1), scale)
     }

@@ -343,7 +343,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         (
             "diffusion",
             ["[MASK]", "--order=first"],
-            "order must be 'confidence', 'random', 'mask_predict' or 'gibbs', got 'first'",
+            "order must be 'confidence', 'margin', 'entropy'",
         ),
         ("causal", ["a", "--mode=blocks"], "a model that never learned to write blocks"),
         ("spans", ["a <extra_id_1> b"], "expected <extra_id_0>, <extra_id_1> and so on"),

@@ -77,12 +77,12 @@ def check_recipe(recipe: Recipe) -> Recipe:
             "such heads, or another objective."
         )
     if noised and recipe.model.layout == "encoder_decoder" and config:
-        if not config.merged_attention:
+        if not config.rotate_encoded:
             raise ValueError(
-                "The objective's first block has no clean text before it, and this model attends "
-                "to the encoder by itself (merged_attention=False), of which nothing is left then: "
-                "set the model's merged_attention and rotate_encoded to True, and its positions to "
-                "'rotary', as --gin_file=runs/e2d2.gin does."
+                "The objective's blocks follow clean text in the encoder, of which a first block "
+                "has none, and this model attends to the encoder by itself or without positions "
+                f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to "
+                "True, and its positions to 'rotary', as --gin_file=runs/e2d2.gin does."
             )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(

@@ -37,10 +37,11 @@ from .reporting.plots import plot_losses
 from .reporting.profiling import Steps, check_steps, untraced_words
 from .reporting.trackers import check_trackers, open_trackers
 from .reporting.wall_time import WallTime
+from .saved.assignment_map import check_assignment_map
 from .saved.checkpoints import Checkpoints, Keep
 from .saved.result import Result, write_result
 from .saved.resuming import Training, check_resumable, finished_result, resume
-from .saved.warm_start import check_assignment_map, first_state
+from .saved.warm_start import first_state
 from .settings.config_file import write_run
 from .settings.run import Run, longest_rows
 from .spikes import Spikes

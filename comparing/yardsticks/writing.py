@@ -21,7 +21,13 @@ from ...inference.answering.scoring import (
     next_log_probs,
 )
 from ...inference.decoding.batching import jitted
-from ...inference.prompting.prompts import Prompt, batch_prompts, prompts_width, starts_width
+from ...inference.prompting.prompts import (
+    Prompt,
+    batch_prompts,
+    prompts_width,
+    starts_width,
+    text_prompt,
+)
 from ...inference.prompting.windows import check_prompts
 from ...objectives import text_to_text
 from ...tasks import task_metrics
@@ -57,8 +63,9 @@ def finetune_to_write(
         finetune_to_write/from_scratch…    the same of fresh parameters, by the same recipe
         finetune_to_write/gain             what pre-training is worth
 
-    The baseline predicts the tokens of an answer by their frequencies in those of training, and
-    writes their most frequent pair of words.
+    The baseline predicts the tokens of an answer by their frequencies in those of training, one
+    added to each of the vocabulary, so that shares compare runs of one vocabulary; and writes the
+    most frequent pair of words.
 
     Args:
       task: "python_docstrings", to write the first paragraph of a docstring, given the code; or
@@ -74,6 +81,8 @@ def finetune_to_write(
     answered = {
         split: [answered_prompt(trained, *pair) for pair in some] for split, some in pairs.items()
     }
+    texts = [text_prompt(trained, "respond", text) for text, _ in pairs["validation"]]
+    check_prompts(trained, texts, _longest(answered))  # before anything is learnt
     figures = []
     starts = {"": trained, "/from_scratch": from_scratch(trained, subject.seed)}
     for start, model in starts.items():
@@ -82,7 +91,7 @@ def finetune_to_write(
         figures.append(_figures(name, writer, pairs, answered))
         figures[-1].append(Figure(f"{name}/peak", peak, "learning rate", NEITHER))
     (first, *others), scratch = figures
-    first = first._replace(note=f"{len(pairs['train']):,} examples to learn from")
+    first = first._replace(note=f"{len(pairs['train']):,} examples, a fifth of them to choose by")
     gain = first.value - scratch[0].value
     return [
         *(first, *others, *scratch),
@@ -150,6 +159,7 @@ def _finetuned(
         params = stepped(loss, trained.params, batch_of, numbers[~held], peak, steps, batch_size)
         writer = trained._replace(params=params)
         nats = _nats(writer, [answered[i] for i in numbers[held]])
+        nats = nats if math.isfinite(nats) else math.inf
         if best is None or nats < best[0]:
             best = nats, writer, peak
     assert best is not None
@@ -171,8 +181,8 @@ def _figures(
     answered: dict[str, list[Answered]],
 ) -> list[Figure]:
     texts, answers = zip(*pairs["validation"])
-    longest = max(count for _, count in answered["train"])
-    items, options = [{"text": text} for text in texts], Options(Decoding(max_new=longest))
+    items = [{"text": text} for text in texts]
+    options = Options(Decoding(max_new=_longest(answered)))
     written = [record["answer"] for record in answer(writer, "respond", items, options)]
     usual = [_usual_pair([one for _, one in pairs["train"]])] * len(answers)
     unit, share = "ROUGE-2 F1", "share"
@@ -188,6 +198,10 @@ def _figures(
         Figure(f"{name}/rouge_2", rouge, unit, HIGHER, of_usual),
         Figure(f"{name}/exact_match", exact, share, HIGHER, never),
     ]
+
+
+def _longest(answered: dict[str, list[Answered]]) -> int:
+    return max(count for _, count in answered["train"])
 
 
 def _nats(writer: Trained, answered: Sequence[Answered]) -> float:

@@ -104,7 +104,7 @@ def recognise(source: TensorFiles) -> Recognised:
     """
     hf = Fields(source.config)
     kind = hf.get("model_type")
-    if kind in WITH_IMAGES:
+    if isinstance(kind, str) and kind in WITH_IMAGES:
         raise ValueError(
             f"Got model_type={kind!r} in {source.path}/config.json, a model that reads images too, "
             f"expected {WITH_IMAGES[kind]!r}, of text alone: load it with transformers and save "

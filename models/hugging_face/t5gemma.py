@@ -115,6 +115,7 @@ def _stack_config(kind: str, c: Config, layers: int) -> dict:
         num_encoder_layers=0,
         num_decoder_layers=layers,
         merged_attention=False,
+        rotate_encoded=False,
         share_encoder_decoder_embeddings=True,
         encoder_window=None,
     )

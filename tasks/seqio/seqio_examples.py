@@ -140,6 +140,12 @@ def text_examples(
         if not text.size:
             return None
         check(text, f"Task {task.name!r}, feature {feature!r}")
+        if arranged_tokens is not None and tokens.size > arranged_tokens:
+            raise ValueError(
+                f"Task {task.name!r} has a document of {tokens.size} tokens, expected at most "
+                f"arranged_tokens={arranged_tokens}, to which `character_infilling` cuts texts "
+                "where it is given `sequence_length`: pass that on to it."
+            )
         return Piece(tokens, ends=True)
 
     lengths = arranged_tokens and {feature: arranged_tokens + 1}

@@ -72,6 +72,7 @@ def _reading_from(data_dir: str | None, tasks: Sequence[seqio.Task]) -> Iterator
     """Lets tasks read TensorFlow Datasets from a folder meanwhile, as rates by numbers of examples
     do; None: from theirs."""
     sources = [one.source for one in tasks if isinstance(one.source, seqio.TfdsDataSource)]
+    sources = [] if data_dir is None else sources
     for source in sources:
         source.tfds_dataset.override_data_dir(data_dir)
     try:

@@ -149,6 +149,8 @@ def test_attention_that_cannot_be_merged_is_refused():
         merged(positions="relative")
     with pytest.raises(ValueError, match="rotate_encoded=True, expected merged_attention"):
         merged(merged_attention=False)
+    with pytest.raises(ValueError, match="rotate_encoded=True, expected .*one rope_theta"):
+        merged(window=3, global_every=2, first_global=1, local_rope_theta=100.0)
     with pytest.raises(ValueError, match="merged_attention=True, expected an encoder-decoder"):
         models.decoder(64, num_layers=1, merged_attention=True, **SHAPE)
     with pytest.raises(ValueError, match="init_matching=True, expected .*with cross-attention"):

@@ -32,7 +32,9 @@ MIDDLES = np.array([0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0], bool)
 
 HIDING = {  # one case of each kind
     **dict.fromkeys(["span_anywhere", "iid", "causal_masking", "blanks"], HIDDEN),
-    **dict.fromkeys(["masked_lm", "masked_next", "masked_permuted", "replaced"], HIDDEN),
+    **dict.fromkeys(
+        ["masked_lm", "masked_lm_adaptive", "masked_next", "masked_permuted", "replaced"], HIDDEN
+    ),
     **dict.fromkeys(["diffusion", "diffusion_shifted", "block_diffusion", "permutation"], HIDDEN),
     **dict.fromkeys(["token_deletion", "text_infilling", "bart"], HIDDEN),
     **{

@@ -17,8 +17,9 @@ from pretrax.models.trees import nested
 from pretrax.training import Bound, Run
 from pretrax.training.optimizers import adamw
 from pretrax.training.run_directory import save_classes
+from pretrax.training.saved.assignment_map import check_assignment_map
 from pretrax.training.saved.checkpoints import Checkpoints
-from pretrax.training.saved.warm_start import check_assignment_map, warm_start
+from pretrax.training.saved.warm_start import warm_start
 from pretrax.training.settings.config_file import write_run
 from pretrax.training.state import abstract_state, new_state
 from tests.training import tiny

@@ -1,0 +1,58 @@
+"""The check of an assignment map, which takes parameters of other names from another run."""
+
+import re
+from collections.abc import Collection
+
+from ...models.config import Config
+from ...models.hugging_face import TRAINING_FIELDS, meaning
+from .. import run_directory
+from ..settings.configuration import read_directory
+from ..settings.run import Run
+
+# Fields of `Config` in which an encoder-decoder may differ from the decoder that it begins as: the
+# number of layers of a stack, what joins the stacks, heads, and a stretch for longer texts.
+ADAPTED = (
+    *("num_encoder_layers", "num_decoder_layers", "encoder_window"),
+    *("merged_attention", "rotate_encoded", "share_encoder_decoder_embeddings"),
+    *("classifier_layer", "rope_scaling"),
+)
+
+
+def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
+    """Raises ValueError for an assignment map with nothing to take from, with a broken pattern, or
+    between models whose layers differ in more than their number; `trusted` as in `read_run`.
+
+    Shapes alone would not show that the layers of one have other positions or norms.
+    """
+    if not run.assignment_map:
+        return
+    if run.initial_run is None:
+        raise ValueError(
+            "Got training.Run.assignment_map without training.Run.initial_run, expected the run "
+            "whose parameters it names: set that, or leave the map out."
+        )
+    for pattern, name in run.assignment_map.items():
+        try:
+            re.sub(pattern, name, "")
+        except (re.error, IndexError) as error:
+            raise ValueError(
+                f"Got {pattern!r}: {name!r} in training.Run.assignment_map, expected a regular "
+                f"expression and a name with its groups as \\1, \\2, …: {error}."
+            ) from error
+    if not run_directory.is_run(run.initial_run):
+        return  # of checkpoints alone nothing is known but names and shapes
+    models = read_directory(run.initial_run, trusted).get("model"), run.model
+    there, here = (model and model(128).config for model in models)
+    if there and here and (differ := _different_layers(there, here)):
+        raise ValueError(
+            f"The layers of {run.initial_run} and of this model differ, so that "
+            f"training.Run.assignment_map would take what means something else: "
+            f"{'; '.join(differ)}. Configure the layers as that run's config.gin does."
+        )
+
+
+def _different_layers(there: Config, here: Config) -> list[str]:
+    one, other = meaning(there), meaning(here)
+    compared = [name for name in one if name not in (*TRAINING_FIELDS, *ADAPTED)]
+    differ = [name for name in compared if one[name] != other[name]]
+    return [f"{name}: there {one[name]!r}, here {other[name]!r}" for name in differ]
