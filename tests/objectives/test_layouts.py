@@ -377,6 +377,7 @@ def test_an_encoder_decoder_has_copies_or_targets():
         layouts.encoder_decoder.arrange(row | written, {}, BOS, MAX_DOCUMENTS)
 
 
+@pytest.mark.slow
 def test_rows_of_another_member_have_no_noised_copies():
     """They are arranged as without the member that has some."""
     names = {"blocks": block_diffusion, "causal": causal_lm, "masked": masked_next_token}

@@ -172,7 +172,15 @@ def test_meshes_and_microbatches_change_nothing(name, shape, microbatches):
 MICROBATCHES = {"encoder_decoder_ul2_two_groups": 4}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(  # the slow ones belong to slow cases of the test above
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow)
+        if name in ("encoder_decoder_ul2_two_groups", "pairs_and_masks", "ahead", "electra")
+        else name
+        for name in CASES
+    ],
+)
 def test_a_step_changes_every_parameter(name):
     """Else the equalities above could hold for a step that does nothing."""
     (first, _), (second, _) = steps_of(name, (1, 1, 1), MICROBATCHES.get(name, 1))

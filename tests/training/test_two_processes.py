@@ -146,6 +146,7 @@ def assert_close(lines, expected):
         assert mine == pytest.approx(its, rel=1e-4)
 
 
+@pytest.mark.slow  # of other numbers of shards, test_resume.py goes on in one process
 def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
     whole, rows = alone
     run = tiny.Run(tmp_path, data)
