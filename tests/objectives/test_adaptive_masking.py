@@ -74,6 +74,13 @@ def test_the_state_is_updated_after_every_so_many_steps():
     assert figures == {"least_chance": two.chances[0], "greatest_chance": two.chances[2]}
 
 
+def test_chances_stay_while_no_label_comes():
+    """As in a mixture, in the turns of its other members."""
+    state, none = of_words(w2=0.05, w9=0.55), jnp.zeros(LAST - FIRST, jnp.int32)
+    later = ADAPTATION.update(state, type(state.answers)(none, none), 2)
+    np.testing.assert_array_equal(later.chances, state.chances)
+
+
 def test_masks_follow_the_chances():
     """In a document of `a` and `b`, at a third of which are `a` with four times the chance of `b`:
     the mean is .15, and `a` is masked in .30, `b` in .075 of the cases. The other document of the
