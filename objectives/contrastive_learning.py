@@ -146,7 +146,7 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
     >>> [round(float(x), 4) for x in losses]
     [0.3133, 0.3133]
     """
-    left_Nxe, right_Mxe = _unit(left_Nxe), _unit(right_Mxe)
+    left_Nxe, right_Mxe = unit(left_Nxe), unit(right_Mxe)
     similarity_NxM = scale * _products(left_Nxe, right_Mxe)
     N = left_Nxe.shape[0]
     own_N = jnp.arange(N)
@@ -168,7 +168,7 @@ def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
     [0.5514, 0.5514]
     """
     N, live_K = left_Nxe.shape[0], jnp.concatenate([live_N, live_M])
-    all_Kxe = _unit(jnp.concatenate([left_Nxe, right_Mxe]))
+    all_Kxe = unit(jnp.concatenate([left_Nxe, right_Mxe]))
     anchor_A = jnp.arange(2 * N)
     similarity_AxK = scale * _products(all_Kxe[: 2 * N], all_Kxe)
     candidates = live_K[None] & (anchor_A[:, None] != jnp.arange(live_K.size)[None])
@@ -176,7 +176,8 @@ def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
     return (losses_A[:N] + losses_A[N:]) / 2
 
 
-def _unit(x):
+def unit(x):
+    """Returns f32[..., d]: vectors of length 1; of zeros, zeros."""
     x = x.astype(jnp.float32)
     return x * jax.lax.rsqrt(jnp.sum(x * x, -1, keepdims=True) + 1e-12)
 

@@ -35,7 +35,8 @@ import difflib
 
 import jax.numpy as jnp
 
-from .arithmetic import running_sum
+from .arithmetic import product24, running_sum
+from .splicing import documents, of_document
 
 COLUMNS = {
     "inputs": ("inputs", "inputs_segments"),
@@ -148,6 +149,23 @@ def labels_in_place(tokens, chosen, shift, size: int) -> dict:
         "labels_slots": weight * (source + shift),
         "labels_weights": weight,
     }
+
+
+def orders_in_line(segments, count: int, ahead=0) -> dict:
+    """Returns features of tokens in line, which attend to those before them and to a share ahead.
+
+    Args:
+      segments: i32[I], of `count` documents.
+      ahead: the share of a document's tokens ahead, the nearest ones, as a 24-bit integer.
+
+    >>> orders_in_line(jnp.array([1, 1, 1, 1, 1]), 1, 2**23)["inputs_ends"]
+    Array([3, 3, 4, 4, 5], dtype=int32)
+    """
+    document, slot = documents(segments, count), jnp.arange(segments.size, dtype=jnp.int32)
+    first, length = (of_document(x, segments) for x in document)
+    end = slot + 1 + product24(ahead, jnp.maximum(first + length - 1 - slot, 0))
+    columns = zip(COLUMNS["orders"], (slot - first, first, end))
+    return {name: jnp.where(segments > 0, x, 0) for name, x in columns}
 
 
 def pool_columns(slots, labels, counts, size: int) -> dict:

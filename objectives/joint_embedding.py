@@ -12,9 +12,10 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, Positive, checked
 from .contract import ModelOutputs, Objective, Row, Rows, Term
-from .features import COLUMNS, input_sequence, pool_columns
+from .contrastive_learning import unit
+from .features import input_sequence, orders_in_line, pool_columns
 from .losses import at_slots, token_loss
-from .splicing import Pieces, documents, joined, of_document, part_of, piece, splice, with_specials
+from .splicing import Pieces, documents, joined, part_of, piece, splice, with_specials
 from .supervised import dialogue
 from .token_ids import TokenIds
 
@@ -91,8 +92,6 @@ def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents
     tokens, segments = splice(source, pieces, lengths["inputs"])
     view = documents(segments, max_documents * (1 + VIEWS))
 
-    slot, first = jnp.arange(tokens.size, dtype=jnp.int32), of_document(view.start, segments)
-    order = slot - first, first, slot + 1
     features = write(key, row, partner, lengths, max_documents)
     number = features["targets_segments"]
     features["targets_segments"] = jnp.where(number > 0, (1 + VIEWS) * (number - 1) + 1, 0)
@@ -102,7 +101,7 @@ def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents
     return (
         features
         | input_sequence((tokens, segments))
-        | {name: jnp.where(segments > 0, x, 0) for name, x in zip(COLUMNS["orders"], order)}
+        | orders_in_line(segments, view.length.size)
         | pool_columns(jnp.where(pooled, last, 0), jnp.zeros_like(last), pooled, lengths["pools"])
     )
 
@@ -126,5 +125,4 @@ def cosine(a, b):
     >>> cosine(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])).round(4)
     Array(0.7071, dtype=float32)
     """
-    lengths = jnp.sum(a * a, -1) * jnp.sum(b * b, -1)
-    return jnp.sum(a * b, -1) / jnp.sqrt(jnp.maximum(lengths, 1e-16))
+    return jnp.sum(unit(a) * unit(b), -1)

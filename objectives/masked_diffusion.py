@@ -16,10 +16,10 @@ from jax.tree_util import Partial
 from ..constraints import checked
 from .arithmetic import hits, product24, rate24, share24
 from .contract import ModelOutputs, Objective, Term
-from .features import fit, input_sequence, labels_in_place
+from .features import fit, input_sequence, labels_in_place, orders_in_line
 from .losses import predictions, token_loss
 from .prompt_forms import PromptForm
-from .splicing import documents, frame_of, framed, framed_marks, of_document
+from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
 
 LowestRate = Annotated[float, Interval(ge=2**-24, lt=1)]
@@ -160,23 +160,10 @@ def _mask_at_drawn_rates(
         masked = is_text & framed_marks(row.hidden, row.segments, present, frame, size)
         counts = documents(jnp.where(masked, segments, 0), max_documents).length
         rates = rate24(counts, document.length)
-    orders = _orders(segments, max_documents, ahead) if "orders" in lengths else {}
+    orders = orders_in_line(segments, max_documents, ahead) if "orders" in lengths else {}
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
         | labels_in_place(tokens, masked, shift, lengths["labels"])
         | {"rates": fit(rates, lengths["rates"])}
         | orders
     )
-
-
-def _orders(segments, max_documents, ahead) -> dict:
-    """Returns features of tokens in line, which attend to those before them and to a share ahead.
-
-    >>> _orders(jnp.array([1, 1, 1, 1, 1]), 1, 2**23)["inputs_ends"]
-    Array([3, 3, 4, 4, 5], dtype=int32)
-    """
-    document, slot = documents(segments, max_documents), jnp.arange(segments.size, dtype=jnp.int32)
-    first, length = (of_document(x, segments) for x in document)
-    end = slot + 1 + product24(ahead, jnp.maximum(first + length - 1 - slot, 0))
-    columns = {"positions": slot - first, "starts": first, "ends": end}
-    return {f"inputs_{name}": jnp.where(segments > 0, x, 0) for name, x in columns.items()}

@@ -76,14 +76,14 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"which copies have none of (num_ahead={config.num_ahead}): choose a model without "
             "such heads, or another objective."
         )
-    if noised and recipe.model.layout == "encoder_decoder" and config:
-        if not config.rotate_encoded:
-            raise ValueError(
-                "The objective's blocks follow clean text in the encoder, of which a first block "
-                "has none, and this model attends to the encoder by itself or without positions "
-                f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to "
-                "True, and its positions to 'rotary', as --gin_file=runs/e2d2.gin does."
-            )
+    apart = recipe.model.layout == "encoder_decoder"  # clean text from its noised copies
+    if noised and apart and config and not config.rotate_encoded:
+        raise ValueError(
+            "The objective's blocks follow clean text in the encoder, of which a first block "
+            "has none, and this model attends to the encoder by itself or without positions "
+            f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to "
+            "True, and its positions to 'rotary', as --gin_file=runs/e2d2.gin does."
+        )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "

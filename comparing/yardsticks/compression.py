@@ -149,17 +149,12 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
 
 def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
     """Returns the nats of these tokens by their frequencies in `tokens` of training text."""
-    heldout = np.bincount(np.concatenate(rows), minlength=corpus.ids.size)
-    counts = heldout.astype(float), training_counts(corpus, tokens)
-    return trivial_loss(*(Tally(count, numbers=False) for count in counts))
-
-
-def training_counts(corpus: Corpus, tokens: int) -> np.ndarray:
-    """Returns f64[V]: how often each id occurs in so many tokens of training text."""
-    stream, counts = corpus.train(0, 1), np.zeros(corpus.ids.size)
-    while counts.sum() < tokens:
-        counts += np.bincount(stream.next_document().tokens, minlength=corpus.ids.size)
-    return counts
+    stream, counts = corpus.train(0, 1), np.zeros((2, corpus.ids.size))
+    while counts[0].sum() < tokens:
+        counts[0] += np.bincount(stream.next_document().tokens, minlength=corpus.ids.size)
+    counts[1] = np.bincount(np.concatenate(rows), minlength=corpus.ids.size)
+    training, heldout = (Tally(count, numbers=False) for count in counts)
+    return trivial_loss(heldout, training)
 
 
 def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) -> Nats:

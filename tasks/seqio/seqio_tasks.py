@@ -71,8 +71,7 @@ def _provider(name: str, modules: Sequence[str]) -> seqio.Task | seqio.Mixture:
 def _reading_from(data_dir: str | None, tasks: Sequence[seqio.Task]) -> Iterator[None]:
     """Lets tasks read TensorFlow Datasets from a folder meanwhile, as rates by numbers of examples
     do; None: from theirs."""
-    sources = [one.source for one in tasks if isinstance(one.source, seqio.TfdsDataSource)]
-    sources = [] if data_dir is None else sources
+    sources = [one.source for one in tasks if _is_moved(one, data_dir)]
     for source in sources:
         source.tfds_dataset.override_data_dir(data_dir)
     try:
@@ -82,9 +81,13 @@ def _reading_from(data_dir: str | None, tasks: Sequence[seqio.Task]) -> Iterator
             source.tfds_dataset.override_data_dir(None)
 
 
+def _is_moved(task: seqio.Task, data_dir: str | None) -> bool:
+    return data_dir is not None and isinstance(task.source, seqio.TfdsDataSource)
+
+
 def _of_folder(task: seqio.Task, data_dir: str | None) -> seqio.Task:
     """The task, which reads TensorFlow Datasets from a folder; None: from its own."""
-    if data_dir is None or not isinstance(task.source, seqio.TfdsDataSource):
+    if not _is_moved(task, data_dir):
         return task
     source = copy.deepcopy(task.source)
     source.tfds_dataset.override_data_dir(data_dir)
