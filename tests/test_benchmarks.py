@@ -41,6 +41,7 @@ def test_memory_of_attention(monkeypatch, capsys):
     assert "in MiB" in said and re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", said)
 
 
+@pytest.mark.slow
 def test_corruption(monkeypatch, capsys):
     monkeypatch.setattr(corruption, "pin", lambda core: None)  # the tests keep their cores
     corruption.main(["causal_lm", "token_classification", "--repeats=1", "--tokens=1000"])
@@ -61,6 +62,7 @@ def test_packing(capsys):
     assert len(re.findall(r"causal, 512 +log-normal +\d", said)) == 2
 
 
+@pytest.mark.slow
 def test_prepare(monkeypatch, capsys):
     monkeypatch.setattr(prepare, "VOCABULARY_SIZE", 1000)
     prepare.main(["--documents=60", "--planted=2"])
@@ -75,6 +77,7 @@ def test_prepare(monkeypatch, capsys):
         assert re.search(rf"{row} +\d+\.\d", said)
 
 
+@pytest.mark.slow
 def test_token_store(capsys):
     tiny = ["--documents=20000", "--tokens=1000", "--repeats=1", "--processes", "1", "2"]
     token_store.main(tiny)
@@ -84,6 +87,7 @@ def test_token_store(capsys):
     assert len(set(re.findall(r" [12] +([0-9a-f]{16})", said))) == 1
 
 
+@pytest.mark.slow
 def test_train_step(capsys):
     tiny = ["--layers=1", "--width=16", "--length=32", "--rows=16", "--repeats=1"]
     train_step.main(tiny + ["--model=decoder", "--objective=causal_lm"])
@@ -92,6 +96,7 @@ def test_train_step(capsys):
     assert re.search(r"corruption +\d.* of the step", said)
 
 
+@pytest.mark.slow
 def test_decode(monkeypatch, capsys):
     monkeypatch.setattr(decode, "transformers", None)  # tests/parity compares with it
     sizes = ["--layers=1", "--width=64", "--vocabulary=32", "--prompt=4", "--new=2"]
@@ -115,6 +120,7 @@ SHORT = [
 ]
 
 
+@pytest.mark.slow
 def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeypatch):
     on_one_device(monkeypatch)
     with short_library():

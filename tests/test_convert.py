@@ -278,6 +278,7 @@ def test_memory_stays_well_below_two_models(tmp_path):
         assert ratio < 1.7
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
     tiny.on_one_device(monkeypatch)
     source, params = written(tmp_path / "hf", llama())

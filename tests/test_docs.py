@@ -106,6 +106,7 @@ def test_a_file_is_the_same_wherever_it_is_shown():
             assert files.setdefault(block.file, block.text) == block.text, block.place
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
     pytest.importorskip("mkdocstrings", reason="pip install -e '.[docs]'")
     finished = subprocess.run(
@@ -245,6 +246,7 @@ YARDSTICKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{COMMANDS[c]} {c[:40]}")
 def test_a_command(folder, command, capsys):
     capsys.readouterr()
@@ -275,6 +277,7 @@ def parts_of(command: str) -> list[list[str]]:
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language == "python" and not b.file], ids=lambda b: b.place
 )

@@ -188,6 +188,7 @@ def kept(directory, name="metrics"):
         return [json.loads(line) for line in file]
 
 
+@pytest.mark.slow
 def test_tasks_of_a_run(answering, capsys):
     out = run(capsys, f"--run={answering}", "--task=all_colours", "--examples=3", "--beams=2")
     assert out[0].startswith(f"{answering}: respond, validation, 3 examples, 3 examples")
@@ -205,6 +206,7 @@ def test_tasks_of_a_run(answering, capsys):
     assert all(isinstance(x["answer"], str) for x in answers)
 
 
+@pytest.mark.slow
 def test_a_task_of_a_cache(answering, capsys, tmp_path):
     task = seqio.TaskRegistry.get("colours")
     steps = [seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(required=True)]
@@ -220,6 +222,7 @@ def test_a_task_of_a_cache(answering, capsys, tmp_path):
         seqio.set_global_cache_dirs([])
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_run(answering, capsys):
     run(capsys, f"--run={answering}", "--task=colours", "--examples=1", "--max_new=2")
     before = len(kept(answering))
@@ -275,6 +278,7 @@ def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, s
     assert f"The model predicts {said}, and labelled text has the name" in fails(capsys, *asked)
 
 
+@pytest.mark.slow
 def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for arguments, said in (

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 from pretrax.data.corpus import Corpus
-from pretrax.objectives import TokenIds, bitmap, check_token_ids, members_of
+from pretrax.objectives import TokenIds, bitmap, check_token_ids
 from pretrax.objectives.catalogue import run_of
 from pretrax.training.devices.mesh import AXES, batch_sharding, placed_on
 from pretrax.training.planning import (
@@ -43,20 +43,6 @@ IDS = check_token_ids(
         sentence_ends=bitmap(np.arange(32137) % 20 == 0),
     )
 )
-# They differ from others in sizes or settings alone: `pytest -m slow` lowers them.
-SLOW_RUNS = {"t5_1_1_base_c4", "t5_1_1_large_c4", "t5_1_1_xl_c4", "ul2_base_c4", "ul2_20b_c4"}
-LIKE_QUICKSTART = {"own_task", "own_text", "token_store"}  # but for where the text is from
-SLOW_OBJECTIVES = {
-    *("albert_ngrams", "whole_word_masking", "ul2r", "ul2_tutorial", "gpt_bert"),
-    *("token_masking", "token_deletion", "sentence_permutation", "document_rotation"),
-}
-
-
-def cases(paths, slow):
-    return [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in slow else [])
-        for path in paths
-    ]
 
 
 def sizes_of_mesh(run: Run) -> tuple[int, ...]:
@@ -101,18 +87,8 @@ def test_no_file_binds_a_name_twice():
         assert len(names) == len(set(names)), path
 
 
-@pytest.mark.parametrize("name", sorted(LIKE_QUICKSTART))
-def test_a_run_like_quickstart_takes_its_step(name):
-    def step_of(run):
-        recipe = planned(run).recipe
-        members = [member.name for member in members_of(recipe.objective)]
-        return recipe.model, recipe.groups, members, run.batch_size, run.microbatches
-
-    own = as_run(tiny.completed(f"runs/{name}.gin"))
-    assert step_of(own) == step_of(read_run(["runs/quickstart.gin"]))
-
-
-@pytest.mark.parametrize("run", cases(RUNS, SLOW_RUNS | LIKE_QUICKSTART))
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
 def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
     one = planned(as_run(tiny.completed(str(run))))
     state, step = lowered(one)
@@ -142,7 +118,8 @@ def steps():
     return set()
 
 
-@pytest.mark.parametrize("objective", cases(OBJECTIVES, SLOW_OBJECTIVES))
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
 def test_objective_trains_on_some_laptop_run(objective, steps):
     small = f"runs/{run_of(objective.stem)}.gin"
     run = read_run([small, str(objective)])

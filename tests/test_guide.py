@@ -56,6 +56,7 @@ def cell(tmp_path, **settings):
     return classified(tmp_path, planted.results(["masked", "causal"], **settings))
 
 
+@pytest.mark.slow
 def test_the_pages_are_drawn_from_the_results():
     for name, text in guide.drawn(DOCS).items():
         assert (DOCS / name).read_text() == text, f"{name}: run python docs/guide.py"

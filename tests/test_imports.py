@@ -109,6 +109,7 @@ def test_caches_have_a_bound(package):
                 assert id(node) in without_arguments, f"{file}:{node.lineno}"
 
 
+@pytest.mark.slow
 def test_imports_from_outside_are_of_pretrax():
     """In a checkout `import models` would work too, and make every class and cache a second
     time."""
@@ -234,6 +235,7 @@ def run_on_a_token_store(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_token_stores_are_trained_on_without_tensorflow(tmp_path):
     """Nor with datatrove, which writes stores."""
     run = run_on_a_token_store(tmp_path)

@@ -174,6 +174,7 @@ def test_several_samples_and_a_draft(run_of, said):
     assert drafted[1] == said(f"--run={run_of('causal')}", "Ada")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", slow("spans"), slow("ahead"), slow("masked")])
 def test_devices_change_nothing(run_of, said, monkeypatch, name):
     """Rows spread over eight devices; parameters spread as well; all on one."""
@@ -246,6 +247,7 @@ def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
         assert [line[kept] for line in read(out)] == ["4", "3"]
 
 
+@pytest.mark.slow
 def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
     texts, out = ["Ada", "Alan and Ada"], tmp_path / "new" / "states.npz"
     file = tmp_path / "in.jsonl"
@@ -448,6 +450,7 @@ def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path)
     assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     run, out = f"--run={run_of('elsewhere')}", f"--out={tmp_path / 'out.jsonl'}"
     file = tmp_path / "in.jsonl"

@@ -46,6 +46,7 @@ def test_the_list_is_whole_in_a_narrow_terminal(capsys, monkeypatch):
     assert "arXiv" not in said
 
 
+@pytest.mark.slow
 def test_an_example_and_its_page(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(show, "STATISTICS_ROWS", 100)
     file = tmp_path / "deep" / "page.html"
@@ -69,6 +70,7 @@ def test_a_text_sends_the_terminal_nothing(capsys):
     assert "\x1b" not in error and "\x07" not in error
 
 
+@pytest.mark.slow
 def test_noise_that_adapts_says_that_it_is_shown_as_it_begins(capsys):
     said = prints(capsys, BYTES, FOX, "--objective=amlm", "--hide=quick")
     assert "Noise: adapts to the model in training, and is shown as it begins" in said
@@ -76,6 +78,7 @@ def test_noise_that_adapts_says_that_it_is_shown_as_it_begins(capsys):
     assert "adapts" not in prints(capsys, BYTES, FOX, "--objective=mlm", "--hide=quick")
 
 
+@pytest.mark.slow
 def test_what_a_textbook_hides(capsys):
     said = prints(capsys, BYTES, FOX, "--hide=quick brown,jumps")
     assert "16 hidden" in said and "The ⟨0⟩ fox ⟨1⟩ over the lazy dog</s>" in said
@@ -84,6 +87,7 @@ def test_what_a_textbook_hides(capsys):
     assert re.search(r"<\|fim_middle\|> a +d.*\n +, · b \).*\n +· b \) </s>", said)
 
 
+@pytest.mark.slow
 def test_a_textbooks_example_word_by_word(capsys):
     said = prints(capsys, "--vocabulary=words", FOX, "--hide=quick brown,jumps")
     assert "The ⟨0⟩ fox ⟨1⟩ over the lazy dog </s>" in said
@@ -174,6 +178,7 @@ def test_short_names_and_what_to_run_next(capsys):
     assert f"{train}objectives/causal_masking.gin" in said and "--html=FILE" in said
 
 
+@pytest.mark.slow
 def test_tensorflow_is_not_loaded():
     loaded = "print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
     program = f"import sys; from pretrax.verbs import show; {loaded}"

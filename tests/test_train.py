@@ -287,6 +287,7 @@ def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monke
     assert "run[1]" in again and "the learning rate's schedule" in again.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monkeypatch, capsys):
     run = tiny.Run(tmp_path, data, STEPS=1)
     (run.dir / run_directory.LOSS_PLOT).mkdir(parents=True)

@@ -51,6 +51,7 @@ def test_help_of_each_verb(verb, capsys):
     assert said.startswith(f"usage: pretrax {verb}") and f"\n    pretrax {verb}" in said
 
 
+@pytest.mark.slow
 def test_train_in_a_checkout_is_the_verb():
     said = subprocess.run(
         [sys.executable, "train.py", "--help"],

@@ -30,6 +30,7 @@ def wheel(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_holds_one_name_and_the_gin_files(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
@@ -48,6 +49,7 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
     assert {f"pretrax/{name}" for name in sources} <= set(names)
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
     """In an environment of its own, which shares this one's dependencies and not its checkout."""
     environment = tmp_path / "environment"

@@ -46,6 +46,7 @@ def own(finished, tmp_path, monkeypatch):
     return file, small.here(monkeypatch)
 
 
+@pytest.mark.slow
 def test_results_are_a_line_for_each_figure_that_leads_to_its_run(finished):
     lines = small.results(finished / "compared")
     assert [(one["variant"], one["seed"]) for one in lines] == [
@@ -81,6 +82,7 @@ def test_more_seeds_and_variants_run_what_is_missing(own):
     assert list(of) == ["small", "large/2", "third"] and of["third"] == of["small"]
 
 
+@pytest.mark.slow
 def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
     file, started = own
     monkeypatch.setattr(cells.trainer, "train", None)
@@ -194,6 +196,7 @@ def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
 
+@pytest.mark.slow
 def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
     file, started = own
     with open(file, "a") as out:
@@ -242,6 +245,7 @@ comparing.Comparison.reference = "small"
 """
 
 
+@pytest.mark.slow
 def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys):
     file = small.write(tmp_path, *EQUAL.splitlines())
     small.here(monkeypatch)
@@ -396,6 +400,7 @@ def test_processes_save_and_end_with_the_command(tmp_path):
     assert any((tmp_path / "compared/runs").glob("*/*/checkpoints/*"))
 
 
+@pytest.mark.slow
 def test_jobs_of_a_cluster(own):
     """By submitit's executor of processes on this machine."""
     file, _ = own

@@ -61,6 +61,7 @@ def test_the_documentation_lists_every_comparison_with_its_question():
     assert [line for line in listed if line.startswith("| `")] == asked
 
 
+@pytest.mark.slow
 def test_the_budget_pays_for_training(named):
     _, comparison, runs = named
     for variant, run in runs.items():
@@ -76,6 +77,7 @@ def test_a_schedule_of_noise_ends_with_the_run(named):
             assert asked["objective.steps"] == pytest.approx(steps, rel=0.05), variant
 
 
+@pytest.mark.slow
 def test_variants_are_planned_and_measured(named):
     name, comparison, runs = named
     for variant, run in runs.items():

@@ -33,6 +33,7 @@ def learnt(one, peaks=(0.1,), steps=12, draws=(range(40),)):
     return finetuned(one, TEXTS, None, LABELS, [np.array(draw) for draw in draws], recipe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", OBJECTIVES)
 def test_every_layout_learns_and_twice_the_same(builder):
     one = trained(builder, OBJECTIVES[builder])
@@ -105,6 +106,7 @@ def few(monkeypatch):
     monkeypatch.setattr(yardstick, "class_task", lambda *_, **__: ClassTask(texts, labels))
 
 
+@pytest.mark.slow
 def test_constant_states_learn_the_most_frequent_class_and_no_more(few):
     subject = subject_of(trained("decoder", "causal_lm"), constant=True)
     found = yardstick.finetune(subject, steps=3, peaks=[1e-2], batch_size=4, tokens=8)

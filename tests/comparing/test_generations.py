@@ -189,6 +189,7 @@ def test_what_is_written_into_masks():
         assert [gap.prefix + text for gap, text in zip(gaps, written, strict=True)] == whole
 
 
+@pytest.mark.slow
 def test_what_a_model_writes_is_the_same_every_time():
     one = model_of("causal_lm")
     first, second = (continuation(one, prompts=2, max_new=3) for _ in range(2))

@@ -51,12 +51,14 @@ def scores(layout, objective, params=None):
     return evaluate(one.saved.params if params is None else params)
 
 
+@pytest.mark.slow
 def test_models_of_two_layouts_are_given_the_same_rows():
     (one,), (other,) = (scores(x, prefix_lm(tiny.IDS)) for x in ("decoder", "encoder_decoder"))
     assert (one.targets, one.baseline) == (other.targets, other.baseline)
     assert one.loss != other.loss
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
     """Trained on 16, with 12 rows a step, of eight: its loss and its costs are those of one
     device."""
@@ -112,6 +114,7 @@ def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
     assert math.isnan(summary.value)
 
 
+@pytest.mark.slow
 def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
     small = dict(tokens=TOKENS, row_tokens=ROW)
     summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)

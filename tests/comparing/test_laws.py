@@ -37,6 +37,7 @@ def law(directory):
     return laws_of_comparisons.law_of_directory(directory)
 
 
+@pytest.mark.slow
 def test_a_planted_law_lies_within_its_intervals(law):
     assert law.figure == "loss_under/causal_lm" and len(law.points) == 24
     for true, low, high in zip(planted.LAW, law.fit.low, law.fit.high):
@@ -48,6 +49,7 @@ def test_a_planted_law_lies_within_its_intervals(law):
     assert law.work == pytest.approx((5.0, 1.0))
 
 
+@pytest.mark.slow
 def test_the_work_of_each_size_is_its_own():
     """Small models take fewer FLOPs a parameter: each budget has those of its own size."""
     runs = [r._replace(flops_per_token=2.5 * r.parameters**1.05) for r in planted.scaling().runs]
@@ -62,6 +64,7 @@ def test_the_work_of_each_size_is_its_own():
         assert law.work.of_token(best.parameters) * best.tokens == pytest.approx(flops)
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
     report.write(directory)
     text, short = (directory / "report.html").read_text(), (directory / "report.md").read_text()
@@ -104,6 +107,7 @@ def test_what_gives_no_law_is_refused(made, said, tmp_path, capsys):
     assert ended.value.code == 2 and said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_losses_that_rise_give_no_law():
     rising = [
         m._replace(figure=m.figure._replace(value=20 - m.figure.value))

@@ -130,6 +130,7 @@ def test_words_tell_some_of_their_kinds_by_themselves():
     assert figures[0].name == "x/bag_of_words" and 0.1 + figures[0].baseline < figures[0].value < 1
 
 
+@pytest.mark.slow
 def test_a_model_that_tells_is_told_from_one_that_does_not():
     """States of bytes seen in order tell more of a word than nothing."""
     figures = by_name(probes.tag(subject_of(trained("encoder", "masked_lm")), layers=[0]))

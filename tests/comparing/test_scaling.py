@@ -75,6 +75,7 @@ def test_sizes_in_small_steps_are_several():
     assert len(set(scaling_law._groups(1e6 * 1.04 ** np.arange(12)))) == 6
 
 
+@pytest.mark.slow
 def test_every_resample_has_what_a_law_needs(monkeypatch):
     """Of six runs most resamples lack a size, a number of tokens or a fifth pair of them."""
     n, d = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6]), np.array([1e8, 2e8, 2e8, 4e8, 1e8, 4e8])
@@ -87,6 +88,7 @@ def test_every_resample_has_what_a_law_needs(monkeypatch):
         assert len(set(zip(*points[:2]))) >= 5
 
 
+@pytest.mark.slow
 def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_too(monkeypatch):
     """Of three sizes on three budgets with noise of 6% the best fit has an exponent of 2.8. A
     resample that is searched from there alone may stay there, a fifth above its least loss."""

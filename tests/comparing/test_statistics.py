@@ -43,6 +43,7 @@ def at_most_five_in_a_hundred(comparisons):
     return 0.05 * comparisons + 2 * math.sqrt(0.05 * 0.95 * comparisons)
 
 
+@pytest.mark.slow
 def test_a_variant_against_itself_rarely_differs(quick):
     random = np.random.default_rng(0)
     comparisons = 1000
@@ -66,6 +67,7 @@ def test_a_family_of_pairs_is_one_family(quick):
     assert uncorrected > 0.4 * comparisons  # what happens to those who do not correct
 
 
+@pytest.mark.slow
 def test_a_planted_effect_is_found_at_the_stated_power(request):
     effect, family, comparisons = 1.5, 4, 300
     level = statistics.LEVEL / family

@@ -50,6 +50,7 @@ def subject(build, zeros: bool = False):
     )
 
 
+@pytest.mark.slow
 def test_words_tell_what_they_have_in_common():
     """TextPairs of one topic or two; then the same words on both sides, of which order is all."""
     rng = np.random.default_rng(0)
@@ -82,6 +83,7 @@ def test_topics_are_told_by_words_and_the_order_of_their_words_is_not():
     assert abs(words.value - 0.5) < 0.25
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_run_are_the_same_every_time(monkeypatch):
     monkeypatch.setattr(text_pairs, "bags_of", functools.partial(bags_of, most=20))
     one = subject(next_sentence_prediction)
@@ -90,6 +92,7 @@ def test_the_figures_of_a_run_are_the_same_every_time(monkeypatch):
     assert first[0].note.startswith("64 pairs")
 
 
+@pytest.mark.slow
 def test_figures_of_other_tasks_have_other_units(monkeypatch):
     monkeypatch.setattr(text_pairs, "bag_of_words_classes", lambda training, texts: 0)
     same = functools.partial(next_sentence_prediction, negatives="same")

@@ -240,6 +240,7 @@ def test_a_budget_of_flops(planned):
         budgets.model_flops(planned, number=of_a_step / 3)
 
 
+@pytest.mark.slow
 def test_a_budget_of_seconds(planned, monkeypatch):
     monkeypatch.setattr(budgets, "TIMED", 2)
     assert budgets.seconds(planned, number=3600) > 60

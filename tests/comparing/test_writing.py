@@ -73,6 +73,7 @@ def test_sentences_are_drawn_once_and_the_same_every_time():
 # --- what is learnt -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", MODELS)
 def test_every_layout_that_writes_learns_to_answer(builder):
     one = writing._answering(trained(builder, MODELS[builder]))
@@ -100,6 +101,7 @@ def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
     assert found["/bits_per_byte"].baseline == pytest.approx(by_frequency / 3)
 
 
+@pytest.mark.slow
 def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypatch):
     """One that writes each answer as it is, but for the last: by hand."""
     told = dict(FEW["validation"])

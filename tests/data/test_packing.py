@@ -195,6 +195,7 @@ def test_rows_keep_to_the_planned_features_where_the_stacks_are_longer(n):
     assert documents == min(512 // lengths["inputs"], 114 // lengths["targets"], 568 // n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_rows_come_through_corruption_and_layout_whole(layout):
     (group,) = ul2_groups(layout, "whole")

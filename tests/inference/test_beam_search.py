@@ -76,6 +76,7 @@ def sequences(beams, i):
         yield tuple(row[starts[i] : end].tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops, penalty", [((), 1.0), ((STOP,), 0.0), ((STOP, 4), -1.0)])
 def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
     """As many beams as there are sequences: none is left out, and the search has no early end."""
@@ -101,6 +102,7 @@ def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
         np.testing.assert_allclose(scores, [of[more] for more in got], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams, penalty", [(1, 1.0), (2, 0.0), (4, 2.0)])
 def test_scores_are_those_of_the_sequences_and_fall(beams, penalty):
     model, params = small_form()
@@ -121,6 +123,7 @@ def test_scores_are_those_of_the_sequences_and_fall(beams, penalty):
         assert (np.diff(scores) <= 0).all()
 
 
+@pytest.mark.slow
 def test_one_beam_is_greedy():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)

@@ -39,6 +39,7 @@ def logits_of(one, batch, head):
     return np.asarray(run(one.params))
 
 
+@pytest.mark.slow
 def test_classes_are_as_in_training():
     one = model("sequence_classification")
     for text, told in list(zip(TEXTS, classify(one, TEXTS, batch_size=3)))[1:3]:
@@ -57,6 +58,7 @@ def test_numbers_are_as_in_training():
     assert len({row[0][1] for row in told}) == len(TEXTS)
 
 
+@pytest.mark.slow
 def test_tags_are_as_in_training():
     """Each word with a space before it, its class that of its first token."""
     one = model("token_classification")
@@ -71,6 +73,7 @@ def test_tags_are_as_in_training():
     assert [len(row) for row in told] == [7, 1, 7, 1, 1]
 
 
+@pytest.mark.slow
 def test_pairs_are_as_in_training():
     build = objectives.sentence_order_prediction
     one = model("sentence_order_prediction", classes=())

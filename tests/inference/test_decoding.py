@@ -294,6 +294,7 @@ def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     assert_same_rows(found, [first_row(beside_another), alone])
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_before_temperature_and_filters():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
@@ -344,6 +345,7 @@ def test_chunks_end_when_all_rows_have_ended():
     np.testing.assert_array_equal(one.ends, one.starts + 1)
 
 
+@pytest.mark.slow
 def test_only_allowed_tokens_are_generated():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
@@ -359,6 +361,7 @@ def test_only_allowed_tokens_are_generated():
     np.testing.assert_array_equal(found.log_probs, 0.0)  # among the allowed it is certain
 
 
+@pytest.mark.slow
 def test_width_changes_nothing():
     model, params = form("llama3")
     found = decode(model, params, decoder_prompts(PROMPTS), max_new=8)
@@ -371,6 +374,7 @@ def test_width_changes_nothing():
     assert_same_rows(wide, [found])
 
 
+@pytest.mark.slow
 def test_bfloat16_decodes():
     model = decoder(dtype="bfloat16")
     params = init(model, decoder_prompts([[1]]).batch)

@@ -64,6 +64,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way, layout", QUICK + SLOW)
 def test_answers_do_not_depend_on_batches_or_their_order(way, layout):
     decoding = WAYS[way]
@@ -103,6 +104,7 @@ def test_neither_padding_nor_unused_ids_are_generated():
     assert max(written) < IDS.size < model("decoder")[0].model.vocab_size
 
 
+@pytest.mark.slow
 def test_samples_depend_on_numbers_and_seeds_only():
     sampled = Decoding(MAX_NEW, temperature=1.0)
     first = answers("decoder", sampled, ["tea", "tea"])
@@ -132,6 +134,7 @@ def test_an_answer_ends_before_a_stop_string():
     assert other == free
 
 
+@pytest.mark.slow
 def test_tokens_after_a_stop_string_do_not_count():
     (free,) = answers("decoder", Decoding(MAX_NEW), ["tea"])[0]
     stop = free.text[2:4]
@@ -167,6 +170,7 @@ def test_a_first_word_keeps_its_space():
     assert _answer(one, Prompt([], []), np.array([4]), Decoding(), np.zeros(1)).text == "Paris"
 
 
+@pytest.mark.slow
 def test_callbacks_while_generating():
     calls = []
     sampled = Decoding(4, temperature=1.0, samples=2, batch_size=8)
@@ -181,6 +185,7 @@ def test_callbacks_while_generating():
     assert not parts  # of several at once nobody could tell them apart
 
 
+@pytest.mark.slow
 def test_drafts_change_no_answer():
     heads = ("vocabulary", "ahead_2", "ahead_3")
     one = trained("decoder", "multi_token_prediction", heads=heads, num_layers=2)

@@ -68,6 +68,7 @@ def filled_in(layout, rows):
     return infill(objective, model, params, tiny.IDS, group, keys, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
 def test_given_and_truth_are_the_objectives_inputs_and_targets(layout):
     features = corrupted(layout)
@@ -208,6 +209,7 @@ def test_classes_of_tokens_are_no_blanks():
     assert shown == ""
 
 
+@pytest.mark.slow
 def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
     ids = tiny.IDS._replace(mask=103)
     objective = masked_lm(ids, rate=0.3, mask_share=0.8, framed=False)

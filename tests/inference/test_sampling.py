@@ -76,6 +76,7 @@ def test_drawn_tokens_have_the_distribution(sampling):
     assert stats.chisquare(counts[live], expected[live]).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     # Multiples of 1/8, so that ties are ties in every precision; thresholds between what they give.

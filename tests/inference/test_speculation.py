@@ -74,6 +74,7 @@ DRAFTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTED)
 def test_greedy_speculation_equals_plain_decoding(name):
     plain, four = speculator(name)
@@ -109,6 +110,7 @@ def test_any_number_of_new_tokens(max_new):
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
 
 
+@pytest.mark.slow
 def test_up_to_the_last_position():
     """Drafts beyond it are never accepted, and change nothing."""
     plain, four = speculator("gpt2 with another")
@@ -121,6 +123,7 @@ def test_up_to_the_last_position():
         speculate(*four, prompts, max_new=CAPACITY - 3)
 
 
+@pytest.mark.slow
 def test_only_allowed_tokens_are_generated():
     plain, four = speculator("parallel heads")
     prompts = prompts_of(plain[0], PROMPTS)

@@ -107,6 +107,7 @@ def loop_over_experts(config, params, x):
     return y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalized", [True, False])
 def test_experts_are_a_plain_loop_over_experts(normalized):
     module, params = experts_and_params(normalize_expert_weights=normalized)
@@ -137,6 +138,7 @@ def test_no_token_is_dropped_where_all_choose_one_expert():
     np.testing.assert_array_equal(routing.assigned_BxN, [[0, 0, 150, 0]] * 2)
 
 
+@pytest.mark.slow
 def test_one_expert_a_token_trains_the_router_only_by_weights_that_are_not_normalised():
     x = jnp.asarray(RNG.normal(size=(2, 8, 16)), jnp.float32)
     for normalised in (True, False):
@@ -201,6 +203,7 @@ def test_load_balance_is_one_where_balanced_and_n_where_one_expert_has_all(share
     assert float(load_balance_loss(routing)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2])
 def test_scanned_sparse_layers_equal_unrolled_ones(every):
     layers = 2 * every
@@ -240,6 +243,7 @@ def test_rematerialisation_changes_nothing_of_sparse_layers():
         assert_close(of(policy), without, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sparse_layers_decode_as_they_train():
     model = models.decoder(64, **(SPARSE | dict(num_layers=2, scan_layers=False)))
     batch = make_batch()

@@ -135,6 +135,7 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
     assert not any(x.any() for x in jax.tree.leaves(gradients))
 
 
+@pytest.mark.slow
 @both
 def test_log_sums_have_a_gradient(kernels):
     """As where the outputs over two sets of keys are joined."""
@@ -170,6 +171,7 @@ def on_the_mesh(given, intervals, d_out, kernels=None):
         return compiled(fused_attention.attend, kernels=kernels)(given, intervals, d_out)
 
 
+@pytest.mark.slow
 @both
 def test_sharded_equals_whole(kernels):
     given, d_out = arrays(4, 50, 50, 4, 2, True)
@@ -180,6 +182,7 @@ def test_sharded_equals_whole(kernels):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), sharded, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rows, key_heads",
     [(1, 2), (2, 2), (4, 1)],
@@ -279,6 +282,7 @@ def test_a_bias_of_other_differences_is_refused(differences):
 # --- in a model -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
 def test_a_model_with_fused_attention_is_the_same(layout, kernels):
     """T5's with relative positions, in every layer of which cross-attention has no bias."""
@@ -313,6 +317,7 @@ def test_a_model_trained_with_kernels_decodes_without():
     assert_close(decoded(params, prompt, last), expected)
 
 
+@pytest.mark.slow
 def test_rematerialisation_runs_no_kernel_twice(kernels):
     def kernels(policy):
         model, batch = build("decoder", attention="fused", remat_policy=policy), make_batch()

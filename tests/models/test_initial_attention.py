@@ -68,6 +68,7 @@ def test_keys_of_cross_attention_begin_with_the_weights_of_queries(scan_layers, 
     assert checked == (1 if scan_layers else 2)
 
 
+@pytest.mark.slow
 def test_relative_biases_begin_with_those_of_near_keys():
     plain, local = (by_path(start(positions="relative", init_locality=s)) for s in (0.0, 2.0))
     for path, x in local.items():

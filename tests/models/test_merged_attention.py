@@ -78,6 +78,7 @@ def decoder_layer(params, x, encoded, positions, encoder_positions, seen):
     return x + (gate * (y @ params["mlp"]["wi_1"])) @ params["mlp"]["wo"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"attention": "fused"}], ids=["plain", "fused"])
 def test_a_layer_is_one_softmax_over_the_encoder_and_the_block(settings):
     """The first block of a document has no key in the encoder."""
@@ -100,6 +101,7 @@ def test_a_layer_is_one_softmax_over_the_encoder_and_the_block(settings):
     np.testing.assert_allclose(got, expected, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_noised_block_depends_on_itself_and_on_the_text_before_it():
     """By the gradient, through two layers of each stack."""
     model, batch = merged(layers=2), numbered(noised_batch())
@@ -116,6 +118,7 @@ def test_a_noised_block_depends_on_itself_and_on_the_text_before_it():
     np.testing.assert_array_equal(depends, np.concatenate([before, own], 1))
 
 
+@pytest.mark.slow
 def test_tokens_that_continue_cached_ones_are_as_in_one_pass():
     model = merged(layers=2, scan_layers=False, num_kv_heads=2)
     batch = make_batch(PACKED_CAUSAL, "packed")

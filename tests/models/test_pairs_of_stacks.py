@@ -92,6 +92,7 @@ def live_places():
     return [(i, PLACES[i, k], LABELS[i, k]) for i in range(2) for k in range(3) if LIVE[i, k]]
 
 
+@pytest.mark.slow
 def test_samples_replace_masked_tokens_and_no_others():
     judged, replaced = draws()
     hidden = np.zeros((2, 8), bool)
@@ -154,6 +155,7 @@ def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
         assert not gradients["token_embedding"][2].any()
 
 
+@pytest.mark.slow
 def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference_by_the_other():
     _, batch, shared = electra()
     sizes = dict(num_layers=1, generator_share=0.5)
@@ -196,6 +198,7 @@ def test_one_table_embeds_for_both_and_is_the_generators_output():
     assert widths == {"generator": (12, 16), "discriminator": (24, 16)}
 
 
+@pytest.mark.slow
 def test_experts_of_both_stacks_process_no_padding():
     """As test_experts.py has it of an encoder."""
     _, batch, _ = electra()
@@ -234,6 +237,7 @@ RESTORED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positions):
     size = {"learned": 8, "rotary": 0}[positions]
@@ -258,6 +262,7 @@ def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positi
     assert np.abs(change)[0, is_token & (RESTORED["decoder_segment_ids"][0] == 1)].min() > 0
 
 
+@pytest.mark.slow
 def test_the_encoder_reaches_the_decoder_by_the_first_state_of_a_document_alone():
     model, encoder = models.masked_autoencoder(64, **SHAPE, num_layers=1), encoder_batch()
     batch = encoder | RESTORED
@@ -316,6 +321,7 @@ def test_odd_segments_come_from_the_first_tower_and_even_ones_from_the_second():
             np.testing.assert_array_equal(changed, mine)
 
 
+@pytest.mark.slow
 def test_experts_of_a_tower_process_its_own_texts_alone():
     model = models.two_towers(V, **SHAPE, num_layers=1, num_experts=4)
     batch = encoder_batch() | {"encoder_segment_ids": jnp.array([[1, 1, 1, 2, 2, 3, 4, 0]])}

@@ -221,6 +221,7 @@ def test_family(name):
     assert family_of(config) is FAMILIES[KNOWN[name].family]
 
 
+@pytest.mark.slow
 def test_a_family_names_the_presets_that_it_has_and_no_other():
     for name in GIN_FILES:
         of = [

@@ -209,6 +209,7 @@ def test_packed_documents_equal_separate_rows(layout):
         assert_close(got[: end - start], packed[start:end])
 
 
+@pytest.mark.slow
 def test_scanned_layers_equal_unrolled_ones():
     batch = batch_for("encoder_decoder")
     scanned, unrolled = (build("encoder_decoder", layers=2, scan_layers=x) for x in (True, False))
@@ -230,6 +231,7 @@ def test_scanned_layers_equal_unrolled_ones():
     )
 
 
+@pytest.mark.slow
 def test_rematerialisation_changes_nothing():
     batch = batch_for("encoder_decoder")
     results = []
@@ -273,6 +275,7 @@ def test_bfloat16_is_close_to_float32(layout):
     assert np.abs(logits["bfloat16"] - logits["float32"]).mean() < 0.02
 
 
+@pytest.mark.slow
 def test_embedding_gradients_accumulate_in_float32():
     # 1 + 1 + … in bfloat16 stops at 256.
     model = models.decoder(4, **SHAPE, num_layers=1, num_types=2, dtype="bfloat16")
@@ -427,6 +430,7 @@ def test_a_noised_block_is_as_after_the_clean_text_before_it(settings):
         assert_close(hidden["noised"][:, begin:end], plain(row)[:, begin:end])
 
 
+@pytest.mark.slow
 def test_noised_copies_leak_nothing():
     """By the gradient: of a copy, its block and the clean text before; of clean text, no copy."""
     model, batch = build("decoder", num_layers=2), copies_batch()
@@ -478,6 +482,7 @@ def test_independent_heads_attend_to_no_later_token(ahead):
         np.testing.assert_array_equal(head[:, 20:28], mask(PACKED_CAUSAL))
 
 
+@pytest.mark.slow
 def test_a_sequential_module_attends_up_to_the_token_before_its_own():
     """Module k at slot t: the token k slots on, but not the one after it, which it predicts."""
     model = build("decoder", layers=1, heads=THREE, ahead="sequential")
@@ -492,6 +497,7 @@ def test_a_sequential_module_attends_up_to_the_token_before_its_own():
     assert labelled == 2 + 3 + 1 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
 def test_every_term_ahead_trains_its_own_parameters(ahead):
     """A loss of heads whose gradient stops on the way would still be reported."""
@@ -608,6 +614,7 @@ def test_tied_logits_are_scaled_products_with_the_embedding(layout):
     assert_close(logits, hidden @ np.asarray(params["token_embedding"]).T / 4)
 
 
+@pytest.mark.slow
 def test_initial_scales():
     shape = dict(emb_dim=64, num_heads=8, head_dim=32, mlp_dim=128)
     batch = batch_for("encoder_decoder")

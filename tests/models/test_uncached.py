@@ -31,6 +31,7 @@ def both_forms(layout, **settings):
     return decoding_form(model, params), decoding_form(own, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout, settings",
     [
@@ -52,6 +53,7 @@ def test_the_same_tokens_as_with_a_cache(layout, settings):
     np.testing.assert_allclose(cached.token_log_probs, plain.token_log_probs, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_beams_as_with_a_cache():
     prompts = prompts_for("decoder")
     cached, plain = (

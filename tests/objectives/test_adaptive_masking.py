@@ -81,6 +81,7 @@ def test_chances_stay_while_no_label_comes():
     np.testing.assert_array_equal(later.chances, state.chances)
 
 
+@pytest.mark.slow
 def test_masks_follow_the_chances():
     """In a document of `a` and `b`, at a third of which are `a` with four times the chance of `b`:
     the mean is .15, and `a` is masked in .30, `b` in .075 of the cases. The other document of the
@@ -102,6 +103,7 @@ def test_masks_follow_the_chances():
         assert binomtest(masked, times * copies, chance).pvalue > SIGNIFICANCE, word
 
 
+@pytest.mark.slow
 def test_chances_of_the_longest_documents_are_exact():
     size = 100_000
     tokens, segments = np.full(size, FIRST, np.int32), np.ones(size, np.int32)

@@ -29,6 +29,7 @@ def test_a_prefix_is_attended_to_whole(prefix, targets):
     assert (mask == expected).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", [causal_lm, prefix_lm])
 def test_a_decoder_gets_the_same_pattern(builder):
     length = 10

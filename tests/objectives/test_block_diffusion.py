@@ -75,6 +75,7 @@ def test_the_loss_is_that_of_the_paper(size):
     np.testing.assert_array_equal(term.weights, LENGTH)
 
 
+@pytest.mark.slow
 def test_the_loss_of_copies_in_a_decoder_of_their_own_is_the_same():
     objective, f, beside = drawn(8)
     layout = layouts.encoder_decoder
@@ -97,6 +98,7 @@ def test_the_loss_of_a_model_that_knows_nothing_is_its_likelihood(size):
     assert abs(ratios.mean() - 1) < 4 * ratios.std() / 256**0.5
 
 
+@pytest.mark.slow
 def test_rows_of_another_member_add_nothing_to_the_loss():
     """Neither to its sum nor to the tokens that it is divided by."""
     objective = mixture(IDS, {"blocks": (block_diffusion, 1), "causal": (causal_lm, 1)})

@@ -135,6 +135,7 @@ def test_similarities_and_their_gradients_are_products_in_float32(loss):
     assert products and all(line.count("HIGHEST") == 2 for line in products)
 
 
+@pytest.mark.slow
 def test_the_objective_has_the_loss_that_is_named():
     rng = np.random.default_rng(2)
     embeddings = jnp.array(rng.normal(size=(3, 4, 5)), jnp.float32)

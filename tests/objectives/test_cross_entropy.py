@@ -127,6 +127,7 @@ def test_a_gradient_summed_over_shards_is_that_of_all_rows(row_shards):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_slots_have_no_loss_and_no_gradient():
     """As where the members of a row group predict pairs alone, and others of the mixture tokens."""
     given = example()
@@ -182,6 +183,7 @@ def test_no_array_of_the_program_holds_all_logits(monkeypatch):
     assert not [shape for shape in shapes if f"f32{shape}" in program.as_text()]
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_mean_takes_three_products_and_is_never_computed_again():
     text = compiled(mean, 512).as_text()
     assert " conditional(" not in text

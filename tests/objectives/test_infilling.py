@@ -165,6 +165,7 @@ def test_numbers_of_spans_that_cannot_be_masked(most):
 # --- blank infilling ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_blanks_are_uniform_and_written_in_any_order():
     # Two of four tokens: one span of two if the first draw is not 1, else two that do not touch.
     one = exp(-1) / (1 - exp(-1))
@@ -207,6 +208,7 @@ def assert_same_law(got, expected):
     assert chi2_contingency(table).pvalue > SIGNIFICANCE, table
 
 
+@pytest.mark.slow
 def test_the_number_of_spans_follows_the_published_procedure():
     features = corrupt_copies(blank_infilling(IDS), (200,), 10_000, seed=11)  # 30 are hidden
     random = np.random.default_rng(12)
@@ -214,6 +216,7 @@ def test_the_number_of_spans_follows_the_published_procedure():
     assert_same_law((features["targets"] == IDS.eos).sum(1).tolist(), published)
 
 
+@pytest.mark.slow
 def test_lengths_of_spans_follow_the_published_procedure_in_the_text_and_as_written():
     features = corrupt_copies(blank_infilling(IDS, 0.2), (25,), 12_000, seed=13)  # five are hidden
     outcomes = []
@@ -229,6 +232,7 @@ def test_lengths_of_spans_follow_the_published_procedure_in_the_text_and_as_writ
     assert_same_law(outcomes, published)
 
 
+@pytest.mark.slow
 def test_blocks_are_shuffled_uniformly():
     features = corrupt_copies(blank_infilling(IDS, 0.3), (30,), 12_000, seed=13)
     closes = features["targets"] == IDS.eos
@@ -311,6 +315,7 @@ def test_middles_are_given_back(document_lengths, rate, spm_rate, spm, seed):
     assert_given_back(objective, document_lengths, seed, undo_middle(IDS, spm))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(documents_of_a_row, st.sampled_from([1, 2, 16]), st.integers(0, 99))
 def test_masked_spans_are_given_back(document_lengths, most, seed):
@@ -318,6 +323,7 @@ def test_masked_spans_are_given_back(document_lengths, most, seed):
     assert_given_back(objective, document_lengths, seed, undo_causal_masking(IDS, most))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(documents_of_a_row, densities, st.fractions(1, 16, max_denominator=4), st.integers(0, 99))
 def test_blanks_are_given_back_and_are_as_many_as_asked_for(document_lengths, density, mean, seed):

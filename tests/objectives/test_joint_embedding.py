@@ -31,6 +31,7 @@ def arranged(predictors: int = 2):
     return jax.device_get(one), jax.tree.map(lambda x: np.asarray(x)[None], batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predictors", [1, 2])
 def test_a_document_is_written_and_viewed_twice(predictors):
     features, _ = arranged(predictors)

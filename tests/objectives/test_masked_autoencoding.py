@@ -50,6 +50,7 @@ def test_as_many_tokens_are_visible_as_in_the_published_code_on_average():
     assert abs(width - 1 - published) < 1
 
 
+@pytest.mark.slow
 def test_a_batch_gives_the_decoder_the_first_state_of_its_document():
     documents = [[50, 60, 70], [80]]
     objective = retromae(IDS)

@@ -38,6 +38,7 @@ def test_what_draws_nothing_is_as_if_written_for_packed_rows(name):
         np.testing.assert_array_equal(features(name)[column], x, column)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["blanks", "order_masked", "diffusion"])
 def test_every_document_of_a_packed_row_is_corrupted_by_itself(name):
     batch, (undo,) = example_batch(name), CASES[name].inverses

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pretrax import models
 from pretrax.objectives import permutation_lm
@@ -54,6 +55,7 @@ def test_every_order_of_the_predicted_tokens_is_equally_likely():
     assert counts.size == 6 and ((counts - 200) ** 2 / 200).sum() < 20.5  # chi-square, p = .001
 
 
+@pytest.mark.slow
 def test_a_prediction_depends_on_what_comes_before_it_in_the_order_alone():
     model = models.decoder(IDS.size, **SMALL)
     _, batch = corrupted(2, rate=0.3)

@@ -274,6 +274,7 @@ def test_every_place_is_as_likely_to_start_a_span():
     assert min(binomtest(int(k), 20_000, chance).pvalue for k in starts[1:]) > SIGNIFICANCE / 11
 
 
+@pytest.mark.slow
 def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
     # A document cuts its first and last span, and what is short fits into the last of the room.
     selection = selection_of(IDS, 0.15, span_lengths=geometric_lengths())

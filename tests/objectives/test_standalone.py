@@ -33,6 +33,7 @@ def rows(*lengths):
     return np.stack([row.tokens for row, _ in each]), [documents for _, documents in each]
 
 
+@pytest.mark.slow
 def test_every_row_is_corrupted_by_the_member_that_was_drawn_for_it():
     tokens, documents = rows(*[24, 9, 1, 20] * 16)
     found = corruptor(ul2, IDS, L)(jax.random.key(0), tokens)

@@ -80,6 +80,7 @@ def test_chosen_tokens_are_hidden_and_nothing_is_lost(name):
             assert all(one.targets.index(x) > last for x in chosen)
 
 
+@pytest.mark.slow
 def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
     builders = {CASES[name].builder for name in HIDING}
     reading = set()

@@ -111,6 +111,7 @@ def rows_of():
     return tokens(ROWS, 7, 5).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -131,6 +132,7 @@ def test_greedy(name, converted):
     assert len(got[0]) < NEW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [slow_unless(x in ("bart", "llama"), x) for x in NAMES])
 def test_a_repetition_penalty(name, converted):
     model, params = converted(name)
@@ -245,6 +247,7 @@ def test_generate_applies_the_filters_in_the_same_order():
 # --- a run of one's own, exported ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "builder, objective, text",
     [

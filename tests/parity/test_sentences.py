@@ -54,6 +54,7 @@ BART |= dict(encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=2, decoder_l
 BART |= dict(bos_token_id=2, decoder_start_token_id=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, widths",
     [
@@ -175,6 +176,7 @@ BERT_LIKE = dict(norm="layer", norm_place="after", biases=True, embedding_norm=T
 BERT_LIKE |= dict(positions="learned", max_positions=40, mlp_activations=("gelu_exact",))
 
 
+@pytest.mark.slow
 def test_an_exported_electra_is_its_discriminator(tmp_path, capsys):
     directory = runs.write_run(tmp_path / "run", "electra", "replaced_token_detection", **BERT_LIKE)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
@@ -209,6 +211,7 @@ def replaced_logits(trained, batch):
     return np.asarray(jax.jit(run)(trained.params, batch))
 
 
+@pytest.mark.slow
 def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
     bert = BERT_LIKE | dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
     directory = runs.write_run(tmp_path / "run", "encoder", "contrastive", **bert)
@@ -241,6 +244,7 @@ def test_another_layer_after_pooling_is_refused(changed, said, tmp_path):
         sentences.open_modules(tmp_path)
 
 
+@pytest.mark.slow
 def test_classes_of_an_imported_classifier_exclude_each_other_or_not(tmp_path):
     for problem, function in (
         ("multi_label_classification", torch.sigmoid),

@@ -94,6 +94,7 @@ class Dies(PipelineStep):
         os._exit(1)
 
 
+@pytest.mark.slow
 def test_jobs_that_end_before_their_tasks(cluster, tmp_path):
     log = str(tmp_path / "log")
     path = f"export PATH={cluster}/bin:$PATH"  # else of the environment that a job activates

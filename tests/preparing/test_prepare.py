@@ -31,6 +31,7 @@ def again(folder, out, *more):
     return planted.arguments(str(folder / "raw" / "*.jsonl"), folder / out, *more)
 
 
+@pytest.mark.slow
 def test_what_is_planted_leaves_and_most_stays(prepared):
     report = json.loads((prepared / "store" / "report.json").read_text())
     steps = {step["name"]: step for step in report["steps"]}

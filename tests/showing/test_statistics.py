@@ -58,6 +58,7 @@ def agrees(counts, expected) -> float:
     return stats.chisquare(got, due * got.sum() / due.sum()).pvalue
 
 
+@pytest.mark.slow
 def test_span_corruption_hides_what_it_should():
     """Significance 1e-4, at a fixed key."""
     found = measured(objectives.span_corruption, "encoder_decoder", span_law="composition")
@@ -76,6 +77,7 @@ def test_span_corruption_hides_what_it_should():
     assert found.hidden_at[0] < found.hidden < 2 * found.hidden < found.hidden_at[-1]
 
 
+@pytest.mark.slow
 def test_text_infilling_counts_spans_of_no_tokens():
     """Significance 1e-4; but for the last span of a row, which is cut."""
     build = functools.partial(objectives.text_infilling, noise_density=0.3)
@@ -90,6 +92,7 @@ def test_text_infilling_counts_spans_of_no_tokens():
     assert encoder.least < encoder.mean < encoder.most <= encoder.slots
 
 
+@pytest.mark.slow
 def test_text_that_is_left_out_is_not_hidden():
     """BERT's B is another text half of the time."""
     pairs = functools.partial(objectives.next_sentence_prediction, at_sentence_ends=False)

@@ -49,6 +49,7 @@ EXACT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", EXACT, ids=lambda build: build.__name__)
 def test_a_traced_row_is_corrupted_as_a_plain_one(build):
     texts = [

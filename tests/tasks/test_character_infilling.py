@@ -111,6 +111,7 @@ def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
     assert len(read(TEXTS, rate=1.0, length=None)) == len(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_text_is_cut_the_same_whatever_is_read_with_it():
     many = TEXTS * 20
     examples = read(many, length=None)
@@ -128,6 +129,7 @@ def test_seeds_tasks_and_texts_are_cut_each_in_its_own_way():
         assert sum(a == b for a, b in zip(examples, other, strict=True)) < 5
 
 
+@pytest.mark.slow
 def test_examples_are_what_seqio_packs():
     source = seqio.FunctionDataSource(
         lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(

@@ -114,6 +114,7 @@ def few(monkeypatch):
     monkeypatch.setattr("pretrax.tasks.corpora.library.library_documents", lambda: some)
 
 
+@pytest.mark.slow
 def test_docstring_pairs(tmp_path, few):
     settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
     settings |= {"heldout_every": 5}
@@ -145,6 +146,7 @@ def test_docstring_pairs(tmp_path, few):
     assert np.mean([line.strip() in whole for line in code]) > 0.99
 
 
+@pytest.mark.slow
 def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
     def read(number):
         return python_library(

@@ -123,6 +123,7 @@ QUICK = {
 CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     build = BUILDERS[name]
@@ -161,6 +162,7 @@ def supervised_task(name):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [False, True])
 def test_a_mixture_with_a_supervised_task(pack):
     text_task("text", documents_for() * 5)
@@ -180,6 +182,7 @@ def test_a_mixture_with_a_supervised_task(pack):
         np.testing.assert_array_equal(x["decoder_loss_weights"], x["decoder_target_tokens"] > 0)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_objectives_with_labels():
     text_task("text", documents_for())
     masks = [fresh(add_objective_task, f"mask_{i}", "text", objectives.masked_lm) for i in range(2)]
@@ -221,6 +224,7 @@ def cache(tmp_path):
     seqio.set_global_cache_dirs(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["span_corruption", "masked_lm"])
 def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
     documents, lengths = documents_for(), lengths_for(BUILDERS[name])
@@ -241,6 +245,7 @@ def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
     assert len(again) >= 8 and not again & {tuple(x["inputs"]) for x in once[:n]}
 
 
+@pytest.mark.slow
 def test_a_task_cached_after_its_objective(cache):
     text_task("text", documents_for())
     masks = fresh(add_objective_task, "masks", "text", objectives.masked_lm)
@@ -304,6 +309,7 @@ def test_the_rows_of_a_pair_are_of_different_documents():
     assert first >= 5 and {row[0] for row in rows[2 * first :]} == {15}
 
 
+@pytest.mark.slow
 def test_targets_that_do_not_all_count_ask_for_columns():
     text_task("text", documents_for())
     fresh(add_objective_task, "plain", "text", objectives.causal_masking)

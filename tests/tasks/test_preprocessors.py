@@ -58,6 +58,7 @@ def rows_and_seeds(build, seed=42):
     return list(seeded.as_numpy_iterator())
 
 
+@pytest.mark.slow
 def test_the_host_gives_the_bits_of_the_device():
     """Of many rows over all devices; test_objective_tasks does it for every objective."""
     build = objectives.ul2
@@ -88,6 +89,7 @@ def test_the_host_gives_the_bits_of_the_device():
         np.testing.assert_array_equal(got, np.asarray(device[feature])[: len(rows)], feature)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
 def test_no_token_is_lost(name):
     rows = rows_and_seeds(BUILDERS[name])
@@ -118,6 +120,7 @@ def test_documents_of_one_length():
     assert got == [list(range(50)), list(range(50, 60))]
 
 
+@pytest.mark.slow
 def test_examples_are_what_seqio_packs():
     task = add_task("packed", objectives.span_corruption)
     unpadded = examples(task)
@@ -131,6 +134,7 @@ def test_examples_are_what_seqio_packs():
     assert written == sum(len(example["inputs"]) for example in unpadded)
 
 
+@pytest.mark.slow
 def test_two_tasks_of_a_mixture_do_not_share_their_keys():
     for name in ("first", "second"):
         add_task(name, objectives.span_corruption)

@@ -31,6 +31,7 @@ def test_the_examples_in_docstrings():
     assert result.attempted and not result.failed
 
 
+@pytest.mark.slow
 def test_any_process_draws_the_same_without_tensorflow():
     program = (
         "import sys, zlib\n"

@@ -71,6 +71,7 @@ def test_registering_twice_is_harmless_and_reads_nothing():
     assert calls == [examples_of.cache_info() for examples_of in EXAMPLES.values()]
 
 
+@pytest.mark.slow
 def test_any_process_reads_the_same():
     program = (
         "import sys, zlib\n"
@@ -123,6 +124,7 @@ def test_counts_of_identifiers():
     assert len({passage for passage, _ in split["train"]}) == len(split["train"])
 
 
+@pytest.mark.slow
 def test_modules_are_of_their_package_and_split_and_no_name_is_left():
     blanked = re.compile("|".join(python_passages.PACKAGES), re.IGNORECASE)
     files = {
@@ -140,6 +142,7 @@ def test_modules_are_of_their_package_and_split_and_no_name_is_left():
             assert part == "train" or passage not in train
 
 
+@pytest.mark.slow
 def test_hidden_names_are_names_of_the_passage_and_of_the_split():
     train, heldout, sentinel = texts("train"), texts("validation"), python_passages.SENTINEL
     for part, some in EXAMPLES["python_identifiers"]().items():
@@ -219,6 +222,7 @@ def test_what_stands_in_training_files_too_is_not_held_out():
     assert counts("validation", own) and counts("validation", copied + own[:30])
 
 
+@pytest.mark.slow
 @every_task
 def test_two_readings_give_the_same(name):
     first = EXAMPLES[name]()
@@ -231,6 +235,7 @@ def test_two_readings_give_the_same(name):
         assert a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
 
 
+@pytest.mark.slow
 @every_task
 @pytest.mark.parametrize("part", python_passages.SPLITS)
 def test_ids_decode_back(name, part):
@@ -341,6 +346,7 @@ def test_passages_tell_their_package():
     assert 0.6 < figures("python_modules", likely)["accuracy"] < 0.85
 
 
+@pytest.mark.slow
 def test_training_examples_are_shuffled_and_sharded_by_seqio():
     task = seqio.TaskRegistry.get("python_modules")
     settings = {"shuffle": True, "seed": 3}

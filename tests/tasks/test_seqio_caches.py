@@ -73,6 +73,7 @@ def epoch(corpus, task=0, shard=0, num_shards=1) -> list[str]:
 tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_eos
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     [

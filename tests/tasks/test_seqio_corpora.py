@@ -59,6 +59,7 @@ def texts(corpus, documents):
     return [corpus.codec.decode(document) for document in documents]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 4, 6])
 def test_tfds_end_to_end(tmp_path, tiny, num_shards):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
@@ -86,6 +87,7 @@ def test_heldout_is_fixed(tmp_path, tiny):
     assert sum("number" in text for text in texts(corpus, all_of_them)) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_stream_goes_on_exactly(tmp_path, tiny, shuffle):
     """Of a task that is read file by file, and one whose examples are shared out."""
@@ -103,6 +105,7 @@ def test_a_stream_goes_on_exactly(tmp_path, tiny, shuffle):
         assert same(read(stream, 2), whole[stop : stop + 2])
 
 
+@pytest.mark.slow
 def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     orders = []
     for seed in range(2):
@@ -558,6 +561,7 @@ def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere, s
     assert set(example["inputs"]) & set(ids.sentinels) and example["targets"][-1] == ids.eos
 
 
+@pytest.mark.slow
 def test_gin_may_copy_a_vocabulary(hugging_face):
     import copy
 

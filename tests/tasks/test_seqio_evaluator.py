@@ -56,6 +56,7 @@ def own_figures(one, name):
     return {k.rpartition("/")[2]: v for k, v in figures.items() if k.startswith("task/")}
 
 
+@pytest.mark.slow
 def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
     """Both kinds of metrics, of a run on disk and of a model of another layout than the
     converter's."""

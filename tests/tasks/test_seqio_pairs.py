@@ -209,6 +209,7 @@ def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
     assert made.decode_tf(tf.constant(expected)).numpy().decode() == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_a_run", [False, True])
 def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
     """In the tasks' own vocabulary, or in a run's, which has other pieces and special ids."""

@@ -106,6 +106,7 @@ SHUFFLED = [(steps, True) for steps in QUICK + SLOW]
 IN_ORDER = [(steps, False) for steps in (QUICK[0], SLOW[0])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps, shuffle", SHUFFLED + IN_ORDER)
 def test_what_is_skipped_is_not_tokenised(tmp_path, tokenised, steps, shuffle):
     corpus = corpus_of(tmp_path, steps, shuffle=shuffle)()
@@ -127,6 +128,7 @@ def test_of_shards_that_share_a_file(tmp_path, tokenised):
     assert read(stream, 20) == rest and len(tokenised) < 250 / 2
 
 
+@pytest.mark.slow
 def test_of_a_cache(tmp_path, tokenised):
     corpus = corpus_of(tmp_path, [as_targets, CACHE, tokenize], use_cached=True)
     write_cache(seqio.TaskRegistry.get("lines"), tmp_path / "cache", num_files=1)

@@ -50,6 +50,7 @@ def test_the_vocabulary_of_a_store_is_kept_in_the_run(stores, tmp_path):
         corpora.token_store(str(tmp_path / "other"), stores=[stores["two"], str(moved)])
 
 
+@pytest.mark.slow
 def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pretrax import models, objectives
 from pretrax.objectives import causal_lm
@@ -54,6 +55,7 @@ def steps_of(shape, microbatches, n=3):
     return states, jax.device_get(metrics)
 
 
+@pytest.mark.slow
 def test_steps_count_answers_and_update_the_chances():
     (first, second, third), metrics = steps_of((1, 1, 1), 1)
     for state, steps in ((first, 1), (third, 1), (second, 0)):
@@ -81,6 +83,7 @@ def test_a_step_masks_by_the_chances_of_its_state():
     assert labels.sum() > 50 and labels[rare].sum() < 0.05 * labels.sum()
 
 
+@pytest.mark.slow
 def test_meshes_and_microbatches_count_the_same():
     whole, split = steps_of((1, 1, 1), 1), steps_of((2, 2, 1), 2)
     for a, b in zip(whole[0], split[0]):

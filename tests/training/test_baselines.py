@@ -76,6 +76,7 @@ def test_without_training_labels_the_guess_is_by_the_heldout_ones():
     assert trivial_loss(numbers) == pytest.approx(squares - total**2 / count)
 
 
+@pytest.mark.slow
 def test_tallies_of_two_batches_add_up_to_that_of_both():
     for numbers in (False, True):
         one, two = labels((4, 6), numbers, 1), labels((3, 6), numbers, 2)

@@ -105,6 +105,7 @@ def test_members_follow_their_rates_by_row_number():
     assert np.sum(np.concatenate(members) == 0) == PERIOD * 5 // 7
 
 
+@pytest.mark.slow
 def test_every_member_sees_every_shard():
     """Even where the members' period divides the rows of a step."""
     objective = mixture(tiny.IDS, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})

@@ -52,6 +52,7 @@ def setup(one, objective=None, **settings):
     return tiny.plan(one, objective or causal_lm(tiny.IDS), {"decoder": 24}, **settings)
 
 
+@pytest.mark.slow
 def test_a_model_whose_documents_leak_is_refused_where_rows_are_packed():
     with pytest.raises(ValueError, match="documents of a packed row leak into each other"):
         setup(model(resets=False), packing="whole")
@@ -84,6 +85,7 @@ def test_a_loss_of_another_shape_is_refused():
         setup(tiny.decoder(), objective)
 
 
+@pytest.mark.slow
 def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
     def loss(outputs, batch):
         (term,) = causal_lm(tiny.IDS).loss(outputs, batch).values()

@@ -84,6 +84,7 @@ def test_nothing_saved_gives_nothing(tmp_path):
     assert restore(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_saves_leave_no_thread_and_no_descriptor(tmp_path):
     """A process has a thousand descriptors; a long run saves more often than that."""
     checkpoints = Checkpoints(str(tmp_path), Keep(latest=1))
@@ -303,6 +304,7 @@ def test_the_latest_that_was_due_is_kept_until_the_next_and_later_ones_can_be_re
     assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["8"]
 
 
+@pytest.mark.slow
 def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=3)
     every = {f"training__Run__{name}_every": 1 for name in ("checkpoint", "evaluate")}

@@ -243,6 +243,7 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     assert not list(tmp_path.iterdir())  # no corpus, no run
 
 
+@pytest.mark.slow
 def test_what_is_held_in_tiles_counts_whole(monkeypatch):
     """On a TPU the last axis of an array, such as 32 of a head, is held as 128."""
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())

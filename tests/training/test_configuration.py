@@ -213,6 +213,7 @@ def test_corpus_objective_and_model_are_independent_choices():
     assert run.model.settings["positions"] == "learned" and run.sequence_lengths == {"decoder": 256}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["models", "objectives"])
 def test_a_preset_leaves_nothing_to_the_next_of_its_kind(kind, tmp_path):
     """Read after all others, each is what it is alone; so it is after any one of them."""
@@ -494,6 +495,7 @@ def test_a_run_that_lacks_a_field():
         as_run({name: 1 for name in FIELDS if name != "batch_size"})
 
 
+@pytest.mark.slow
 def test_the_package_loads_neither_gin_nor_tensorflow():
     program = (
         "import sys; from pretrax import models, objectives, training; "

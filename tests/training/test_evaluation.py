@@ -83,11 +83,13 @@ def assert_close(a, b):
         assert one.baseline == pytest.approx(other.baseline, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_figures_again():
     assert evaluator()(run()[2]) == scores()
     assert [s.member for s in scores()] == ["span", "prefix"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [6, 64])
 def test_the_number_of_rows_in_a_batch_does_not_matter(rows):
     assert_close(evaluator(rows=rows)(run()[2]), scores())
@@ -107,6 +109,7 @@ def test_corruption_is_traced_once_for_heldout_and_training_text():
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_the_mesh_does_not_matter():
     shape = (2, 2, 2)
     assert_close(evaluator(shape)(run(shape)[2]), scores())
@@ -206,6 +209,7 @@ def figures_of(kind):
     return {score.term: score for score in made(params)}, batches, hidden
 
 
+@pytest.mark.slow
 def test_texts_that_are_all_alike_cost_the_logarithm_of_the_batch():
     scores, batches, _ = figures_of("views")
     texts = [int((np.asarray(batch["pools_weights"]) > 0).sum()) // 2 for batch in batches]
@@ -214,6 +218,7 @@ def test_texts_that_are_all_alike_cost_the_logarithm_of_the_batch():
     assert scores["contrastive"].targets == sum(texts) and not scores["contrastive"].of_tokens
 
 
+@pytest.mark.slow
 def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
     scores, batches, hidden = figures_of("generated")
     assert {name: score.metric for name, score in scores.items()} == {
@@ -230,6 +235,7 @@ def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
     assert scores["replaced"].baseline == pytest.approx(entropy, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_an_accuracy_stands_beside_that_of_the_most_frequent_class():
     scores, batches, _ = figures_of("classes")
     labels = np.concatenate([b["pools_labels"][b["pools_weights"] > 0] for b in batches])
@@ -243,6 +249,7 @@ def test_perplexity_is_of_tokens():
     assert not figures_of("generated")[0]["replaced"].of_tokens
 
 
+@pytest.mark.slow
 def test_only_a_causal_loss_is_the_likelihood_of_the_text():
     found = {kind: [s.term for s in figures_of(kind)[0].values() if s.of_text] for kind in OTHERS}
     causal = ("causal", "latent", "summary")

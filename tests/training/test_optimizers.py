@@ -133,6 +133,7 @@ def test_adafactor_by_hand(factored, weight_decay):
     np.testing.assert_allclose(got["w"], x, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_muon_makes_the_updates_of_matrices_orthogonal():
     random = np.random.default_rng(0)
     params = {

@@ -41,6 +41,7 @@ def test_a_trace_ends_where_training_does(tmp_path):
             raise FloatingPointError
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=2)
     tiny.run_here([*run.arguments(), "--profile=2:2"])
@@ -68,6 +69,7 @@ def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):
     assert (seconds["step"], seconds["rest"]) == (2, 30)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_a_trace_that_cannot_be_written(monkeypatch, tmp_path, capsys):
     """As JAX raises where a file is in the way of the folder; its own trace would run on in this
     process."""

@@ -123,6 +123,7 @@ def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
     assert_equals_whole(run, whole)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch):
     run, read = tiny.Run(tmp_path, data), Batches.__next__
 
@@ -160,6 +161,7 @@ def flip_bytes(file):
     file.write_bytes(bytes(byte ^ 0xFF for byte in file.read_bytes()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, damage",
     [("data/shard_00002.npz", lambda f: f.write_bytes(b"")), ("state/ocdbt.*/d/*", flip_bytes)],
@@ -186,6 +188,7 @@ def test_all_checkpoints_damaged_is_an_error(half, capsys):
     assert "Start anew in another run directory." in said
 
 
+@pytest.mark.slow
 def test_a_checkpoint_ends_a_line_of_the_log(half, whole, capsys):
     """A line is a mean since the last one: had it begun before a stop, part of it would be lost."""
     half.here(capsys, training__Run__log_every=5, training__Run__checkpoint_every=3)
@@ -232,6 +235,7 @@ def test_a_finished_run_says_so(half, capsys):
     assert "This run is finished: it took 8 steps, and got" in half.here(capsys, STEPS=6)
 
 
+@pytest.mark.slow
 def test_fewer_steps_than_it_has_taken_are_refused(half, capsys):
     half.here(capsys, STEPS=10)
     (half.dir / "result.json").unlink()
@@ -240,6 +244,7 @@ def test_fewer_steps_than_it_has_taken_are_refused(half, capsys):
     assert "is at step 10 already, beyond steps = 9" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_rate_and_number_of_shards_go_on_and_are_said(half, capsys):
     said = half.here(capsys, STEPS=9, PEAK=1e-3, training__Run__data_shards=2)
     assert "optimizer.learning_rate.peak: was 0.003, is 0.001" in said and "Continuing from" in said
@@ -308,6 +313,7 @@ def assert_all_saved_is_finite(run):
             assert np.isfinite(array).all(), (checkpoint, name)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
     with pytest.raises(SystemExit) as end:
         half.here(capsys, PEAK=1e12, training__Run__checkpoint_every=1)
@@ -318,6 +324,7 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
     assert_all_saved_is_finite(half)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_before_any_checkpoint(data, tmp_path, capsys):
     with pytest.raises(SystemExit):
         tiny.Run(tmp_path, data).here(capsys, PEAK=float("1e30"))

@@ -56,6 +56,7 @@ MESHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MESHES)
 def test_a_step_of_a_sparse_model_is_the_same_on_every_mesh(name):
     expected, got = two_steps(tiny.mesh_of(1)), two_steps(make_mesh(**MESHES[name]))
@@ -73,6 +74,7 @@ def test_experts_lie_on_the_devices_of_their_axis():
     assert batch_shards(mesh) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2])
 def test_rows_that_a_mesh_does_not_divide_are_computed_by_several_devices(rows):
     model, batch = tiny.decoder(**SPARSE), batch_for("decoder")
@@ -131,6 +133,7 @@ def batch_of(one):
     return make(jax.random.key(0), rows)[0]
 
 
+@pytest.mark.slow
 def test_microbatches_count_the_routers_losses_once():
     """Rows that come twice, so that both microbatches have the balance of the whole."""
     one, two = plan_of(), plan_of(microbatches=2)
@@ -154,6 +157,7 @@ def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
     assert set(ROUTERS) < set(got[1])
 
 
+@pytest.mark.slow
 def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
     model = tiny.decoder(**TWO_LAYERS)
     plain = plan_of(model=model, load_balance_loss=0.0, router_z_loss=0.0)

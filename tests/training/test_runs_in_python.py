@@ -41,6 +41,7 @@ def trained(run: Run) -> tuple:
         return train(run, Console(file=shown, width=120)), shown.getvalue()
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_process_are_two_results(run):
     first, said = trained(run)
     assert first.finished and first.step == 3 and "Done." in said
@@ -66,6 +67,7 @@ def test_two_runs_in_one_process_are_two_results(run):
     assert run_of_directory(other.run_dir).seed == 1
 
 
+@pytest.mark.slow
 def test_a_decoder_becomes_an_encoder_decoder(run):
     """As T5Gemma 2: every parameter of both stacks begins as one of the decoder's."""
     trained(run)
@@ -85,6 +87,7 @@ def test_a_decoder_becomes_an_encoder_decoder(run):
     assert "initialised" not in said and "not used" not in said
 
 
+@pytest.mark.slow
 def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path):
     unnamed = dataclasses.replace(
         run, run_dir=str(tmp_path / "run"), objective=lambda ids: objectives.causal_lm(ids), steps=1
@@ -119,6 +122,7 @@ def record(plan, *, every: int | None = 2) -> Hook:
     return Hook(keep, every, at_end=False)
 
 
+@pytest.mark.slow
 def test_hooks_are_called_at_their_interval(run, tmp_path):
     hooks = [Bound(record), Bound(record, every=3), Bound(record, every=None)]
     hooked = dataclasses.replace(run, run_dir=str(tmp_path / "run"), hooks=hooks)

@@ -93,6 +93,7 @@ def what_is_left(run) -> tuple:
     return lines, files, sorted(folder.name for folder in saved.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
     said = "The run goes back to the checkpoint of step 4, and skips the"
     assert "At step 6 the loss" in whole and "is a spike: in the 5 steps before it was" in whole
@@ -108,6 +109,7 @@ def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
     assert saved == ["8"]
 
 
+@pytest.mark.slow
 def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, monkeypatch):
     """Killed before the next checkpoint, and stopped with one that is not to be gone back to."""
     again = dataclasses.replace(run, run_dir=run.run_dir + "_again")

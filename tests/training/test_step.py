@@ -200,6 +200,7 @@ def distance(a, b):
     return np.sqrt(sum(jax.tree.leaves(squares)))
 
 
+@pytest.mark.slow
 def test_row_groups_may_predict_different_things():
     """Rows of 20 slots suit masked tokens, those of 22 pairs: neither has slots for the other's
     labels."""
@@ -223,6 +224,7 @@ def test_row_groups_may_predict_different_things():
     assert {"loss/tokens", "loss/pair"} <= metrics.keys()
 
 
+@pytest.mark.slow
 def test_divergences_are_not_added_to_nats_per_token():
     members = {"hybrid": objectives.hybrid_diffusion, "masked": objectives.masked_diffusion}
     objective = objectives.mixture(IDS, {name: (build, 1) for name, build in members.items()})
@@ -235,6 +237,7 @@ def test_divergences_are_not_added_to_nats_per_token():
     assert {"loss/divergence", "loss/tokens", "metric/bound"} <= metrics.keys()
 
 
+@pytest.mark.slow
 def test_texts_of_other_microbatches_are_negatives():
     """Adding up the losses of microbatches would tell each text from a quarter of the others."""
     mesh = tiny.mesh_of(1)
@@ -259,6 +262,7 @@ def test_views_that_differ_by_dropout_alone_need_some(settings):
         tiny.plan(encoder, objective, {"encoder": 16})
 
 
+@pytest.mark.slow
 def test_both_passes_over_a_microbatch_drop_the_same():
     """Else the gradient of SimCSE's loss, whose views only dropout tells apart, would be noise."""
     objective, M = objectives.contrastive(IDS), 2
@@ -327,6 +331,7 @@ KINDS = {name: CASES[name][:3] for name in CASES if "two_groups" not in name} | 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_weights_are_those_of_the_loss_itself(name):
     model, objective, lengths = KINDS[name]
@@ -348,6 +353,7 @@ def test_weights_are_those_of_the_loss_itself(name):
         assert (np.asarray(weights[term]) > 0).any(), term
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [adafactor, lambda: optax.adamw(1e-2)], ids=["adafactor", "adamw"])
 def test_large_parameters_and_their_moments_are_born_spread(make):
     mesh = tiny.mesh_of(2, 2, 2)
@@ -419,6 +425,7 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh():
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), *results)
 
 
+@pytest.mark.slow
 def test_the_new_state_takes_the_memory_of_the_old():
     mesh = tiny.mesh_of(2, 2, 2)
     one = setup_of("decoder_mixture", mesh, microbatches=2)  # a step that is compiled above
@@ -432,6 +439,7 @@ def test_the_new_state_takes_the_memory_of_the_old():
 
 
 # One for each layout; tests/objectives/test_laws.py says it of every objective's corruption.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["encoder_decoder_ul2_two_groups", "decoder_mixture", "pairs_and_masks"]
 )
@@ -450,6 +458,7 @@ def test_corruption_adds_no_collective_and_the_same_bits_on_a_mesh(name):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(spread), jax.device_get(alone))
 
 
+@pytest.mark.slow
 def test_noise_differs_between_rows_groups_steps_and_seeds():
     mesh = tiny.mesh_of(1)
     one = setup_of("encoder_decoder_ul2_two_groups", mesh)
@@ -465,6 +474,7 @@ def test_noise_differs_between_rows_groups_steps_and_seeds():
     assert (inputs[places] != np.asarray(second["encoder_input_tokens"])[places]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share, expected", [(1e-4, 1.0), (0.0, 0.0)])
 def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
     one = tiny.plan(tiny.decoder(), causal_lm(IDS), {"decoder": 24}, data_shards=16)
@@ -482,6 +492,7 @@ def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
     np.testing.assert_allclose(loss_of(share), expected * loss_of(1.0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_metrics_are_what_they_say():
     """Loss by member, z-loss and useful share, recomputed row by row with NumPy."""
     name, mesh = "encoder_decoder_ul2_two_groups", tiny.mesh_of(1)

@@ -207,6 +207,7 @@ def test_sigterm_to_one_stops_both(data, tmp_path):
     assert (run.dir / "checkpoints" / str(step)).is_dir()
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_path):
     process = tiny.Run(tmp_path, data).start(training__Run__distributed=True)
     _, err = process.communicate(timeout=60)
@@ -243,6 +244,7 @@ def start_joined(run_dir, program=JOINED, **env) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_processes_with_other_settings_are_refused(tmp_path):
     """They would train one model with two learning rates, or wait for each other for ever."""
     both = [start_joined(tmp_path, **place, SEED=seed) for place, seed in zip(places(), "05")]
@@ -252,6 +254,7 @@ def test_processes_with_other_settings_are_refused(tmp_path):
     assert "  process 1: training.Run.seed = 5\n" in errs[1] and "  process 0:" not in errs[1]
 
 
+@pytest.mark.slow
 def test_a_process_says_that_it_waits_and_ends_when_the_others_do_not_come(tmp_path):
     hurried = JOINED.replace(
         "run =", "processes._SAY_SO_EVERY, processes._MISSING_AFTER = 1, 2\nrun ="
@@ -263,6 +266,7 @@ def test_a_process_says_that_it_waits_and_ends_when_the_others_do_not_come(tmp_p
     assert "error: Some processes of this run were not started" in err and "stack trace" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_says_which_other_one_died(tmp_path, victim):
     for name in ("4", "8", "12.orbax-checkpoint-tmp"):
@@ -286,6 +290,7 @@ def test_a_process_says_which_other_one_died(tmp_path, victim):
     assert "stack trace" not in err
 
 
+@pytest.mark.slow
 def test_what_fails_in_one_process_is_said_by_both(data, tmp_path):
     run = tiny.Run(tmp_path, data)
     both = start_both(run, program=("-c", MISSING_ON_ONE))

@@ -25,6 +25,7 @@ def test_the_parts_sum_to_the_time_passed():
     assert sum(seconds.values()) == next(clock) - 1 - 10
 
 
+@pytest.mark.slow
 def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         monitor, "peak_flops", lambda: 1e6

@@ -27,6 +27,7 @@ def write(run, step, said):
     writer.close()
 
 
+@pytest.mark.slow
 def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
