@@ -4,7 +4,7 @@ The rows and what is masked of them are the same for every run of a corpus.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, get_args
 
 import numpy as np
 from annotated_types import MinLen
@@ -12,21 +12,14 @@ from annotated_types import MinLen
 from ...constraints import AtLeastTwo, Count, OpenShare, checked
 from ...data.corpus import Corpus
 from ...inference import Trained
-from ...inference.answering.masks import Masked, Order, write_masks
+from ...inference.answering.masks import LikeliestOrder, Masked, write_masks
 from ...inference.trained import check_mode, prompt_form
 from ..figures import HIGHER, Figure
 from .compression import heldout_rows
 from .subject import Subject
 
 SEED = 20_250_206  # of the tokens that are masked; the same in every run
-ORDERS: Sequence[Order] = (
-    "confidence",
-    "margin",
-    "entropy",
-    "left_to_right",
-    "random",
-    "mask_predict",
-)
+ORDERS: Sequence[LikeliestOrder] = get_args(LikeliestOrder)
 STEPS = (1, 2, 4, 8, 16, 32)  # the last: one for each mask of a row of 64 tokens
 
 
@@ -38,7 +31,7 @@ def unmasking(
     row_tokens: AtLeastTwo = 64,
     share: OpenShare = 0.5,
     steps: Annotated[Sequence[Count], MinLen(1)] = STEPS,
-    orders: Annotated[Sequence[Order], MinLen(1)] = ORDERS,
+    orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] = ORDERS,
 ) -> list[Figure]:
     """Share of masked tokens of held-out text that are restored, by the order and the steps.
 
@@ -56,16 +49,10 @@ def unmasking(
       steps, orders: that are measured; more steps than masks are one for each,
         but of "mask_predict", which writes them again.
 
-    Raises ValueError for a model that fills no masks, for the order "gibbs", which draws tokens,
-    and for a corpus without text.
+    Raises ValueError for a model that fills no masks, and for a corpus without text.
     """
     trained, corpus = subject.trained, subject.plan.corpus
     check_mode(trained, "unmask")
-    if "gibbs" in orders:
-        raise ValueError(
-            f"Got the orders {list(orders)}, expected those that can take the likeliest tokens, "
-            "which 'gibbs' draws: leave it out."
-        )
     masked, truth = masked_rows(trained, corpus, tokens, row_tokens, share)
     baseline = float(np.bincount(truth).max() / truth.size)
     note = f"{truth.size} tokens, {share:.0%} of rows of {row_tokens}"
@@ -98,6 +85,8 @@ def masked_rows(
     return rows, np.concatenate(truth)
 
 
-def _written(trained: Trained, masked: Sequence[Masked], order: Order, steps: int) -> np.ndarray:
+def _written(
+    trained: Trained, masked: Sequence[Masked], order: LikeliestOrder, steps: int
+) -> np.ndarray:
     found = write_masks(trained, masked, order=order, steps=steps)
     return np.concatenate([np.array(one, np.int32) for one in found])

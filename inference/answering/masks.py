@@ -32,9 +32,11 @@ from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
-Order = Literal[
-    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "gibbs"
+# Orders in which the likeliest tokens can be written; "gibbs" draws each.
+LikeliestOrder = Literal[
+    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict"
 ]
+Order = Literal[LikeliestOrder, "gibbs"]
 REWRITING = ("mask_predict", "gibbs")  # orders that write over what they have written
 
 

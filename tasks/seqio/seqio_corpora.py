@@ -59,7 +59,8 @@ def seqio_mixture(
         feature: which feature holds the text's ids.
         arranged_tokens: of a document at most, where `character_infilling` is a step of a task,
             which cuts texts to fit: documents may hold its markers. None: they hold text alone.
-        data_dir: of TensorFlow Datasets.
+        data_dir: of TensorFlow Datasets; a split that is a `seqio.TfdsSplit` is read from the
+            folder that it names itself.
         use_cached: read each task from SeqIO's cache, which `seqio_cache_tasks` writes; of one that
             cannot be cached, the source.
         cache_dirs: folders with caches, beside those of `seqio.add_global_cache_dirs`.

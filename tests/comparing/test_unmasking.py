@@ -43,5 +43,5 @@ def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ValueError, match="never learned to predict masks"):
         unmasking(causal)
     masked = subject(trained("encoder", "masked_diffusion"))
-    with pytest.raises(ValueError, match="'gibbs' draws: leave it out"):
+    with pytest.raises(ValueError, match="orders must be .*'mask_predict', not empty, got"):
         unmasking(masked, orders=["gibbs"])

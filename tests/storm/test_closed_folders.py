@@ -1,4 +1,4 @@
-"""Folders that cannot be written: a command names the folder, and leaves nothing behind.
+"""Folders that cannot be written: a command names the folder, and leaves what is there.
 
 `root` writes wherever modes forbid it, so that the folder lies on a disk that is mounted to be
 read, or where there is a file.
@@ -31,7 +31,6 @@ def a_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def read_only(path: pathlib.Path) -> Iterator[pathlib.Path]:
     with mounted(path, "ro"):
         yield path
-        assert not list(path.iterdir())
 
 
 def train(tmp_path, out, monkeypatch):
