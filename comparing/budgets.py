@@ -26,8 +26,11 @@ TIMED = 20  # steps that a pilot times
 
 @checked
 def text_tokens(plan: Plan, *, number: Count) -> int:
-    """Returns the steps that read `number` tokens of text, before corruption, counted in the rows
-    that the first `COUNTED` of them will read."""
+    """Returns the steps that read `number` tokens of text.
+
+    Args:
+      number: of tokens before corruption, counted in the rows that the first `COUNTED` steps read.
+    """
     total = per_step = 0.0
     for step, total in enumerate(_tokens_read(plan), 1):
         per_step = total / step
@@ -47,8 +50,9 @@ def tokens_of(plan: Plan, steps: int) -> int:
 def model_flops(plan: Plan, *, number: float) -> int:
     """Returns the steps whose forward and backward passes take about `number` FLOPs.
 
-    All heads that training computes count, and every slot, padding included; recomputation does
-    not, nor what corrupts the text. See `throughput.step_flops`.
+    Args:
+      number: of FLOPs of all heads that training computes and of every slot, padding included;
+        recomputation does not count, nor what corrupts the text. See `throughput.step_flops`.
     """
     per_step = step_flops(plan.recipe, plan.schedules)
     return _affordable(plan, round(number / per_step), per_step, "model_flops")

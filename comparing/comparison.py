@@ -37,7 +37,7 @@ class Comparison:
     # (training.Plan) -> steps, or several by name.
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
     yardsticks: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
-    seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)
+    seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
 

@@ -109,7 +109,7 @@ def check_unchanged(
                 f"{comparison.directory} holds runs of the variant {variant!r} with other values:"
                 f"{lines}\nSeeds, variants and yardsticks can be added to a comparison. Set the "
                 "others back, give the variant another name, or the comparison another directory "
-                "(--gin.DIRECTORY=\"'comparisons/NAME'\")."
+                "(--directory=comparisons/NAME)."
             )
 
 

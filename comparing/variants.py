@@ -29,13 +29,7 @@ def read_comparison(
     Raises ValueError for what cannot be read, a binding that nothing uses, a field that is missing,
     and what `comparison.check` refuses.
     """
-    known = sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
-    if not name.endswith(".gin") and name not in known:
-        raise ValueError(
-            f"There is no comparison {name!r}: give one of {', '.join(known)}, or a file of yours "
-            "that ends in .gin."
-        )
-    file = name if name.endswith(".gin") else f"comparisons/{name}.gin"
+    file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparing")
     found = read_settings(Comparison, [file], bindings, search_paths, trusted)
     required = [n for n, field in FIELDS.items() if field.default is dataclasses.MISSING]
@@ -45,6 +39,25 @@ def read_comparison(
             f"{' and '.join(f'comparing.Comparison.{n}' for n in missing)} in it."
         )
     return check(Comparison(**found))
+
+
+def comparison_file(name: str) -> str:
+    """Returns the gin file of a comparison, by its name or its own path.
+
+    >>> comparison_file("ul2"), comparison_file("mine.gin")
+    ('comparisons/ul2.gin', 'mine.gin')
+
+    Raises ValueError for a name that pretrax has not.
+    """
+    known = sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
+    if name.endswith(".gin"):
+        return name
+    if name in known:
+        return f"comparisons/{name}.gin"
+    raise ValueError(
+        f"There is no comparison {name!r}: give one of {', '.join(known)}, or a file of yours that "
+        "ends in .gin."
+    )
 
 
 def comparison_text(comparison: Comparison) -> str:

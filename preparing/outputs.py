@@ -7,6 +7,7 @@ outputs.token_store.vocabulary = @vocabularies.trained
 import functools
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
         end,
         lambda out: (
             "pretrax train --gin_file=runs/decoder.gin --gin_file=corpora/token_store.gin "
-            f"--gin.STORE=\"'{out}'\""
+            f"--store={shlex.quote(out)}"
         ),
     )
 
@@ -87,8 +88,8 @@ def documents() -> Output:
         lambda out, documents: WriteDocuments(os.path.join(out, "documents")),
         lambda out, tasks, about: None,
         lambda out: (  # which makes tokens of them as they are
-            f"pretrax prepare --gin.FILES=\"'{out}/documents/*'\" "
-            f"--gin.OUT=\"'{out.rstrip('/')}_tokens'\" --gin.preparing.Preparation.steps=[]"
+            f"pretrax prepare --files={shlex.quote(f'{out}/documents/*')} "
+            f"--out={shlex.quote(out.rstrip('/') + '_tokens')} --gin.preparing.Preparation.steps=[]"
         ),
     )
 

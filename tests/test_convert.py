@@ -1,5 +1,6 @@
 """The verb `convert`: there and back with the same bits, and what it refuses."""
 
+import argparse
 import dataclasses
 import inspect
 import json
@@ -32,6 +33,7 @@ from pretrax.tasks.vocabularies.word_training import train_words
 from pretrax.training import run_directory
 from pretrax.training.run_directory import IMPORTED
 from pretrax.training.saved.runs import open_run
+from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.settings.configuration import read_fields, read_run
 from pretrax.verbs import convert
 from tests.models import test_t5x as t5x
@@ -496,8 +498,10 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     assert files[-3:] == [train, "corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
     (tmp_path / "text.txt").write_text(inspect.getsource(convert))
     arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[2:]
-    bindings = [x.removeprefix("--gin.").replace("=", " = ", 1) for x in arguments if "--gin." in x]
-    one = dataclasses.replace(read_run(files, bindings), mesh=lambda: tiny.mesh_of(1))
+    parser = argparse.ArgumentParser()
+    add_gin_arguments(parser)
+    _, given = parse_with_gin(parser, arguments)
+    one = dataclasses.replace(read_run(*given), mesh=lambda: tiny.mesh_of(1))
     assert tiny.planned(one).corpus.ids == vocabulary.ids
 
 

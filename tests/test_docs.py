@@ -217,7 +217,7 @@ TRAINED = {  # by one of their arguments
     ],
     "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
-    "--gin.RUN_DIR='runs/lines'": [
+    "--run_dir=runs/lines": [
         "--gin.training.Run.initial_run=None",  # a stand-in of another size
         "--gin.models.encoder.num_layers=1",
         "--gin.models.encoder.scan_layers=False",
@@ -343,7 +343,7 @@ def start(arguments):
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
     add_gin_arguments(parser)
-    options, given = parse_with_gin(parser, arguments)
+    options, given = parse_with_gin(parser, arguments, files=["runs/quickstart.gin"])
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if named := next((one for one in arguments if one in TRAINED), None):
         verbs.run("train", [*arguments, *SMALL, *TRAINED[named]])

@@ -365,7 +365,7 @@ def test_yardsticks_by_name(answering, capsys, monkeypatch):
     for setting, said in (
         ("words.tims=2", "words has no setting 'tims', expected of or times"),
         ("other.times=2", "Got the setting 'other.times=2', expected one of words"),
-        ("words.of=text", "values are Python literals; strings are quoted twice"),
+        ("words.of=[text", "expected a Python literal, such as 3"),
         ("words.times='a'", "times must be a whole number, got 'a'"),
     ):
         assert said in fails(capsys, *arguments, f"--gin.{setting}")

@@ -202,12 +202,12 @@ def _check_directories_and_processes(run: Run) -> None:
     if "://" in run.run_dir:
         raise ValueError(
             f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "
-            "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
+            "(--checkpoint_dir in the C4 runs) to keep checkpoints in a bucket."
         )
     if os.path.isfile(run.run_dir):
         raise ValueError(
             f"run_dir is a directory, and {run.run_dir} is a file: give another "
-            "(--gin.RUN_DIR=\"'runs/NAME'\")."
+            "(--run_dir=runs/NAME)."
         )
     where = run.checkpoint_dir or run.run_dir
     if "[" in where or "]" in where:  # Orbax reads them as a pattern, and finds nothing

@@ -1,7 +1,7 @@
 """Compares objectives, models or settings: trains and measures variants of a run over seeds.
 
     pretrax compare masking_rate
-    pretrax compare my_comparison.gin --gin.SEEDS="[0, 1, 2]" --workers=2
+    pretrax compare my_comparison.gin --seeds="[0, 1, 2]" --workers=2
 
 A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of
 it, seeds, a budget that is equal for all, and yardsticks; or sizes, each on several budgets, and
@@ -10,6 +10,8 @@ variants and yardsticks that are added run what is missing.
 """
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, r
 from ..comparing.failures import LOG, failure_of
 from ..comparing.report import write as write_report
 from ..comparing.report.equality import print_facts
-from ..comparing.variants import comparison_text, read_comparison
+from ..comparing.variants import comparison_file, comparison_text, read_comparison
 from ..comparing.workers.cluster import JobOptions, check_budgets, starter
 from ..comparing.workers.progress import ComparisonProgress
 from ..comparing.workers.worker_processes import (
@@ -50,12 +52,12 @@ from . import make_parser
 
 LOCK = ".lock"  # held by the command that compares
 MORE = (
-    'To go on: more seeds (--gin.SEEDS="[0, 1, 2, 3, 4, 5]"), variants or yardsticks; only what is '
+    'To go on: more seeds (--seeds="[0, 1, 2, 3, 4, 5]"), variants or yardsticks; only what is '
     "missing is run."
 )
 ONE_SEED = (
     "One seed gives no intervals, and says of no difference whether another seed would give it "
-    'too: give --gin.SEEDS="[0, 1, 2, 3, 4]". Runs that are there are kept.'
+    'too: give --seeds="[0, 1, 2, 3, 4]". Runs that are there are kept.'
 )
 
 
@@ -84,10 +86,19 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         words = f"of a job (default: {default})"
         cluster.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=words)
     add_gin_arguments(parser)
-    options, given = parse_with_gin(parser, argv)
+    options, given = parse_with_gin(parser, argv, Comparison, _named(argv))
     if given.files:
         parser.error("--gin_file: a comparison is one file, which may include others")
     return options, given
+
+
+def _named(argv: Sequence[str] | None) -> list[str]:
+    """Returns the file of the comparison that a command line names, as far as it names one."""
+    for word in sys.argv[1:] if argv is None else argv:
+        with contextlib.suppress(ValueError):
+            if not word.startswith("-"):
+                return [comparison_file(word)]
+    return []
 
 
 def compare(options: argparse.Namespace, given: GinArguments) -> bool:

@@ -1,8 +1,8 @@
 """Prepares text for training: cleans, filters, deduplicates, tokenises and writes a token store.
 
-    pretrax prepare --gin.FILES="'raw/*.jsonl'" --gin.OUT="'stores/mine'"
-    pretrax prepare --gin_file=preparing/fineweb.gin --gin.FILES="'crawl/*.warc.gz'" \\
-        --gin.OUT="'stores/web'"
+    pretrax prepare --files='raw/*.jsonl' --out=stores/mine
+    pretrax prepare --gin_file=preparing/fineweb.gin --files='crawl/*.warc.gz' \\
+        --out=stores/web
 
 The steps are those of gin_configs/preparing/default.gin, or of a gin file of yours. OUT then holds
 the store, report.json and report.html: what each step took, dropped by which rule, and examples of
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     add_gin_arguments(parser, default=DEFAULT)
-    options, gin_arguments = parse_with_gin(parser, argv)
+    options, gin_arguments = parse_with_gin(parser, argv, Preparation, [DEFAULT])
     stopped = "\nStopped; the same command goes on after the tasks that are complete."
     with mistakes_in_words(options.traceback, stopped):
         preparation = read_preparation(*gin_arguments)

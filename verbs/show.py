@@ -136,9 +136,9 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         flags = f"--gin_file=runs/{small}.gin --gin_file=objectives/{choice.name}.gin"
         if options.task:
             flags += " --gin_file=corpora/seqio_task.gin"
-            flags += f" --gin.MIXTURE_OR_TASK_NAME=\"'{options.task}'\""
+            flags += f" --mixture_or_task_name={shlex.quote(options.task)}"
         if options.module:
-            flags += f' --gin.MODULE="{options.module}"'
+            flags += f' --module="{options.module}"'
         console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
 
 

@@ -1,7 +1,7 @@
 """Trains a model on a pre-training objective.
 
     pretrax train                                                  the quickstart, on any laptop
-    pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
+    pretrax train --gin_file=runs/own_text.gin --files='data/*.txt'
     pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8       its step, for that slice
 
 A run directory holds everything that a run leaves. The same command started again continues from
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--compile", metavar="TOPOLOGY", help=words)
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
-    options, gin_arguments = parse_with_gin(parser, argv)
+    options, gin_arguments = parse_with_gin(parser, argv, files=[QUICKSTART])
     resumes = "" if options.compile else "; the same command continues from the last checkpoint"
     with without_shutdown(), mistakes_in_words(options.traceback, f"\nInterrupted{resumes}."):
         gin = gin_arguments._replace(files=gin_arguments.files or (QUICKSTART,))

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ...training import run_directory
 from ...training.settings.bound import Bound, parameters
+from ...training.settings.configuration import value_in_gin
 from ..figures import Figure
 from . import YARDSTICKS
 from .kept_figures import Measured, measure, write_measured
@@ -46,11 +47,10 @@ def _parsed(binding: str) -> tuple[str, str, Any]:
     selector, _, value = binding.partition("=")
     *_, name, setting = ["", *selector.strip().split(".")]
     try:
-        return name, setting, ast.literal_eval(value.strip())
+        return name, setting, ast.literal_eval(value_in_gin(value.strip()))
     except (ValueError, SyntaxError):
         raise ValueError(
-            f"{binding} cannot be read: values are Python literals; strings are quoted twice: "
-            "--gin.NAME.SETTING=\"'text'\"."
+            f"{binding} cannot be read: expected a Python literal, such as 3, [1, 2] or 'text'."
         ) from None
 
 

@@ -75,7 +75,7 @@ def labelled_text(
             raise
         raise ValueError(
             f"None of the texts is held out, as one in {every} should be: give more, a smaller "
-            "--gin.corpora.labelled_text.heldout_every, or --gin.HELDOUT_FILES."
+            "--gin.corpora.labelled_text.heldout_every, or --heldout_files."
         ) from None
     save_classes(run_dir, classes)
     corpus = corpus_of(
@@ -135,7 +135,7 @@ def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> di
         if tokens.size > longest:
             raise ValueError(
                 f"The label {name!r} has {tokens.size} tokens, expected at most {longest}: raise "
-                "--gin.ANSWER_TOKENS and the sequence lengths, or rename it."
+                "--answer_tokens and the sequence lengths, or rename it."
             )
         written = vocabulary.codec.decode(tokens.tolist()).strip()
         if written != name:

@@ -19,7 +19,7 @@ from pretrax.training import Bound, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
 from pretrax.training.saved.imported_runs import config_text
-from pretrax.training.settings import bound, config_file, run
+from pretrax.training.settings import bound, config_file, configuration, meanings, run
 from pretrax.training.settings.bound import flattened
 from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.settings.config_file import gin_text
@@ -29,12 +29,14 @@ from pretrax.training.settings.configuration import (
     as_run,
     read_directory,
     read_fields,
+    read_macros,
     read_run,
 )
 from pretrax.training.settings.run import FIELDS, fields_of, is_required
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs"
+MODULES = [bound, config_file, configuration, constraints, meanings, run]
 RUNS = sorted(str(p.relative_to(GIN)) for p in (GIN / "runs").glob("*.gin"))
 
 
@@ -104,7 +106,7 @@ def test_runs_are_read_apart_from_each_other():
     assert dataclasses.replace(second, model=first.model) == first
 
 
-@pytest.mark.parametrize("module", [bound, config_file, constraints, run], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_docstring_examples_hold(module):
     names = {"models": models, "TokenIds": objectives.TokenIds}
     tested = doctest.testmod(module, extraglobs=names)
@@ -280,15 +282,73 @@ def test_a_corpus_of_seqio_leaves_nothing_to_another(tmp_path):
         assert read_fields([both], named) == read_fields([last], named)
 
 
+def parser_and_bindings(*arguments, **how):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_gin_arguments(parser)
+    _, given = parse_with_gin(parser, arguments, **how)
+    return parser, given
+
+
 def test_bindings_hold_in_the_order_of_the_command_line():
     def steps(*bindings):
-        parser = argparse.ArgumentParser()
-        add_gin_arguments(parser)
-        _, given = parse_with_gin(parser, [*bindings, "--gin_file=runs/decoder.gin"])
+        _, given = parser_and_bindings(*bindings, "--gin_file=runs/decoder.gin")
         return read_run(*given).steps
 
-    assert steps("--gin.STEPS=1", "--gin_bindings=STEPS = 2") == 2
+    assert steps("--gin.STEPS=1", "--gin_bindings=STEPS = 2", "--steps=3") == 3
     assert steps("--gin_bindings", "STEPS = 2", "--gin.STEPS=1") == 1
+    assert steps("--steps", "3", "--gin.STEPS=1") == 1
+
+
+@pytest.mark.parametrize(
+    "argument, bound",
+    [
+        ("--run_dir=runs/mine", "RUN_DIR = 'runs/mine'"),
+        ("--run_dir=2026", "RUN_DIR = '2026'"),  # a text stands there
+        ("--run_dir='2026'", "RUN_DIR = '2026'"),
+        ("--run_dir=it's mine", 'RUN_DIR = "it\'s mine"'),
+        ("--gin.RUN_DIR=runs/mine", "RUN_DIR = 'runs/mine'"),
+        ("--gin.RUN_DIR='runs/mine'", "RUN_DIR = 'runs/mine'"),
+        ("--steps=20", "STEPS = 20"),
+        ("--files=a*.txt, b/*.jsonl", "FILES = 'a*.txt, b/*.jsonl'"),
+        ("--files=['a', 'b']", "FILES = ['a', 'b']"),
+        ("--gin.FILES=%RUN_DIR", "FILES = %RUN_DIR"),
+        ("--gin.training.Run.z_loss=1e-4", "training.Run.z_loss = 1e-4"),
+        ("--gin.training.Run.packing=whole", "training.Run.packing = 'whole'"),
+        ("--gin.training.Run.keep_every=None", "training.Run.keep_every = None"),
+        ("--gin.training.Run.mesh=@mesh.make_mesh", "training.Run.mesh = @mesh.make_mesh"),
+    ],
+)
+def test_texts_need_no_quotes(argument, bound):
+    _, given = parser_and_bindings(argument, files=["runs/own_text.gin"])
+    assert given.bindings == (bound,)
+
+
+def test_macros_are_options_that_say_what_they_set_and_how():
+    parser, _ = parser_and_bindings("--gin_file=runs/own_text.gin")
+    said = " ".join(parser.format_help().split())
+    assert "--steps VALUE total optimizer steps (STEPS = 1000)" in said
+    assert "--run_dir VALUE a directory on disk, for everything that the run writes (RUN" in said
+    assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, to be given\)", said)
+    assert "--data_dir" not in said  # of other files
+
+
+def test_macros_of_macros_functions_and_scopes(tmp_path):
+    lines = """
+from pretrax import models
+from pretrax.training import optimizers
+include "runs/quickstart.gin"
+STEPS = %LENGTH
+LENGTH = 12
+POLICY = @optimizers.warmup_constant
+optimizers.adafactor.learning_rate = %POLICY
+quickstart/models.encoder_decoder.emb_dim = %WIDTH
+UNUSED = 3
+"""
+    macros = read_macros(Run, [mine(tmp_path, lines)])
+    assert macros["STEPS"].value == macros["LENGTH"].value == 12
+    assert macros["POLICY"].value == "@optimizers.warmup_constant"
+    assert macros["WIDTH"] == (None, False, ((models.encoder_decoder, "emb_dim"),))
+    assert "UNUSED" not in macros
 
 
 @pytest.mark.parametrize(
@@ -332,7 +392,7 @@ def test_bindings_hold_in_the_order_of_the_command_line():
             ["models.encoder_decoder.init_locality = 0.0"],
             r"of its own: --gin.quickstart/models.encoder_decoder.init_locality=VALUE",
         ),
-        (["runs/decoder.gin"], ["STEPS = %STOPS"], r"STOPS has no value: give --gin.STOPS="),
+        (["runs/decoder.gin"], ["STEPS = %STOPS"], r"STOPS has no value: give --stops=VALUE"),
     ],
 )
 def test_a_mistake_names_its_remedy(files, bindings, expected):
@@ -447,7 +507,7 @@ def test_a_moved_run_is_told(tmp_path):
         (tmp_path / name / "config.gin").write_text(gin_text(fields).text)
     moved = tmp_path / "moved"
     assert read_run([f"{tmp_path}/there/config.gin"]).run_dir == fields["run_dir"]
-    with pytest.raises(ValueError, match=f"there.*give --gin.RUN_DIR=\"'{moved}'\""):
+    with pytest.raises(ValueError, match=f"there.*give --run_dir={moved}"):
         read_run([f"{moved}/config.gin"])
     assert read_run([f"{moved}/config.gin"], [f"RUN_DIR = '{moved}'"]).run_dir == str(moved)
 

@@ -89,5 +89,5 @@ def test_progress_has_the_mfu_where_it_is_known(more, end):
 def test_a_finished_run_says_how_many_steps_it_took(plan):
     assert "finished: 100 of 100 steps" in finished_words(plan.run, 100)
     said = finished_words(plan.run, 300)
-    assert "it took 300 steps, and got --gin.STEPS=100, which are fewer" in said
-    assert "--gin.STEPS=600" in said
+    assert "it took 300 steps, and got --steps=100, which are fewer" in said
+    assert "--steps=600" in said

@@ -230,7 +230,7 @@ def test_a_finished_run_says_so(half, capsys):
     before = half.lines()
     said = half.here(capsys, STEPS=8)
     assert "This run is finished: 8 of 8 steps" in said
-    assert "--gin.STEPS=16" in said and "another directory" in said
+    assert "--steps=16" in said and "another directory" in said
     assert half.lines() == before
     assert "This run is finished: it took 8 steps, and got" in half.here(capsys, STEPS=6)
 

@@ -312,7 +312,7 @@ def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
         f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, "
         "checkpoints/ and config.gin.\nNext: "
         f"{apply}`pretrax evaluate {opened} --heldout` gives these figures again, "
-        f"`tensorboard --logdir={run.run_dir}` shows the curves, and `--gin.STEPS={2 * run.steps}` "
+        f"`tensorboard --logdir={run.run_dir}` shows the curves, and `--steps={2 * run.steps}` "
         "with the same command trains on, which stretches the learning rate's schedule to the new "
         "length."
     )
@@ -356,10 +356,10 @@ def finished_words(run: Run, step: int) -> str:
     another = run.run_dir.rstrip("/") + "_2"
     took = f"{step} of {step} steps"
     if run.steps < step:
-        took = f"it took {step} steps, and got --gin.STEPS={run.steps}, which are fewer"
+        took = f"it took {step} steps, and got --steps={run.steps}, which are fewer"
     return (
         f"\nThis run is finished: {took}, results in {run.run_dir}.\n"
-        f"To go on, raise its steps (--gin.STEPS={2 * step}), which stretches the learning "
+        f"To go on, raise its steps (--steps={2 * step}), which stretches the learning "
         "rate's schedule to the new length; to start anew, give another directory "
-        f"(--gin.RUN_DIR=\"'{another}'\")."
+        f"(--run_dir={another})."
     )

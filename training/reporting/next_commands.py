@@ -1,5 +1,6 @@
 """Commands to run next with an imported model: to train it further, and to apply it."""
 
+import shlex
 from collections.abc import Mapping
 
 from ... import objectives
@@ -71,8 +72,8 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
         value = shapes[0] if len(shapes) == 1 else shapes
         return (
             f"pretrax train {flags} --gin_file=corpora/text_files.gin "
-            f"--gin_file={run_dir}/config.gin --gin.FILES=\"'data/*.txt'\" "
-            f'--gin.RUN_DIR="\'{run_dir}_2\'" --gin.training.Run.sequence_lengths="{value}"'
+            f"--gin_file={run_dir}/config.gin --files='data/*.txt' "
+            f'--run_dir={shlex.quote(run_dir + "_2")} --gin.training.Run.sequence_lengths="{value}"'
         )
     return None
 

@@ -49,7 +49,7 @@ def untraced_words(steps: Steps, taken: int) -> str:
     """Returns what to change where a finished run, of so many steps, is asked for a trace."""
     return (
         f"--profile={steps.first}:{steps.last} traces nothing, since all {taken} steps are taken: "
-        f"raise --gin.STEPS, and trace steps after {taken}."
+        f"raise --steps, and trace steps after {taken}."
     )
 
 

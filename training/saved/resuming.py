@@ -85,7 +85,7 @@ _ADJUSTED = (
     *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards", "rollback_sigmas"),
     *("corpus.stores", "corpus.temperature"),  # rates of token stores; other stores are refused
 )
-_SET_BACK = "Set them back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+_SET_BACK = "Set them back, or give another directory (--run_dir=runs/NAME)."
 
 
 def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
@@ -126,7 +126,7 @@ def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | Non
     if step > run.steps:
         raise ValueError(
             f"The run in {run.run_dir} is at step {step} already, beyond steps = {run.steps}: give "
-            f"--gin.STEPS={step} to end it there, or more."
+            f"--steps={step} to end it there, or more."
         )
     return None
 

@@ -1,22 +1,29 @@
 """What the command lines of all verbs share: gin files, and errors in words.
 
-    pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
+    pretrax train --gin_file=runs/own_text.gin --files='data/*.txt' --steps=500
 
-`--gin_file` may be repeated, later files override earlier ones; `--gin.NAME=VALUE` overrides both.
+`--gin_file` may be repeated, later files override earlier ones. What they name in capitals, such as
+STEPS, is an option of its own, which overrides them, as `--gin.NAME=VALUE` does for any setting.
 T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too; of
 two bindings of one name, in either spelling, the later one holds.
 """
 
 import argparse
 import contextlib
+import difflib
+import functools
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 
+from ...constraints import selector_of
 from ...data.printable import printable
+from .configuration import Macro, read_macros, value_in_gin
+from .meanings import meaning
+from .run import Run
 
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
@@ -41,10 +48,9 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
         "--gin.NAME",
         dest="unused",
         metavar="VALUE",
-        help="overrides a value of the gin files, e.g. --gin.STEPS=1000 or "
-        "--gin.RUN_DIR=\"'runs/mine'\"; VALUE is a Python literal, so strings are quoted twice",
+        help="overrides a value of the gin files, e.g. --gin.training.Run.seed=1",
     )
-    spelling = 'the same in gin\'s own spelling, e.g. --gin_bindings="STEPS = 1000"'
+    spelling = 'the same in gin\'s own spelling, e.g. --gin_bindings="training.Run.seed = 1"'
     _add_repeatable(parser, "--gin_bindings", "BINDING", spelling)
     folders = "folders, separated by commas, in which gin files are looked for as well"
     _add_repeatable(parser, "--gin_search_paths", "DIRS", folders)
@@ -68,28 +74,82 @@ def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, te
 
 
 def parse_with_gin(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None = None,
+    configured: Callable = Run,
+    files: Sequence[str] = (),
 ) -> tuple[argparse.Namespace, GinArguments]:
     """Returns the options of a command line (None: the program's own), and its gin arguments.
 
-    The parser takes no abbreviations. Exits with a message for any other argument.
+    Each macro of the gin files, such as STEPS, is an option as well: --steps=500. The parser takes
+    no abbreviations. Exits with a message for any other argument.
+
+    Args:
+      configured: what the gin files configure.
+      files: that are read where the command line names none.
     """
-    options, others = parser.parse_known_args(
-        [_as_binding(argument) for argument in (sys.argv[1:] if argv is None else argv)]
-    )
+    argv = sys.argv[1:] if argv is None else list(argv)
+    macros: Mapping[str, Macro] = {}
+    unread = ""
+    try:
+        macros = _macros(argv, configured, files)
+    except ValueError as error:  # which comes again where they are read in earnest
+        unread = f"; {error}"
+    _add_macros(parser, macros)
+    options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
     if others:
-        parser.error(f"unknown argument {others[0]!r}; gin values are --gin.NAME=VALUE")
+        parser.error(f"unknown argument {others[0]!r}{unread or _near(others[0], macros)}")
+    return options, _gin_arguments(options)
+
+
+def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
+    """Returns the macros of the gin files that a command line names, else of `files`."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_gin_arguments(parser)
+    given = _gin_arguments(parser.parse_known_args(argv)[0])
+    return read_macros(configured, given.files or files, given.search_paths, given.trusted)
+
+
+def _gin_arguments(options: argparse.Namespace) -> GinArguments:
     paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
     lists = options.gin_file, options.gin_bindings, paths, options.trust
-    return options, GinArguments(*map(tuple, lists))
+    return GinArguments(*map(tuple, lists))
 
 
-def _as_binding(argument: str) -> str:
+def _add_macros(parser: argparse.ArgumentParser, macros: Mapping[str, Macro]) -> None:
+    """Adds an option for each macro, but for those of which the parser has one of its own."""
+    group = parser.add_argument_group("settings of the gin files")
+    for name, macro in macros.items():
+        meanings = filter(None, (meaning(*setting) for setting in macro.settings))
+        words = next(meanings, "".join(f"{selector_of(f)}.{x}" for f, x in macro.settings[:1]))
+        value = f"{name} = {macro.value!r}" if macro.is_given else f"{name}, to be given"
+        with contextlib.suppress(argparse.ArgumentError):
+            group.add_argument(
+                f"--{name.lower()}",
+                dest="gin_bindings",
+                action="append",
+                type=functools.partial(_binding, macros, name),
+                metavar="VALUE",
+                help=f"{words} ({value})".replace("%", "%%"),
+            )
+
+
+def _as_binding(argument: str, macros: Mapping[str, Macro]) -> str:
     """Returns --gin.NAME=VALUE in gin's own spelling, so that all bindings are in one list."""
     name, equals, value = argument.removeprefix("--gin.").partition("=")
     if not argument.startswith("--gin.") or not equals or not name:
         return argument
-    return f"--gin_bindings={name} = {value}"
+    return f"--gin_bindings={_binding(macros, name, value)}"
+
+
+def _binding(macros: Mapping[str, Macro], name: str, text: str) -> str:
+    return f"{name} = {value_in_gin(text, macros[name].value if name in macros else None)}"
+
+
+def _near(argument: str, macros: Mapping[str, Macro]) -> str:
+    """Returns the end of a sentence about an argument that is not known."""
+    near = difflib.get_close_matches(argument.partition("=")[0], [f"--{x.lower()}" for x in macros])
+    return f"; did you mean {near[0]}?" if near else "; other settings are --gin.NAME=VALUE"
 
 
 def given_options(

@@ -15,6 +15,7 @@ mean what they mean in gin: the lines below an include override it.
 Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
 
+import ast
 import difflib
 import functools
 import importlib
@@ -221,6 +222,50 @@ def _text_of(path: Path) -> str:
         raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from error
 
 
+class Macro(NamedTuple):
+    """A name of gin files that stands for a value, such as STEPS."""
+
+    value: Any  # a literal, or a text such as "@function"
+    is_given: bool  # a value by the files; else `value` is None
+    settings: tuple[tuple[Callable, str], ...]  # functions and their parameters that it sets
+
+
+def read_macros(
+    function: Callable,
+    files: Sequence[str],
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, Macro]:
+    """Returns the macros of the settings that gin files give a function or class, by name.
+
+        read_macros(Run, ["runs/decoder.gin"])["STEPS"].value    # 700
+
+    Raises ValueError for what cannot be read, see `read_run`.
+    """
+    return _Reader(function, search_paths, trusted).read(files, ()).macros()
+
+
+def value_in_gin(text: str, standing: Any = None) -> str:
+    """Returns a value of a command line as gin writes it: a text in quotes, all else as it is.
+
+        >>> value_in_gin("runs/mine"), value_in_gin("1e-3"), value_in_gin("'1e-3'")
+        ("'runs/mine'", '1e-3', "'1e-3'")
+        >>> value_in_gin("2026", standing="2025")
+        "'2026'"
+
+    Args:
+      text: as it was typed.
+      standing: the value that it replaces; in place of a text, a number is a text.
+    """
+    if text.startswith(("@", "%", "[", "(", "{", "'", '"')):
+        return text  # whatever is wrong with it is said where it is read
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return repr(text)
+    return repr(text) if isinstance(standing, str) and value is not None else text
+
+
 def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
     """Returns the path of a gin file: from here, from one of `folders`, or within `gin_configs`.
 
@@ -297,8 +342,8 @@ class _Reader:
                 self._read_text(line, self._imported, _Source(line, False), ())
             except (SyntaxError, tokenize.TokenError):
                 raise ValueError(
-                    f"{line} cannot be read: values are Python literals; strings are quoted twice: "
-                    "--gin.NAME=\"'text'\"."
+                    f"{line} cannot be read: expected a Python literal, such as 3, [1, 2] or "
+                    "'text', or @FUNCTION."
                 ) from None
         return self
 
@@ -415,21 +460,22 @@ class _Reader:
 
     def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
         """The settings of a function in a scope: those without a scope, then of narrower scopes."""
+        keys = self._keys(function, scope)
+        self._used |= set(keys.values())
+        return {name: self._value(self._bindings[key].value, scope) for name, key in keys.items()}
+
+    def _keys(self, function: Callable, scope: str) -> dict[str, _Key]:
         keys: dict[str, _Key] = {}
         for outer in ["", *itertools.accumulate(scope.split("/"), "{}/{}".format)]:
             keys |= {k[2]: k for k in self._bindings if k[0] == outer and k[1] is function}
-        self._used |= set(keys.values())
-        return {name: self._value(self._bindings[key].value, scope) for name, key in keys.items()}
+        return keys
 
     def _value(self, value: Any, scope: str) -> Any:
         match value:
             case _Macro(name):
                 key: _Key = ("", None, name)
                 if key not in self._bindings:
-                    raise ValueError(
-                        f"{name} has no value: give --gin.{name}=VALUE (a string is quoted twice: "
-                        "\"'text'\")."
-                    )
+                    raise ValueError(f"{name} has no value: give --{name.lower()}=VALUE.")
                 self._used.add(key)
                 return self._value(self._bindings[key].value, scope)
             case _Reference(function, own_scope, called):
@@ -442,6 +488,47 @@ class _Reader:
             case list() | tuple():
                 return type(value)(self._value(v, scope) for v in value)
         return value
+
+    def macros(self) -> dict[str, Macro]:
+        """Returns the macros of the settings of the target, also those without a value."""
+        found: dict[str, dict[tuple[Callable, str], None]] = {}  # in order, as sets are not
+        visited: set[tuple[Callable, str]] = set()
+
+        def visit(value: Any, scope: str, setting: tuple[Callable, str]) -> None:
+            match value:
+                case _Macro(name) if setting not in found.setdefault(name, {}):
+                    found[name][setting] = None
+                    if binding := self._bindings.get(("", None, name)):
+                        visit(binding.value, scope, setting)
+                case _Reference(function, own_scope, _):
+                    visit_settings(function, own_scope or scope)
+                case dict():
+                    visit([*value, *value.values()], scope, setting)
+                case list() | tuple():
+                    for one in value:
+                        visit(one, scope, setting)
+
+        def visit_settings(function: Callable, scope: str) -> None:
+            if (function, scope) not in visited:
+                visited.add((function, scope))
+                for name, key in self._keys(function, scope).items():
+                    visit(self._bindings[key].value, scope, (function, name))
+
+        def literal(name: str) -> Any:
+            match self._bindings["", None, name].value:
+                case _Macro(other) if other != name:
+                    return literal(other) if ("", None, other) in self._bindings else f"%{other}"
+                case _Reference(function, _, _):
+                    return f"@{selector_of(function)}"
+                case value:
+                    return value
+
+        visit_settings(self._target, "")
+        given = {name for _, function, name in self._bindings if function is None}
+        return {
+            name: Macro(literal(name) if name in given else None, name in given, tuple(settings))
+            for name, settings in sorted(found.items())
+        }
 
     def _check_all_used(self, idle_files: bool) -> None:
         """Raises ValueError as `settings` does.
@@ -495,7 +582,7 @@ class _Reader:
         if Path(directory).resolve() != path.parent:
             raise ValueError(
                 f"{path} is of a run in the directory {directory}, which is another one than its "
-                f"own: to train on what was moved here, give --gin.RUN_DIR=\"'{path.parent}'\"; "
+                f"own: to train on what was moved here, give --run_dir={path.parent}; "
                 "for a new run, another RUN_DIR."
             )
 
