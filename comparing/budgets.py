@@ -29,7 +29,8 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
     """Returns the steps that read `number` tokens of text.
 
     Args:
-      number: of tokens before corruption, counted in the rows that the first `COUNTED` steps read.
+      number: of tokens before corruption, counted in the rows that the first `COUNTED` steps read;
+        no end-of-sequence counts, which some objectives have in their rows and others add.
     """
     total = per_step = 0.0
     for step, total in enumerate(_tokens_read(plan), 1):
@@ -69,10 +70,10 @@ def seconds(plan: Plan, *, number: float) -> int:
 
 
 def _tokens_read(plan: Plan) -> Iterator[int]:
-    """Yields the number of tokens of text up to each step."""
-    total = 0
+    """Yields the number of tokens of text up to each step, without ends of documents."""
+    total, eos = 0, plan.recipe.ids.eos
     for rows in open_batches(plan):
-        total += sum(int((group.segments > 0).sum()) for group in rows)
+        total += sum(int(((one.segments > 0) & (one.tokens != eos)).sum()) for one in rows)
         yield total
 
 

@@ -276,7 +276,7 @@ def by_setting(found: Found) -> str:
         here = _missing(one.comparison)
         if one.comparison in found:
             told = found[one.comparison]
-            lines = [*(means(told, part) for part in one.parts), settled(told)]
+            lines = [*(means(told, part) for part in one.parts), settled(told), unlearned(told)]
             here = f"{' '.join(filter(None, lines))} ({_link(one.comparison)})"
         rows.append([one.choice, here, _cited(one.literature)])
     return _table(["choice", "here: about a million parameters", "literature"], rows)
@@ -306,6 +306,17 @@ def settled(told: Summary) -> str:
     ]
     open_ones = sum(not d.holds for d in told.differences)
     return f"{'. '.join(lines)}. {open_ones} of {len(told.differences)} differences do not hold."
+
+
+def unlearned(told: Summary) -> str:
+    """Returns the yardsticks at which no variant is shown to know more than nothing; "" without."""
+    names = [
+        column.name
+        for column in told.columns
+        if column.baseline is not None
+        and not any(_passes(column, variant, column.baseline) for variant in column.estimates)
+    ]
+    return f"None is shown to be better than knowing nothing at {', '.join(names)}." * bool(names)
 
 
 def _measured(found: Found, task: Task) -> str:

@@ -241,7 +241,7 @@ def _check_attention(model: Model, mesh: Mesh) -> None:
         return
     platform, config = mesh.devices.flat[0].platform, model.config
     kernels = fused_attention.kernels_of(platform)
-    plain = "give the model attention='plain', such as --gin.models.decoder.attention=\"'plain'\"."
+    plain = "give the model attention='plain', such as --gin.models.decoder.attention=plain."
     if kernels is None:
         raise ValueError(
             f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone "

@@ -12,6 +12,8 @@ from ..figures import HIGHER, Figure
 from .parts.ranking import Question, answer_log_probs, share_right
 from .subject import Subject
 
+SEED = 20_220_801  # of the questions; a corpus of this seed alone would train on them
+
 
 @checked
 def in_context(
@@ -35,7 +37,7 @@ def in_context(
 
     Raises ValueError for a model that gives no probability to text.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(SEED)
     lists = [labelled_words.word_list(rng, max(shots) + 1) for _ in range(examples)]
     right = [labelled_words.LABELS.index(one[-1].label) for one in lists]
     answers = tuple(f" {label}" for label in labelled_words.LABELS)

@@ -1,5 +1,6 @@
 """`pretrax compare`: what it runs, leaves, goes on with, refuses and reports."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -361,7 +362,8 @@ def kill_when(file: str, reached) -> None:
     process = start(file, "--gin.SEEDS=[0]", "--workers=2")
     while process.poll() is None and not reached():
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # a fast machine has finished
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 

@@ -47,12 +47,6 @@ def rows(found):
             [("so ", "he"), ("so ", "she")],
         ),
         (
-            "decoder",
-            "prefix_lm",
-            [("so ", "he!"), ("so ", "she!")],
-            [("so ", "he"), ("so ", "she")],
-        ),
-        (
             "encoder_decoder",
             "ul2",
             [("so <extra_id_0>!", "<extra_id_0>he"), ("so <extra_id_0>!", "<extra_id_0>she")],
@@ -77,11 +71,12 @@ def test_a_model_is_asked_as_it_was_trained(builder, objective, blanked, opened)
 @pytest.mark.parametrize("builder", ["decoder", "encoder_decoder"])
 @pytest.mark.parametrize("before", ["    ", ""])
 def test_a_model_that_completes_is_asked_of_a_blank_that_no_word_precedes(builder, before):
-    """It reads what there is, and the ids that training puts around it; nothing is refused."""
+    """It reads what there is, and the ids that training puts around it; nothing is refused. The
+    answer is not asked to end the document, as it is not of a causal model."""
     one = trained(builder, "prefix_lm")
     (found,) = answer_log_probs(one, [Question(f"{before}<extra_id_0>!", ("he", "she"))])
     inputs = [*one.encode(before), one.ids.eos]
-    rests = [[*one.encode(f"{answer}!"), one.ids.eos] for answer in ("he", "she")]
+    rests = [one.encode(f"{answer}!") for answer in ("he", "she")]
     expected = rows(
         scoring.answer_log_probs(one, [(Prompt(inputs, rest), len(rest)) for rest in rests])
     )
@@ -94,6 +89,18 @@ def test_masked_answers_are_hidden_at_once():
     texts = [("so he!", [3, 4]), ("so she!", [3, 4, 5]), ("so he", [3, 4]), ("so she", [3, 4, 5])]
     expected = rows(hidden_log_probs(one, [(one.encode(text), slots) for text, slots in texts]))
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
+
+
+def test_no_question_is_a_list_that_a_corpus_trains_on(monkeypatch):
+    asked, drawn = [], labelled_words.word_list
+    record = lambda *args: asked.append(drawn(*args)) or asked[-1]  # noqa: E731
+    monkeypatch.setattr(labelled_words, "word_list", record)
+    subject = subject_of(trained("decoder", "causal_lm"), constant=True)
+    context_learning.in_context(subject, shots=(15,), examples=20)
+    for seed in range(5):
+        rng = np.random.default_rng([seed, 0])  # as the corpus draws them
+        lists = [drawn(rng, 16) for _ in range(20)]
+        assert len(asked) == 20 and not any(one in asked for one in lists)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ T5X_NAMES = {
 
 # How to give a field of `Run` that has no default.
 _REMEDIES = {
-    "run_dir": "--gin.training.Run.run_dir=\"'runs/mine'\"",
+    "run_dir": "--gin.training.Run.run_dir=runs/mine",
     "corpus": "--gin_file=corpora/python_library.gin, or another of gin_configs/corpora",
     "objective": "--gin_file=objectives/ul2.gin, or another of gin_configs/objectives",
     "model": "--gin_file=models/t5_1_1_small.gin, or another of gin_configs/models",

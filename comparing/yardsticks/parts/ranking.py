@@ -41,11 +41,12 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
         tokens = [_around(trained, question.text, answer) for question, answer in candidates]
         found = hidden_log_probs(trained, tokens)
     elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
-        # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty.
+        # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty. No
+        # end-of-sequence is asked for, as of a causal model: not every answer ends its document.
         reading = LikelihoodForm(CONDITIONAL, prompt_form(trained, mode))
         split = [_split(question.text, answer) for question, answer in candidates]
         encode = trained.encode
-        rests = [(encode(before), [*encode(rest), trained.ids.eos]) for before, rest in split]
+        rests = [(encode(before), encode(rest)) for before, rest in split]
         found = log_probs(trained, reading, rests)
     elif mode in ("continue", "complete", "infill", "middle", "respond", "restore"):
         pairs = [_pair(trained, mode, question.text, answer) for question, answer in candidates]
