@@ -18,19 +18,19 @@ TRAINING = [
     "etils[epath]>=1.15,<2",
     "rich>=15.0,<16",
     "matplotlib>=3.11,<4",
+    "scipy>=1.17,<2",
+    "sentencepiece>=0.2.1,<0.3",
+    "tokenizers>=0.23,<0.24",
     "tensorboardX>=2.6.5,<2.7",  # writes without TensorFlow what
     "tensorboard>=2.21,<2.22",  # shows
 ]
-DATA = [
+SEQIO = [  # tasks and mixtures, their caches and metrics, data sets of TensorFlow: 2 GB
     "seqio>=0.0.20,<0.0.21",
     "tensorflow>=2.21,<2.22",
     "tensorflow-text>=2.21.1,<2.22",
     "tensorflow-datasets>=4.9.10,<5",
-    "sentencepiece>=0.2.1,<0.3",
-    "tokenizers>=0.23,<0.24",
     "sacrebleu>=2.6,<2.7",
     "rouge-score>=0.1.2,<0.2",
-    "scipy>=1.17,<2",
 ]
 PREPARE = [  # raw text into a token store
     "datatrove>=0.10.1,<0.11",
@@ -109,9 +109,11 @@ setup(
     package_data={"pretrax": ["gin_configs/*/*.gin"]},
     cmdclass={"build_py": BuildPackage},
     entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
-    install_requires=TRAINING + DATA,
+    install_requires=TRAINING,
     extras_require={
-        "test": TEST + SLURM + PREPARE + WANDB,
+        "all": SEQIO + PREPARE + SLURM + WANDB,
+        "test": TEST + SEQIO + PREPARE + SLURM + WANDB,
+        "seqio": SEQIO,
         "parity": PARITY,
         "docs": DOCS,
         "slurm": SLURM,

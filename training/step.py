@@ -100,7 +100,7 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     z_loss/TERM      the z-loss of a term, in a run that has one
     member_terms     {TERM: Term}, with sums and weights f32[members] over the rows of each member
     useful           share of the stacks' slots that hold a token
-    text_tokens      tokens of text in the rows, before corruption
+    text_tokens      tokens of text in the rows, before corruption, without ends of documents
     adaptation/NAME  of the state after the step, where the noise adapts to the model
     gradient_norm    before clipping
     parameter_norm   after the update
@@ -118,7 +118,9 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
         "loss": loss,
         "member_terms": seen.terms,
         "useful": useful_share(batches),
-        "text_tokens": sum(jnp.sum(group_rows.segments > 0) for group_rows in rows),
+        "text_tokens": sum(
+            jnp.sum((one.segments > 0) & (one.tokens != recipe.ids.eos)) for one in rows
+        ),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
     }

@@ -22,6 +22,7 @@ import jax
 from ...constraints import selector_of
 from ...data.printable import printable
 from .configuration import Macro, read_macros, value_in_gin
+from .extras import words_of_absent
 from .meanings import meaning
 from .run import Run
 
@@ -94,11 +95,11 @@ def parse_with_gin(
     try:
         macros = _macros(argv, configured, files)
     except ValueError as error:  # which comes again where they are read in earnest
-        unread = f"; {error}"
+        unread = str(error)
     _add_macros(parser, macros)
     options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
     if others:
-        parser.error(f"unknown argument {others[0]!r}{unread or _near(others[0], macros)}")
+        parser.error(unread or f"unknown argument {others[0]!r}{_near(others[0], macros)}")
     return options, _gin_arguments(options)
 
 
@@ -194,6 +195,8 @@ def explanation(error: Exception) -> str | None:
     """The message for an error that users can mend themselves; None: its traceback is needed."""
     if isinstance(error, jax.errors.JaxRuntimeError):
         return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
+    if isinstance(error, ModuleNotFoundError):
+        return words_of_absent(error)
     mendable = isinstance(error, ValueError | OSError | FloatingPointError)
     return (str(error).strip() or type(error).__name__) if mendable else None
 

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Iterator
 from types import ModuleType
 
+from .extras import words_of_absent
+
 
 def import_module(name: str) -> ModuleType:
     """Returns the module of a dotted name, or that of a Python file, "my_tasks.py".
@@ -45,6 +47,8 @@ def _mistakes_of(module: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
+        if absent := words_of_absent(error):
+            raise ValueError(absent) from error
         if not error.name or not f"{module}.".startswith(f"{error.name}."):
             raise ValueError(f"{module} imports what is not there: {error}") from error
         raise ValueError(

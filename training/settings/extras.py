@@ -1,0 +1,24 @@
+"""Packages that not every installation has: the extras of setup.py."""
+
+# Package -> its extra, and what takes it.
+EXTRAS = {
+    "datatrove": ("prepare", "To prepare text"),
+    "rouge_score": ("seqio", "To score summaries"),
+    "sacrebleu": ("seqio", "To score translations"),
+    "seqio": ("seqio", "To read SeqIO tasks and mixtures"),
+    "tensorflow": ("seqio", "To read SeqIO tasks and mixtures"),
+    "tensorflow_datasets": ("seqio", "To read TensorFlow Datasets"),
+}
+
+
+def words_of_absent(error: ModuleNotFoundError) -> str | None:
+    """Returns what to install for a package that is not there; None where no extra brings it.
+
+    >>> words_of_absent(ModuleNotFoundError(name="seqio.utils"))
+    "To read SeqIO tasks and mixtures takes seqio, not installed here: pip install -e '.[seqio]'"
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return None
+    extra, what = EXTRAS[package]
+    return f"{what} takes {package}, not installed here: pip install -e '.[{extra}]'"
