@@ -42,7 +42,7 @@ def draws(
     if not hide:
         view = view_of(subject, rows, seed)
     else:
-        asked = marked(np.concatenate(documents), hide, reader)
+        asked = marked(documents, hide, reader)
         view = view_of(subject, rows, seed, np.stack([asked] * 2 * count))
         if not hides(view, 0, asked):
             raise ValueError(
@@ -53,12 +53,12 @@ def draws(
     return [example(subject, view, reader, 2 * i) for i in range(count)]
 
 
-def marked(tokens: np.ndarray, pieces: Sequence[str], reader: Reader) -> np.ndarray:
+def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reader) -> np.ndarray:
     """Returns bool[n]: the tokens of these pieces of a text, each the first after the one before.
 
     Raises ValueError for a piece that is not there, or that begins or ends within a token.
     """
-    texts = surfaces(reader, tokens)
+    texts = surfaces(reader, np.concatenate(documents))
     whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
     starts, hidden, at = ends - [len(text) for text in texts], np.zeros(len(texts), bool), 0
     for piece in pieces:
@@ -67,7 +67,7 @@ def marked(tokens: np.ndarray, pieces: Sequence[str], reader: Reader) -> np.ndar
         if not wanted or not found:
             later = " after what is hidden before it" if at else ""
             raise ValueError(f"Got {piece!r} to hide, which the text has not{later}.")
-        runs = [(starts < first + len(wanted)) & (ends > first) for first in found]
+        runs = [_run(starts, ends, first, first + len(wanted)) for first in found]
         cuts = ["".join(itertools.compress(texts, run)) for run in runs]
         inside = next((run for run, cut in zip(runs, cuts) if cut.strip() == wanted.strip()), None)
         if inside is None:
@@ -78,6 +78,17 @@ def marked(tokens: np.ndarray, pieces: Sequence[str], reader: Reader) -> np.ndar
         at = int(ends[inside].max())
         hidden |= inside
     return hidden
+
+
+def _run(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Returns bool[n]: the tokens of the text between two of its characters.
+
+    The last parts of a character have no text of their own (`surfaces`), and go with its first.
+
+    >>> _run(np.array([0, 1, 2]), np.array([1, 2, 2]), 1, 2)  # of "aé", as bytes
+    array([False,  True,  True])
+    """
+    return (ends > first) & ((starts < end) | (ends == end))
 
 
 def _as_words(piece: str) -> str:
