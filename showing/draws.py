@@ -62,7 +62,7 @@ def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reade
     whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
     starts, hidden, at = ends - [len(text) for text in texts], np.zeros(len(texts), bool), 0
     for piece in pieces:
-        wanted = _as_words(piece) if reader.whole_words else piece
+        wanted = "".join(f" {x}" for x in reader.words(piece)) if reader.words else piece
         found = [at + one.start() for one in re.finditer(f"(?={re.escape(wanted)})", whole[at:])]
         if not wanted or not found:
             later = " after what is hidden before it" if at else ""
@@ -89,15 +89,6 @@ def _run(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> np.ndarr
     array([False,  True,  True])
     """
     return (ends > first) & ((starts < end) | (ends == end))
-
-
-def _as_words(piece: str) -> str:
-    """Returns a piece of a text as the words of a vocabulary of whole words.
-
-    >>> _as_words("add(a, b)")
-    ' add ( a , b )'
-    """
-    return "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", piece))
 
 
 def pieces_of(names: Sequence[str], text: str) -> list[str]:

@@ -99,7 +99,7 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     documents = prepared(documents, objective, ids, marked)
     count = options.rows or (3 if options.html and len(members) == 1 else 1)
     names = special_tokens.special_names(tokenizer, ids)
-    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.whole_words)
+    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
     own = options.text or [text.vocabulary.codec.decode(documents[0].tolist())]
     hide = pieces_of(options.hide, "\n\n".join(own))
     how = dict(count=count, slots=options.length, seed=options.seed, hide=hide)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ...data.whole_files import write_bytes
+from .tokenization import words_of
 from .training_sample import training_sample
 
 UNKNOWN = "[UNK]"
@@ -105,9 +106,7 @@ def _word_counts(texts: Iterable[str]) -> collections.Counter[str]:
     from tokenizers import models
 
     reader = _of_words(models.WordLevel(), specials=())
-    texts = map(reader.normalizer.normalize_str, texts)
-    parts = map(reader.pre_tokenizer.pre_tokenize_str, texts)
-    return collections.Counter(word for some in parts for word, _ in some)
+    return collections.Counter(word for text in texts for word in words_of(reader, text))
 
 
 def _too_small(size: int, smallest: int) -> ValueError:

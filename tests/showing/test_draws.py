@@ -5,6 +5,7 @@ import pytest
 from pretrax.objectives import TokenIds
 from pretrax.showing.draws import marked
 from pretrax.showing.examples import Reader
+from pretrax.tasks import sample_text
 from pretrax.tasks.vocabularies import special_tokens, tokenization
 from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
 from tests.inference.runs import IDS, TOKENIZER
@@ -12,7 +13,7 @@ from tests.inference.runs import IDS, TOKENIZER
 
 def reader_of(tokenizer, ids: TokenIds) -> Reader:
     names = special_tokens.special_names(tokenizer, ids)
-    return Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.whole_words)
+    return Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
 
 
 def hidden(tokenizer, ids: TokenIds, text: str, *pieces: str) -> str:
@@ -34,3 +35,11 @@ def pieces_and_bytes(folder):
 def test_characters_of_several_tokens_are_hidden_whole(text, piece, tmp_path):
     for tokenizer, ids in ((TOKENIZER, IDS), pieces_and_bytes(tmp_path)):
         assert hidden(tokenizer, ids, text, piece) == piece
+
+
+@pytest.mark.parametrize("piece", ["cat", "东京", "京", "cafe\u0301", "they're"])
+def test_words_are_those_of_the_vocabulary(piece):
+    text = "the cat 在东京 drinks cafe\u0301, they're well"
+    vocabulary = sample_text.of_words([text]).vocabulary
+    found = hidden(vocabulary.tokenizer, vocabulary.ids, text, piece)
+    assert found.replace(" ", "") == piece
