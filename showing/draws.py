@@ -59,15 +59,17 @@ def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reade
     Raises ValueError for a piece that is not there, or that begins or ends within a token.
     """
     texts = surfaces(reader, np.concatenate(documents))
+    numbers = np.repeat(np.arange(len(documents)), list(map(len, documents)))
     whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
     starts, hidden, at = ends - [len(text) for text in texts], np.zeros(len(texts), bool), 0
     for piece in pieces:
         wanted = "".join(f" {x}" for x in reader.words(piece)) if reader.words else piece
         found = [at + one.start() for one in re.finditer(f"(?={re.escape(wanted)})", whole[at:])]
-        if not wanted or not found:
+        runs = [_run(starts, ends, first, first + len(wanted)) for first in found]
+        runs = [run for run in runs if np.unique(numbers[run]).size == 1]  # within a document
+        if not wanted or not runs:
             later = " after what is hidden before it" if at else ""
             raise ValueError(f"Got {piece!r} to hide, which the text has not{later}.")
-        runs = [_run(starts, ends, first, first + len(wanted)) for first in found]
         cuts = ["".join(itertools.compress(texts, run)) for run in runs]
         inside = next((run for run, cut in zip(runs, cuts) if cut.strip() == wanted.strip()), None)
         if inside is None:

@@ -1,5 +1,6 @@
 """Pieces of a text as the tokens that are to be hidden."""
 
+import numpy as np
 import pytest
 
 from pretrax.objectives import TokenIds
@@ -43,3 +44,12 @@ def test_words_are_those_of_the_vocabulary(piece):
     vocabulary = sample_text.of_words([text]).vocabulary
     found = hidden(vocabulary.tokenizer, vocabulary.ids, text, piece)
     assert found.replace(" ", "") == piece
+
+
+def test_no_piece_crosses_two_documents():
+    reader = reader_of(TOKENIZER, IDS)
+    documents = TOKENIZER.encode_batch(["the cat", "sat on", "a catsa"])
+    found = marked(documents, ["catsa"], reader)
+    assert np.flatnonzero(found).tolist() == [15, 16, 17, 18, 19]
+    with pytest.raises(ValueError, match="'catsat' to hide, which the text has not"):
+        marked(documents[:2], ["catsat"], reader)
