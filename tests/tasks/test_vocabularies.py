@@ -96,6 +96,11 @@ def test_vocabularies_of_words(tmp_path, text, model_type, size):
     )
 
 
+def test_words_of_no_known_kind(tmp_path):
+    with pytest.raises(ValueError, match="model_type must be 'wordpiece' or 'word', got 'words'"):
+        train_words(["abc"], str(tmp_path / "v.json"), size=7, model_type="words")
+
+
 def test_word_pieces_begin_words_and_continue_them(tmp_path, text):
     train_words([text], str(tmp_path / "v.json"), size=220, model_type="wordpiece")
     tokenizer = tokenization.hugging_face_tokenizer(str(tmp_path / "v.json"))
