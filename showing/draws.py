@@ -98,8 +98,17 @@ def pieces_of(names: Sequence[str], text: str) -> list[str]:
 
     >>> pieces_of(["a, b", "c,d"], "f(a, b) c d")
     ['a, b', 'c', 'd']
+
+    Raises ValueError for a name with nothing before, between or after its commas.
     """
-    return [piece for name in names for piece in ([name] if name in text else name.split(","))]
+    parts = [[name] if name in text else name.split(",") for name in names]
+    for name, pieces in zip(names, parts):
+        if "" in pieces:
+            raise ValueError(
+                f"Got {name!r} to hide, expected pieces of the text with a comma between two: "
+                "leave out a comma at the end, or give a piece."
+            )
+    return list(itertools.chain.from_iterable(parts))
 
 
 def shortened(document: np.ndarray, members: Sequence[ShownObjective], slots: int) -> np.ndarray:

@@ -155,7 +155,8 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--objective", metavar="NAME", help=name)
     add("--text", action="append", help="a document of the row; a blank line begins another")
     add("--file", metavar="PATH", help="a text file, as one document")
-    pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas"
+    pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas, "
+    pieces += "each the first after the one before"
     add("--hide", action="append", default=[], metavar="PIECES", help=pieces)
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
