@@ -66,7 +66,8 @@ def score(
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions,
     for an encoder-decoder without a first text, for one with a model that predicts masks, for a
-    model of block diffusion, and for a decoder that was trained for its states alone.
+    model of block diffusion, for a decoder that was trained for its states alone, and for a
+    denoiser where the text that is scored follows no mode token.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
@@ -84,6 +85,7 @@ def score(
             "gives the loss of its objective for held-out text."
         )
     if trained.model.layout == "encoder" or (modes and modes <= {"mask", "unmask"}):
+        _check_no_denoiser(denoiser)
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [answered_prompt(trained, given, text, denoiser) for given, text in pairs]
     found = answer_log_probs(trained, answered, batch_size, on_batch)
@@ -148,6 +150,7 @@ def answered_prompt(
             "--target=ANSWER`."
         )
     if not given:
+        _check_no_denoiser(denoiser)
         return Prompt([], tokens), len(tokens)
     mode = mode_of(trained)
     if mode == "infill" and (BLANK.search(given) or completes(trained)):
@@ -155,12 +158,22 @@ def answered_prompt(
     elif mode in ("complete", "respond", "restore"):
         prompt = text_prompt(trained, mode, given, denoiser)
     elif mode == "continue" or any(form.causal for form in trained.prompt_forms):
+        _check_no_denoiser(denoiser)
         return Prompt([], [*trained.encode(given), *tokens]), len(tokens)
     else:
         prompt = text_prompt(trained, "respond", given, denoiser)
     closed = [*tokens, trained.ids.eos]
     blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(closed)]
     return Prompt(prompt.inputs, [*prompt.start, *closed], blanks), len(closed)
+
+
+def _check_no_denoiser(denoiser: str | None) -> None:
+    if denoiser is not None:
+        raise ValueError(
+            f"Got denoiser {denoiser!r} for a text that this model scores without a mode token, "
+            "expected a model that reads a text after one and writes an answer, such as UL2's, and "
+            "both texts: leave --denoiser out."
+        )
 
 
 def next_log_probs(model, params, batch):

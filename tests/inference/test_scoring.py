@@ -194,6 +194,19 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
         assert sum(got.log_probs[:4]) == pytest.approx(answer.log_prob, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "builder, name, pair",
+    [
+        ("decoder", "causal_lm", ("", "tea")),
+        ("decoder", "causal_lm", ("Ada", "tea")),
+        ("encoder", "masked_lm", ("", "tea")),
+    ],
+)
+def test_a_denoiser_is_refused_where_no_mode_token_comes_before_the_text(builder, name, pair):
+    with pytest.raises(ValueError, match="Got denoiser 'R' for a text .* leave --denoiser out"):
+        score(run(builder, name)[1], [pair], denoiser="R")
+
+
 def test_bits_per_byte():
     certain = Scored(["a", "b"], [-math.log(2), -3 * math.log(2)], 2)
     assert certain.bits_per_byte == pytest.approx(2) and certain.log_prob < 0
