@@ -27,7 +27,7 @@ from ..prompting.prompts import (
     text_prompt,
 )
 from ..prompting.windows import check_prompts, check_texts
-from ..trained import Trained, mode_of, prompt_form
+from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
 from .masks import batch_of, states_and_head
 
 Tokens = Sequence[int] | np.ndarray
@@ -66,25 +66,13 @@ def score(
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions,
     for an encoder-decoder without a first text, for one with a model that predicts masks, for a
-    model of block diffusion, for a decoder that was trained for its states alone, and for a
+    model that predicts no tokens, of block diffusion, or trained for its states alone, and for a
     denoiser where the text that is scored follows no mode token.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
-    if mode_of(trained) == "blocks":
-        raise ValueError(
-            "Got a model of block diffusion, whose training bounds the probability of a text and "
-            "does not give it: expected a causal language model. `pretrax evaluate --run=RUN "
-            "--heldout` gives the bound for held-out text."
-        )
-    modes = {form.mode for form in trained.prompt_forms}
-    if trained.model.layout == "decoder" and modes == {"states"}:
-        raise ValueError(
-            "Got a decoder that was trained for its states, and never to predict a text from left "
-            "to right: expected a causal language model. `pretrax evaluate --run=RUN --heldout` "
-            "gives the loss of its objective for held-out text."
-        )
-    if trained.model.layout == "encoder" or (modes and modes <= {"mask", "unmask"}):
+    _check_predicts_tokens(trained)
+    if not predicts_from_left(trained):
         _check_no_denoiser(denoiser)
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [answered_prompt(trained, given, text, denoiser) for given, text in pairs]
@@ -165,6 +153,31 @@ def answered_prompt(
     closed = [*tokens, trained.ids.eos]
     blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(closed)]
     return Prompt(prompt.inputs, [*prompt.start, *closed], blanks), len(closed)
+
+
+def _check_predicts_tokens(trained: Trained) -> None:
+    """Raises ValueError for a model that predicts no tokens, neither from left to right nor
+    masked."""
+    heads = trained.model.heads
+    if "vocabulary" not in heads and "generator" not in heads:
+        raise ValueError(
+            f"Got a model with the heads {', '.join(heads) or 'none'}, expected 'vocabulary' among "
+            "them, which gives each token its probability: score texts with a model that causal_lm "
+            "or masked_lm trained."
+        )
+    if predicts_from_left(trained) or is_trained_for(trained, "mask"):
+        return
+    if mode_of(trained) == "blocks":
+        raise ValueError(
+            "Got a model of block diffusion, whose training bounds the probability of a text and "
+            "does not give it: expected a causal language model. `pretrax evaluate --run=RUN "
+            "--heldout` gives the bound for held-out text."
+        )
+    raise ValueError(
+        f"Got a model that was trained for mode {mode_of(trained)!r}, and never to predict a text "
+        "from left to right: expected a causal language model. `pretrax evaluate --run=RUN "
+        "--heldout` gives the loss of its objective for held-out text."
+    )
 
 
 def _check_no_denoiser(denoiser: str | None) -> None:

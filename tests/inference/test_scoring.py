@@ -170,6 +170,21 @@ def test_a_decoder_that_was_trained_for_its_states_scores_no_text():
         score(trained("decoder", "permutation_lm"), [("", "tea")])
 
 
+@pytest.mark.parametrize(
+    "builder, name, heads",
+    [
+        ("encoder", "sequence_classification", "classes"),
+        ("encoder", "next_sentence_prediction", "pair"),
+        ("decoder", "sequence_classification", "classes"),
+    ],
+)
+def test_a_model_without_a_head_over_ids_scores_no_text(builder, name, heads):
+    more = {"num_classes": 3} if heads == "classes" else {}
+    one = trained(builder, name, **more)
+    with pytest.raises(ValueError, match=f"Got a model with the heads {heads}, expected 'vocab"):
+        score(one, [("", "tea")])
+
+
 def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
     _, one = run("encoder", "masked_lm")
     text = f"a {CODEC.decode([IDS.mask])} b, and more"
