@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +92,18 @@ def test_what_a_causal_model_goes_on_with(names):
     assert_scored(got, tokens, decoder_loop(names, before, tokens), text)
     (whole,) = score(run("decoder", *names)[1], [("", given + text)])
     assert sum(whole.log_probs[3:]) == pytest.approx(got.log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("given, text", [("import", " os"), ("import ", "os")])
+def test_a_cut_within_a_token_scores_the_whole_of_it(given, text):
+    """The first token is `import`, the second ` os`; a lone space is a token too."""
+    words = {"import": 101, " os": 102, " ": 103}
+    encode = re.compile("import| os| ").findall
+    one = run("decoder", "causal_lm")[1]._replace(
+        encode=lambda text: [words[x] for x in encode(text)]
+    )
+    (whole,), (got,) = score(one, [("", given + text)]), score(one, [(given, text)])
+    assert got.log_probs == pytest.approx(whole.log_probs[1:], abs=1e-4)
 
 
 def test_the_answer_of_a_prefix_model():
@@ -233,13 +246,15 @@ def test_what_cannot_be_scored():
         run(*BOTH)[1],
         run("encoder", "masked_lm")[1],
     )
+    prefix = trained("decoder", "prefix_lm")
     learned = dict(positions="learned", max_positions=8)
     short = trained("decoder", "causal_lm", **learned)
     short_both = trained("encoder_decoder", "prefix_lm", **learned)
     assert score(short, [("", "1234567")]) and score(short_both, [("1234567", "1234567")][:0]) == []
     for one, pair, said in (
         (decoder, ("", ""), "empty text"),
-        (both, ("", "tea"), "none that the encoder reads"),
+        (both, ("", "tea"), "no text before it"),
+        (prefix, ("", "tea"), "no text before it: .* a decoder that reads a text both ways"),
         (encoder, ("a", "tea"), "predicts masks scores texts by themselves"),
         (short, ("", "12345678"), "9 slots for the decoder .*expected at most 8"),
         (short_both, ("12345678", "1"), "9 slots"),
