@@ -84,7 +84,7 @@ def run(argv: Sequence[str]) -> None:
 
 def show(console: Console, options: argparse.Namespace, choice: Choice, command: str) -> None:
     """Prints examples of one objective and, if asked to, writes the page."""
-    text = open_text(console, options)
+    text = open_text(console, options, choice)
     tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
     layout = options.layout or layout_for(choice, ids)
     objective = choice.build(ids)
@@ -182,6 +182,8 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     """What --objective names, else what the gin files bind, else the run's, else span
     corruption."""
     name, files, lines = options.objective, list(gin_arguments.files), list(gin_arguments.bindings)
+    if options.task and files:  # what a run of SeqIO's tasks asks for
+        lines.insert(0, f"MIXTURE_OR_TASK_NAME = {options.task!r}")
     if name is None and not files and options.run and run_directory.is_run(options.run):
         read_directory(options.run, gin_arguments.trusted)  # which says what is wrong with it
         files = [os.path.join(options.run, run_directory.CONFIG)]
@@ -203,11 +205,11 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     build = bound(fields["objective"])
     name = name or name_of(build.function).rpartition(".")[2]
     mean = dict(flattened("", build)).get(".mean_span_length")
-    more = {key: fields.get(key) for key in ("model", "mark_document_ends")}
+    more = {key: fields.get(key) for key in ("model", "corpus", "mark_document_ends")}
     return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
 
 
-def open_text(console: Console, options: argparse.Namespace) -> SampleText:
+def open_text(console: Console, options: argparse.Namespace, choice: Choice) -> SampleText:
     sources = [name for name in ("text", "file", "task") if getattr(options, name) is not None]
     if len(sources) > 1:
         raise ValueError(f"Give one of --{' and --'.join(sources)}, not both.")
@@ -217,7 +219,9 @@ def open_text(console: Console, options: argparse.Namespace) -> SampleText:
         if options.run or options.vocabulary:
             raise ValueError("A task has its own vocabulary: leave --run and --vocabulary out.")
         folder = f"{CACHE}/{options.task}"
-        return sample_text.of_task(folder, options.task, options.module, options.length)
+        arranged = bound(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
+        task = options.task, options.module
+        return sample_text.of_task(folder, *task, options.length, arranged)
     documents = sample_text.read_documents(options.text, options.file)
     if options.vocabulary == "words":
         return sample_text.of_words(documents)
