@@ -41,6 +41,7 @@ MODES = {
 }
 
 WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
+FROM_LEFT = (*WRITING, "infill", "middle")  # modes whose answer is written from left to right
 
 # The mode of an imported model, and of one whose objective states no prompt form.
 MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
@@ -86,6 +87,16 @@ def is_trained_for(trained: Trained, mode: str) -> bool:
     return mode == "states" or not trained_for or not trained_for.isdisjoint(alike_modes)
 
 
+def predicts_from_left(trained: Trained) -> bool:
+    """Returns whether training predicted tokens from those before them, or nothing is known of it.
+
+    Of an encoder it never did.
+    """
+    learned = {form.mode for form in trained.prompt_forms}
+    both_ways = trained.model.layout == "encoder" or (learned and learned.isdisjoint(FROM_LEFT))
+    return not both_ways
+
+
 def prompt_form(trained: Trained, mode: str) -> PromptForm:
     """Returns the prompt form for a mode: that of training, else the usual one of the layout."""
     forms = {form.mode: form for form in reversed(trained.prompt_forms)}  # the first of each mode
@@ -127,7 +138,8 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
 
 def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError for a mode that does not exist, that this model's layout cannot have, that
-    writes blocks, or that fills masks, where training is known and had none.
+    writes blocks, or that fills masks or reads from left to right, where training is known and did
+    not.
     """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
@@ -145,16 +157,25 @@ def check_mode(trained: Trained, mode: str) -> None:
             f"{mode_of(trained)!r}: use that."
         )
     if mode in ("mask", "unmask") and not is_trained_for(trained, mode):
-        modes = " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))
         also = (
             ", 'next' for the likeliest tokens after a text, or score (--score) for the "
             "probability of each token of it"
-        ) * (layout == "decoder")
+        ) * (layout == "decoder" and predicts_from_left(trained))
         raise ValueError(
             f"Got mode {mode!r} for a model that never learned to predict masks, expected one that "
             "masked_lm, masked_next_token or masked_diffusion trained. This one was trained for "
-            f"mode {modes}: use that{also}."
+            f"mode {_learned(trained)}: use that{also}."
         )
+    if mode == "next" and not predicts_from_left(trained):
+        raise ValueError(
+            f"Got mode {mode!r} for a model that never learned to predict a token from those "
+            "before it, expected one that causal_lm or prefix_lm trained. This one was trained for "
+            f"mode {_learned(trained)}: use that."
+        )
+
+
+def _learned(trained: Trained) -> str:
+    return " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))
 
 
 def allowed_token_mask(ids: TokenIds, rows: int):

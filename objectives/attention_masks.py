@@ -7,6 +7,7 @@ with the length and not with its square; `attention_mask` gives the matrix of th
 import jax
 import jax.numpy as jnp
 
+from ..constraints import Natural, checked
 from .contract import Array
 
 
@@ -29,7 +30,8 @@ def attention_mask(intervals: Array, keys: int) -> Array:
     return (first <= key) & (key < end)
 
 
-def causal_mask(length: int) -> Array:
+@checked
+def causal_mask(length: Natural) -> Array:
     """Returns bool[length, length]: each token attends to itself and to those before it.
 
     >>> causal_mask(3).astype(int)
@@ -40,7 +42,8 @@ def causal_mask(length: int) -> Array:
     return prefix_mask(0, length)
 
 
-def prefix_mask(prefix: int, targets: int) -> Array:
+@checked
+def prefix_mask(prefix: Natural, targets: Natural) -> Array:
     """Returns bool[N, N] of N = prefix + targets: the prefix attends to all of itself, and each
     target to the prefix, to itself and to the targets before it (Raffel et al. 2020, figure 4).
 

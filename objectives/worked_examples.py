@@ -34,22 +34,25 @@ def hide(
 
     Returns the columns of `objectives.features`, each i32 of as many slots as are in use.
 
-    Raises ValueError for other shapes, nothing to hide, more spans than there are sentinels, and an
-    objective that hides no tokens of one's choice.
+    Raises ValueError for other shapes, tokens that are no text, nothing to hide, more spans than
+    there are sentinels, and an objective that hides no tokens of one's choice.
     """
     objective = build(builder, check_token_ids(ids))
-    tokens, hidden = np.asarray(tokens, np.int32), np.asarray(hidden).astype(bool)
+    tokens, hidden = np.asarray(tokens), np.asarray(hidden).astype(bool)
     if tokens.ndim != 1 or tokens.shape != hidden.shape or not hidden.any():
         raise ValueError(
-            f"Got tokens of shape {list(tokens.shape)} and hidden = {hidden.tolist()}, expected "
-            "True or False for each of n tokens, and True for one or more."
+            f"Got tokens of shape {list(tokens.shape)} and hidden of shape {list(hidden.shape)}, "
+            "expected True or False for each of n tokens, and True for one or more."
         )
+    if not np.issubdtype(tokens.dtype, np.integer):
+        raise ValueError(f"Got tokens of type {tokens.dtype}, expected whole numbers: token ids.")
     first, last = ids.text
-    if not ((tokens[hidden] >= first) & (tokens[hidden] < last)).all():
+    if (no_text := tokens[(tokens < first) | (tokens >= last)]).size:
         raise ValueError(
-            f"Got a special token to hide, expected text, ids {first} … {last - 1}: of "
-            f"{tokens[hidden].tolist()} only those can be hidden."
+            f"Got tokens that are no text, expected ids {first} … {last - 1}: {no_text[0]} is none "
+            "of these, and the objective adds special tokens itself."
         )
+    tokens = tokens.astype(np.int32)
     check_hides(objective, ids)
     one = Row(tokens, np.ones_like(tokens), np.int32(0), hidden=hidden)
     rows = jax.tree.map(lambda x: np.stack([x, x]), one)

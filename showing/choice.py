@@ -15,6 +15,7 @@ class Choice(NamedTuple):
     build: Builder
     entry: Entry | None = None  # None: it is not in the catalogue
     model: Callable | None = None  # (vocabulary rows, heads) -> the run's model, if it names one
+    corpus: Callable | None = None  # of the run, where it names one
     mark_document_ends: bool | None = None  # None: as in any run of the objective
     mean_span_length: float | None = None  # where the objective is given one
 

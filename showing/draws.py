@@ -42,7 +42,7 @@ def draws(
     if not hide:
         view = view_of(subject, rows, seed)
     else:
-        asked = marked(np.concatenate(documents), hide, reader)
+        asked = marked(documents, hide, reader)
         view = view_of(subject, rows, seed, np.stack([asked] * 2 * count))
         if not hides(view, 0, asked):
             raise ValueError(
@@ -53,21 +53,23 @@ def draws(
     return [example(subject, view, reader, 2 * i) for i in range(count)]
 
 
-def marked(tokens: np.ndarray, pieces: Sequence[str], reader: Reader) -> np.ndarray:
+def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reader) -> np.ndarray:
     """Returns bool[n]: the tokens of these pieces of a text, each the first after the one before.
 
     Raises ValueError for a piece that is not there, or that begins or ends within a token.
     """
-    texts = surfaces(reader, tokens)
+    texts = surfaces(reader, np.concatenate(documents))
+    numbers = np.repeat(np.arange(len(documents)), list(map(len, documents)))
     whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
     starts, hidden, at = ends - [len(text) for text in texts], np.zeros(len(texts), bool), 0
     for piece in pieces:
-        wanted = _as_words(piece) if reader.whole_words else piece
+        wanted = "".join(f" {x}" for x in reader.words(piece)) if reader.words else piece
         found = [at + one.start() for one in re.finditer(f"(?={re.escape(wanted)})", whole[at:])]
-        if not wanted or not found:
+        runs = [_run(starts, ends, first, first + len(wanted)) for first in found]
+        runs = [run for run in runs if np.unique(numbers[run]).size == 1]  # within a document
+        if not wanted or not runs:
             later = " after what is hidden before it" if at else ""
             raise ValueError(f"Got {piece!r} to hide, which the text has not{later}.")
-        runs = [(starts < first + len(wanted)) & (ends > first) for first in found]
         cuts = ["".join(itertools.compress(texts, run)) for run in runs]
         inside = next((run for run, cut in zip(runs, cuts) if cut.strip() == wanted.strip()), None)
         if inside is None:
@@ -80,13 +82,15 @@ def marked(tokens: np.ndarray, pieces: Sequence[str], reader: Reader) -> np.ndar
     return hidden
 
 
-def _as_words(piece: str) -> str:
-    """Returns a piece of a text as the words of a vocabulary of whole words.
+def _run(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> np.ndarray:
+    """Returns bool[n]: the tokens of the text between two of its characters.
 
-    >>> _as_words("add(a, b)")
-    ' add ( a , b )'
+    The last parts of a character have no text of their own (`surfaces`), and go with its first.
+
+    >>> _run(np.array([0, 1, 2]), np.array([1, 2, 2]), 1, 2)  # of "aé", as bytes
+    array([False,  True,  True])
     """
-    return "".join(f" {word}" for word in re.findall(r"[^\W_]+|[^\w\s]|_", piece))
+    return (ends > first) & ((starts < end) | (ends == end))
 
 
 def pieces_of(names: Sequence[str], text: str) -> list[str]:
@@ -94,8 +98,17 @@ def pieces_of(names: Sequence[str], text: str) -> list[str]:
 
     >>> pieces_of(["a, b", "c,d"], "f(a, b) c d")
     ['a, b', 'c', 'd']
+
+    Raises ValueError for a name with nothing before, between or after its commas.
     """
-    return [piece for name in names for piece in ([name] if name in text else name.split(","))]
+    parts = [[name] if name in text else name.split(",") for name in names]
+    for name, pieces in zip(names, parts):
+        if "" in pieces:
+            raise ValueError(
+                f"Got {name!r} to hide, expected pieces of the text with a comma between two: "
+                "leave out a comma at the end, or give a piece."
+            )
+    return list(itertools.chain.from_iterable(parts))
 
 
 def shortened(document: np.ndarray, members: Sequence[ShownObjective], slots: int) -> np.ndarray:

@@ -22,7 +22,8 @@ class Reader(NamedTuple):
     names: dict[int, str]  # of special ids
     decode: Callable[[Sequence[int]], str]  # of text ids
     surface: Callable[[int], str]  # the text of an id within a text, with the space before a word
-    whole_words: bool = False  # tokens are words, and are shown with a space between them
+    # The words of a text where each token is one: they are shown with a space between them.
+    words: Callable[[str], list[str]] | None = None
 
 
 class Token(NamedTuple):
@@ -225,7 +226,7 @@ class _Describer:
             self._token(int(token), int(slot), text, of_text)
             for token, slot, text in zip(tokens, slots, texts)
         ]
-        return _apart(described) if self.reader.whole_words else described
+        return _apart(described) if self.reader.words else described
 
     def _token(self, token: int, slot: int, text: str, of_text: bool) -> Token:
         if token in self.sentinel:

@@ -82,10 +82,17 @@ def of_words(documents: Sequence[str]) -> SampleText:
     return text._replace(stream=lambda: stream, stream_name="this text, repeated")
 
 
-def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -> SampleText:
+def of_task(
+    folder: str,
+    name: str,
+    module: Sequence[str] | None,
+    length: int,
+    arranged_tokens: int | None = None,
+) -> SampleText:
     """Returns the first held-out document of a SeqIO task or mixture, and its text as the stream.
 
-    The task's vocabulary is kept in `folder`; the document is cut to half the `length`.
+    The task's vocabulary is kept in `folder`; the document is cut to half the `length`, but one
+    with middles that were moved (`arranged_tokens`, as of `seqio_corpora.seqio_mixture`) is whole.
     """
     from .seqio import seqio_corpora, seqio_vocabularies
 
@@ -94,6 +101,7 @@ def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -
         mixture_or_task_name=name,
         vocabulary=seqio_vocabularies.of_task,
         module=module,
+        arranged_tokens=arranged_tokens,
         shuffle=False,
     )
     documents = [piece.tokens for piece in corpus.heldout(4 * length)]
@@ -104,7 +112,7 @@ def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -
 
     return SampleText(
         vocabularies.load_vocabulary(folder),
-        [documents[0][: length // 2]],
+        [documents[0][: arranged_tokens or length // 2]],
         documents[-1],
         stream,
         f"SeqIO {name}",

@@ -105,6 +105,7 @@ def test_a_textbooks_example_word_by_word(capsys):
     [
         ("span_corruption", "cat", "Got 'cat' to hide, which the text has not."),
         ("span_corruption", "fox,quick", "'quick' .* which the text has not after what is hidden"),
+        ("span_corruption", "dog,", "Got 'dog,' to hide, expected .* leave out a comma at the end"),
         ("causal_lm", "fox", "hides no tokens of one's choice: take one that hides"),
         ("prefix_lm", "fox", "cannot hide 'fox' and nothing else: prefix language modelling hides"),
         ("fill_in_the_middle", "quick,dog", "cannot hide 'quick', 'dog' and nothing else"),

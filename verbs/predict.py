@@ -4,7 +4,7 @@
     pretrax predict --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
     pretrax predict --run=runs/fim --prefix="def f(x):" --suffix="    return y"
     pretrax predict --run=runs/bert "The [MASK] is open." --top=10
-    pretrax predict --run=runs/decoder --mode=next "import " --top=10
+    pretrax predict --run=runs/decoder --mode=next "import" --top=10
     pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
     pretrax predict --run=runs/NAME --score "How likely is this?"
     pretrax predict --run=runs/NAME --score "How likely, given this," --target=" is that?"

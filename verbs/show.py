@@ -84,7 +84,7 @@ def run(argv: Sequence[str]) -> None:
 
 def show(console: Console, options: argparse.Namespace, choice: Choice, command: str) -> None:
     """Prints examples of one objective and, if asked to, writes the page."""
-    text = open_text(console, options)
+    text = open_text(console, options, choice)
     tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
     layout = options.layout or layout_for(choice, ids)
     objective = choice.build(ids)
@@ -99,7 +99,7 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     documents = prepared(documents, objective, ids, marked)
     count = options.rows or (3 if options.html and len(members) == 1 else 1)
     names = special_tokens.special_names(tokenizer, ids)
-    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.whole_words)
+    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
     own = options.text or [text.vocabulary.codec.decode(documents[0].tolist())]
     hide = pieces_of(options.hide, "\n\n".join(own))
     how = dict(count=count, slots=options.length, seed=options.seed, hide=hide)
@@ -155,7 +155,8 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--objective", metavar="NAME", help=name)
     add("--text", action="append", help="a document of the row; a blank line begins another")
     add("--file", metavar="PATH", help="a text file, as one document")
-    pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas"
+    pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas, "
+    pieces += "each the first after the one before"
     add("--hide", action="append", default=[], metavar="PIECES", help=pieces)
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
@@ -181,6 +182,8 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     """What --objective names, else what the gin files bind, else the run's, else span
     corruption."""
     name, files, lines = options.objective, list(gin_arguments.files), list(gin_arguments.bindings)
+    if options.task and files:  # what a run of SeqIO's tasks asks for
+        lines.insert(0, f"MIXTURE_OR_TASK_NAME = {options.task!r}")
     if name is None and not files and options.run and run_directory.is_run(options.run):
         read_directory(options.run, gin_arguments.trusted)  # which says what is wrong with it
         files = [os.path.join(options.run, run_directory.CONFIG)]
@@ -202,11 +205,11 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     build = bound(fields["objective"])
     name = name or name_of(build.function).rpartition(".")[2]
     mean = dict(flattened("", build)).get(".mean_span_length")
-    more = {key: fields.get(key) for key in ("model", "mark_document_ends")}
+    more = {key: fields.get(key) for key in ("model", "corpus", "mark_document_ends")}
     return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
 
 
-def open_text(console: Console, options: argparse.Namespace) -> SampleText:
+def open_text(console: Console, options: argparse.Namespace, choice: Choice) -> SampleText:
     sources = [name for name in ("text", "file", "task") if getattr(options, name) is not None]
     if len(sources) > 1:
         raise ValueError(f"Give one of --{' and --'.join(sources)}, not both.")
@@ -216,7 +219,9 @@ def open_text(console: Console, options: argparse.Namespace) -> SampleText:
         if options.run or options.vocabulary:
             raise ValueError("A task has its own vocabulary: leave --run and --vocabulary out.")
         folder = f"{CACHE}/{options.task}"
-        return sample_text.of_task(folder, options.task, options.module, options.length)
+        arranged = bound(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
+        task = options.task, options.module
+        return sample_text.of_task(folder, *task, options.length, arranged)
     documents = sample_text.read_documents(options.text, options.file)
     if options.vocabulary == "words":
         return sample_text.of_words(documents)

@@ -1,6 +1,6 @@
 """The distribution of the token after a text.
 
-    next_tokens(trained, ["import "], top=3)[0][0]     # the likeliest: Guess(token, id, p)
+    next_tokens(trained, ["import"], top=3)[0][0]     # the likeliest: Guess(token, id, p)
 
 Letters: B rows, P slots, V ids, N tokens shown.
 """
@@ -28,11 +28,13 @@ def next_tokens(
 ) -> list[list[Guess]]:
     """Returns the `top` likeliest tokens after each text, of the whole distribution's probability.
 
-        next_tokens(trained, ["def f(x):", "import "], top=3)
-        # [[Guess("\\n", 202, 0.81), …], [Guess("os", 4219, 0.07), …]]
+        next_tokens(trained, ["def f(x):", "import"], top=3)
+        # [[Guess("\\n", 202, 0.81), …], [Guess(" os", 4219, 0.07), …]]
 
     A text is read as in training: from left to right, or both ways by a model that was trained to
     complete or answer it, whose next token begins the answer.
+
+    Leave no space at its end: it belongs to the token that follows.
 
     Raises ValueError for a text with blanks, and for one longer than the model's positions.
     """

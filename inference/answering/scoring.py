@@ -27,7 +27,7 @@ from ..prompting.prompts import (
     text_prompt,
 )
 from ..prompting.windows import check_prompts, check_texts
-from ..trained import Trained, mode_of, prompt_form
+from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
 from .masks import batch_of, states_and_head
 
 Tokens = Sequence[int] | np.ndarray
@@ -58,38 +58,29 @@ def score(
     """Returns the log-probability of each pair's second text, given the first, which may be "".
 
     The first text is the prompt, after the mode token of a `denoiser` (UL2), and the second its
-    answer, end-of-sequence included except for models that continue texts. A decoder without a
-    first text scores each token given those before it. An encoder, and a decoder that learned to
+    answer, end-of-sequence included except for models that continue texts. These have the tokens
+    of both texts together, and one that is in both is scored. A decoder that continues texts scores
+    without a first one each token given those before it. An encoder, and a decoder that learned to
     predict masks alone, scores each token given all others, masked one at a time: a
     pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659), which is not a probability of the
     text, so that its bits per byte have no meaning.
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions,
-    for an encoder-decoder without a first text, for one with a model that predicts masks, for a
-    model of block diffusion, and for a decoder that was trained for its states alone.
+    without a first text for a model that reads one both ways, and with one for a model that
+    predicts masks; for a model that predicts no tokens, of block diffusion, or trained for its
+    states alone; and for a denoiser where the text that is scored follows no mode token.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
-    if mode_of(trained) == "blocks":
-        raise ValueError(
-            "Got a model of block diffusion, whose training bounds the probability of a text and "
-            "does not give it: expected a causal language model. `pretrax evaluate --run=RUN "
-            "--heldout` gives the bound for held-out text."
-        )
-    modes = {form.mode for form in trained.prompt_forms}
-    if trained.model.layout == "decoder" and modes == {"states"}:
-        raise ValueError(
-            "Got a decoder that was trained for its states, and never to predict a text from left "
-            "to right: expected a causal language model. `pretrax evaluate --run=RUN --heldout` "
-            "gives the loss of its objective for held-out text."
-        )
-    if trained.model.layout == "encoder" or (modes and modes <= {"mask", "unmask"}):
+    _check_predicts_tokens(trained)
+    if not predicts_from_left(trained):
+        _check_no_denoiser(denoiser)
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [answered_prompt(trained, given, text, denoiser) for given, text in pairs]
     found = answer_log_probs(trained, answered, batch_size, on_batch)
     return [
         Scored(
-            [trained.decode([token]) for token in prompt.start[-count:]],
+            [trained.decode([token]) for token in prompt.start[len(prompt.start) - count :]],
             log_probs.tolist(),
             len(BLANK.sub("", text).encode()),
         )
@@ -140,27 +131,73 @@ def answered_prompt(
     trained: Trained, given: str, text: str, denoiser: str | None = None
 ) -> tuple[Prompt, int]:
     """Returns a prompt with its answer, and the number of tokens to score."""
-    tokens = trained.encode(text)
-    if trained.model.layout == "encoder_decoder" and not given:
+    forms = trained.prompt_forms
+    reads_both_ways = forms and not any(form.causal for form in forms)
+    if not given and (trained.model.layout == "encoder_decoder" or reads_both_ways):
         raise ValueError(
-            "Got a text to be scored and none that the encoder reads: an encoder-decoder scores an "
-            "answer to a text. Give both, such as `pretrax predict --run=RUN --score TEXT "
-            "--target=ANSWER`."
+            "Got a text to be scored and no text before it: an encoder-decoder, and a decoder that "
+            "reads a text both ways, scores what it writes after one. Give both, such as `pretrax "
+            "predict --run=RUN --score TEXT --target=ANSWER`."
         )
     if not given:
-        return Prompt([], tokens), len(tokens)
+        return _continued(trained, given, text, denoiser)
     mode = mode_of(trained)
     if mode == "infill" and (BLANK.search(given) or completes(trained)):
         prompt = infill_prompt(trained, given, denoiser)
     elif mode in ("complete", "respond", "restore"):
         prompt = text_prompt(trained, mode, given, denoiser)
-    elif mode == "continue" or any(form.causal for form in trained.prompt_forms):
-        return Prompt([], [*trained.encode(given), *tokens]), len(tokens)
+    elif mode == "continue" or any(form.causal for form in forms):
+        return _continued(trained, given, text, denoiser)
     else:
         prompt = text_prompt(trained, "respond", given, denoiser)
-    closed = [*tokens, trained.ids.eos]
+    closed = [*trained.encode(text), trained.ids.eos]
     blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(closed)]
     return Prompt(prompt.inputs, [*prompt.start, *closed], blanks), len(closed)
+
+
+def _continued(trained: Trained, given: str, text: str, denoiser: str | None) -> tuple[Prompt, int]:
+    """Returns the tokens of both texts together, and the number of those beyond the first text.
+
+    They are those of training. One that the cut goes through counts as beyond it.
+    """
+    _check_no_denoiser(denoiser)
+    whole = trained.encode(given + text)
+    same = [one == other for one, other in zip(trained.encode(given), whole)]
+    return Prompt([], whole), len(whole) - [*same, False].index(False)
+
+
+def _check_predicts_tokens(trained: Trained) -> None:
+    """Raises ValueError for a model that predicts no tokens, neither from left to right nor
+    masked."""
+    heads = trained.model.heads
+    if "vocabulary" not in heads and "generator" not in heads:
+        raise ValueError(
+            f"Got a model with the heads {', '.join(heads) or 'none'}, expected 'vocabulary' among "
+            "them, which gives each token its probability: score texts with a model that causal_lm "
+            "or masked_lm trained."
+        )
+    if predicts_from_left(trained) or is_trained_for(trained, "mask"):
+        return
+    if mode_of(trained) == "blocks":
+        raise ValueError(
+            "Got a model of block diffusion, whose training bounds the probability of a text and "
+            "does not give it: expected a causal language model. `pretrax evaluate --run=RUN "
+            "--heldout` gives the bound for held-out text."
+        )
+    raise ValueError(
+        f"Got a model that was trained for mode {mode_of(trained)!r}, and never to predict a text "
+        "from left to right: expected a causal language model. `pretrax evaluate --run=RUN "
+        "--heldout` gives the loss of its objective for held-out text."
+    )
+
+
+def _check_no_denoiser(denoiser: str | None) -> None:
+    if denoiser is not None:
+        raise ValueError(
+            f"Got denoiser {denoiser!r} for a text that this model scores without a mode token, "
+            "expected a model that reads a text after one and writes an answer, such as UL2's, and "
+            "both texts: leave --denoiser out."
+        )
 
 
 def next_log_probs(model, params, batch):

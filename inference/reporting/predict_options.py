@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from ..answering.answers import Options
 from ..answering.generation import Decoding
 from ..prompting.items import items_of, with_examples, with_masks
-from ..trained import WRITING, Trained, check_mode, mode_of
+from ..trained import FROM_LEFT, Trained, check_mode, mode_of
 
-_DECODING = (*WRITING, "infill", "middle")
 # The modes that use an option; others stand beside any mode.
 _USED_BY: dict[str, tuple[str, ...]] = {
     "denoiser": ("complete", "infill", "respond", "restore", "score"),
@@ -19,10 +18,10 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("steps", "order"), ("unmask", "blocks")),
     **dict.fromkeys(("pooling", "against"), ("embed",)),
     **dict.fromkeys(
-        ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), _DECODING
+        ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), FROM_LEFT
     ),
-    **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), _DECODING),
-    "temperature": (*_DECODING, "unmask", "blocks"),
+    **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), FROM_LEFT),
+    "temperature": (*FROM_LEFT, "unmask", "blocks"),
 }
 
 

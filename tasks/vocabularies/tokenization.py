@@ -3,6 +3,7 @@
 Whatever a document says (`</s>`, `<extra_id_0>`, `[MASK]`), its ids are ordinary ones.
 """
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,7 +49,7 @@ class Tokenizer(NamedTuple):
     extra_ids: int = 0  # sentinels named above its own ids, as SeqIO's vocabularies have them
     swallowing: frozenset[str] = frozenset()  # names that take the white space before them
     unknown: int | None = None  # what stands for text that it has no other id for
-    whole_words: bool = False  # no id is part of a word, or several
+    words: Callable[[str], list[str]] | None = None  # of a text, where each id is a whole word
 
 
 def batches(
@@ -216,6 +217,7 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
 
     models = tokenizers.models
     of_words = isinstance(tokenizer.model, (models.WordPiece, models.WordLevel))
+    whole_words = isinstance(tokenizer.model, models.WordLevel)
     bytewise = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
 
     def surface(i: int) -> str:
@@ -238,8 +240,21 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         spaced=not bytewise,
         swallowing=frozenset(t.content for t in added.values() if t.special and t.lstrip),
         unknown=tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>"),
-        whole_words=isinstance(tokenizer.model, models.WordLevel),
+        words=functools.partial(words_of, tokenizer) if whole_words else None,
     )
+
+
+def words_of(tokenizer, text: str) -> list[str]:
+    """The words into which a `tokenizers.Tokenizer` divides a text before it finds their ids.
+
+    >>> words_of(word_tokenizer([]), "add(a, b)")
+    ['add', '(', 'a', ',', 'b', ')']
+    """
+    if tokenizer.normalizer:
+        text = tokenizer.normalizer.normalize_str(text)
+    if tokenizer.pre_tokenizer is None:
+        return [text]
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
 
 def _is_known(name: str) -> bool:

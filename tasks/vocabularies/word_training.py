@@ -9,7 +9,9 @@ import collections
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from ...constraints import checked
 from ...data.whole_files import write_bytes
+from .tokenization import words_of
 from .training_sample import training_sample
 
 UNKNOWN = "[UNK]"
@@ -20,6 +22,7 @@ _MOST_CHARACTERS = 1000  # others are unknown, as for the trainer of `tokenizers
 WordType = Literal["wordpiece", "word"]
 
 
+@checked
 def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordType) -> None:
     """Trains a vocabulary on a sample of `texts` and writes it to `path` (a tokenizer.json).
 
@@ -30,7 +33,7 @@ def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordT
     frequent words; all others are [UNK]. `size` counts all ids: those of `SPECIALS` come first. The
     same texts give the same file.
 
-    Raises ValueError for no text, and for a size too small or too large for it.
+    Raises ValueError for no text, another model type, and a size too small or too large for it.
     """
     sample = training_sample(texts)
     make = wordpiece_tokenizer if model_type == "wordpiece" else word_tokenizer
@@ -105,9 +108,7 @@ def _word_counts(texts: Iterable[str]) -> collections.Counter[str]:
     from tokenizers import models
 
     reader = _of_words(models.WordLevel(), specials=())
-    texts = map(reader.normalizer.normalize_str, texts)
-    parts = map(reader.pre_tokenizer.pre_tokenize_str, texts)
-    return collections.Counter(word for some in parts for word, _ in some)
+    return collections.Counter(word for text in texts for word in words_of(reader, text))
 
 
 def _too_small(size: int, smallest: int) -> ValueError:

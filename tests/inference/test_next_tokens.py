@@ -51,6 +51,19 @@ def test_answers_are_the_guesses():
     }
 
 
+@pytest.mark.parametrize(
+    "name", ["permutation_lm", "block_diffusion", "masked_next_token", "shifted_diffusion"]
+)
+def test_a_model_that_never_read_from_left_to_right_has_no_next_token(name):
+    with pytest.raises(ValueError, match="Got mode 'next' for a model that never learned to pred"):
+        answer(trained("decoder", name), "next", [{"text": "a"}])
+
+
+def test_a_model_that_learned_both_has_a_next_token():
+    both = trained("decoder", "masked_next_token", "causal_lm")
+    assert answer(both, "next", [{"text": "a"}], Options(top=1))
+
+
 def test_texts_that_have_no_next_token():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=8)
     assert next_tokens(short, ["1234567"])

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -93,6 +94,18 @@ def test_what_a_causal_model_goes_on_with(names):
     assert sum(whole.log_probs[3:]) == pytest.approx(got.log_prob, abs=1e-4)
 
 
+@pytest.mark.parametrize("given, text", [("import", " os"), ("import ", "os")])
+def test_a_cut_within_a_token_scores_the_whole_of_it(given, text):
+    """The first token is `import`, the second ` os`; a lone space is a token too."""
+    words = {"import": 101, " os": 102, " ": 103}
+    encode = re.compile("import| os| ").findall
+    one = run("decoder", "causal_lm")[1]._replace(
+        encode=lambda text: [words[x] for x in encode(text)]
+    )
+    (whole,), (got,) = score(one, [("", given + text)]), score(one, [(given, text)])
+    assert got.log_probs == pytest.approx(whole.log_probs[1:], abs=1e-4)
+
+
 def test_the_answer_of_a_prefix_model():
     names, given, text = ("prefix_lm",), "Ada", "tea"
     (got,) = score(run("decoder", *names)[1], [(given, text)])
@@ -170,6 +183,21 @@ def test_a_decoder_that_was_trained_for_its_states_scores_no_text():
         score(trained("decoder", "permutation_lm"), [("", "tea")])
 
 
+@pytest.mark.parametrize(
+    "builder, name, heads",
+    [
+        ("encoder", "sequence_classification", "classes"),
+        ("encoder", "next_sentence_prediction", "pair"),
+        ("decoder", "sequence_classification", "classes"),
+    ],
+)
+def test_a_model_without_a_head_over_ids_scores_no_text(builder, name, heads):
+    more = {"num_classes": 3} if heads == "classes" else {}
+    one = trained(builder, name, **more)
+    with pytest.raises(ValueError, match=f"Got a model with the heads {heads}, expected 'vocab"):
+        score(one, [("", "tea")])
+
+
 def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
     _, one = run("encoder", "masked_lm")
     text = f"a {CODEC.decode([IDS.mask])} b, and more"
@@ -194,6 +222,19 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
         assert sum(got.log_probs[:4]) == pytest.approx(answer.log_prob, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "builder, name, pair",
+    [
+        ("decoder", "causal_lm", ("", "tea")),
+        ("decoder", "causal_lm", ("Ada", "tea")),
+        ("encoder", "masked_lm", ("", "tea")),
+    ],
+)
+def test_a_denoiser_is_refused_where_no_mode_token_comes_before_the_text(builder, name, pair):
+    with pytest.raises(ValueError, match="Got denoiser 'R' for a text .* leave --denoiser out"):
+        score(run(builder, name)[1], [pair], denoiser="R")
+
+
 def test_bits_per_byte():
     certain = Scored(["a", "b"], [-math.log(2), -3 * math.log(2)], 2)
     assert certain.bits_per_byte == pytest.approx(2) and certain.log_prob < 0
@@ -205,13 +246,15 @@ def test_what_cannot_be_scored():
         run(*BOTH)[1],
         run("encoder", "masked_lm")[1],
     )
+    prefix = trained("decoder", "prefix_lm")
     learned = dict(positions="learned", max_positions=8)
     short = trained("decoder", "causal_lm", **learned)
     short_both = trained("encoder_decoder", "prefix_lm", **learned)
     assert score(short, [("", "1234567")]) and score(short_both, [("1234567", "1234567")][:0]) == []
     for one, pair, said in (
         (decoder, ("", ""), "empty text"),
-        (both, ("", "tea"), "none that the encoder reads"),
+        (both, ("", "tea"), "no text before it"),
+        (prefix, ("", "tea"), "no text before it: .* a decoder that reads a text both ways"),
         (encoder, ("a", "tea"), "predicts masks scores texts by themselves"),
         (short, ("", "12345678"), "9 slots for the decoder .*expected at most 8"),
         (short_both, ("12345678", "1"), "9 slots"),

@@ -21,6 +21,12 @@ def test_a_causal_mask_is_a_triangle():
     assert (causal_mask(7) == prefix_mask(1, 6)).all()  # the first token has itself alone anyway
 
 
+def test_no_length_is_negative():
+    for make in (lambda: causal_mask(-2), lambda: prefix_mask(-1, 3), lambda: prefix_mask(3, -1)):
+        with pytest.raises(ValueError, match="must be a whole number of at least 0, got -"):
+            make()
+
+
 @pytest.mark.parametrize("prefix, targets", [(0, 4), (1, 3), (4, 0), (3, 5)])
 def test_a_prefix_is_attended_to_whole(prefix, targets):
     mask = np.asarray(prefix_mask(prefix, targets))

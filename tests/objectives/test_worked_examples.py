@@ -103,8 +103,13 @@ def test_what_cannot_be_hidden_is_refused():
         hide(span_corruption, IDS, TOKENS, HIDDEN[1:])
     with pytest.raises(ValueError, match="True for one or more"):
         hide(span_corruption, IDS, TOKENS, np.zeros_like(HIDDEN))
-    with pytest.raises(ValueError, match="Got a special token to hide, expected text"):
-        hide(masked_lm, IDS, [11, IDS.eos, 12], [0, 1, 0])
+    for tokens in ([11, 99_999, 12], [-4, 11, 12], [11, 12, IDS.eos], [11, 12, IDS.sentinels[0]]):
+        with pytest.raises(ValueError, match="that are no text, expected ids"):
+            hide(masked_lm, IDS, tokens, [0, 1, 0])
+    with pytest.raises(ValueError, match="Got tokens of type float64, expected whole numbers"):
+        hide(masked_lm, IDS, [11, 2.7, 12], [0, 1, 0])
+    with pytest.raises(ValueError, match=r"shape \[3\] and hidden of shape \[1000\], expected"):
+        hide(masked_lm, IDS, [11, 12, 13], [1] * 1000)
     with pytest.raises(ValueError, match="spans to hide need 9 sentinels, the vocabulary has 8"):
         hide(causal_masking, IDS, np.arange(11, 29), [1, 0] * 9)
     few = IDS._replace(sentinels=IDS.sentinels[:3])

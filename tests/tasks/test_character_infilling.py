@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pretrax.objectives import fill_in_the_middle
-from pretrax.tasks import vocabularies
+from pretrax.tasks import sample_text, vocabularies
 from pretrax.tasks.seqio import seqio_vocabularies
 from pretrax.tasks.seqio.character_infilling import (
     character_infilling,
@@ -184,6 +184,12 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
     whole = fill_in_the_middle(ids, rate=0.0)
     features, _ = arranged(lambda _: whole, tuple(moved[0][:-1]), key=0)
     assert live(features, "targets") == moved[0]
+
+
+def test_a_text_whose_middle_was_moved_is_shown(tmp_path):
+    corpus(tmp_path)  # registers the task
+    shown = sample_text.of_task(str(tmp_path), "infilling_to_train", None, 8, arranged_tokens=60)
+    assert 8 < shown.documents[0].size <= 60
 
 
 def test_documents_with_markers_are_expected_or_refused(tmp_path):

@@ -82,7 +82,7 @@ def test_vocabularies_of_words(tmp_path, text, model_type, size):
         files.append((tmp_path / name / "tokenizer.json").read_bytes())
     assert files[0] == files[1]
     tokenizer, ids, _ = made
-    assert tokenizer.size == size and tokenizer.whole_words == (model_type == "word")
+    assert tokenizer.size == size and bool(tokenizer.words) == (model_type == "word")
     assert (ids.pad, tokenizer.unknown, ids.cls, ids.sep, ids.mask) == (0, 1, 2, 3, 4)
     assert ids.text == (len(SPECIALS), size) and min(*ids.sentinels, ids.eos) >= size
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "first" / "tokenizer.json"))
@@ -94,6 +94,11 @@ def test_vocabularies_of_words(tmp_path, text, model_type, size):
     assert made.codec.decode(made.codec.encode("The[MASK] of<extra_id_0>")) == (
         "The[MASK] of<extra_id_0>"
     )
+
+
+def test_words_of_no_known_kind(tmp_path):
+    with pytest.raises(ValueError, match="model_type must be 'wordpiece' or 'word', got 'words'"):
+        train_words(["abc"], str(tmp_path / "v.json"), size=7, model_type="words")
 
 
 def test_word_pieces_begin_words_and_continue_them(tmp_path, text):
