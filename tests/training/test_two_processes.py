@@ -115,7 +115,6 @@ def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
             env=place | (env or {}),
             training__Run__distributed=True,
             mesh__make_mesh__fsdp=2,  # parameters are spread over the processes
-            tiny__slow_token_store__shown=True,
             **settings,
         )
         for place in places()
@@ -152,7 +151,8 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
     (tmp_path / "rows").mkdir()
     env = {"ROWS": str(tmp_path / "rows")}
-    said = finish_both(run, program=("-c", KEEPING_ROWS), env=env, STEPS=4)
+    shown = {"tiny__slow_token_store__shown": True}
+    said = finish_both(run, program=("-c", KEEPING_ROWS), env=env, STEPS=4, **shown)
     assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'tensor': 1}" in said
     assert "Filling in held-out passages" in said and "Done." in said
     blocks = list((tmp_path / "rows").iterdir())
@@ -166,7 +166,7 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
-    said = run.here(capsys, STEPS=8, tiny__slow_token_store__shown=True)
+    said = run.here(capsys, STEPS=8, **shown)
     assert "Continuing from the checkpoint of step 4." in said
     assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
 
