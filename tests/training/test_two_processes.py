@@ -180,7 +180,7 @@ def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_pat
     shutil.copytree(whole.dir, run.dir)
     if broken == "file":
         program = ("train.py",)
-        for file in (run.dir / "checkpoints/8/state").glob("ocdbt.*/d/*"):
+        for file in (run.dir / "checkpoints/8/state").glob("**/d/*"):
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     else:
         program = ("-c", UNREADABLE_BY_ONE)
