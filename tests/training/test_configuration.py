@@ -351,6 +351,13 @@ UNUSED = 3
     assert "UNUSED" not in macros
 
 
+def test_macros_that_stand_for_each_other_are_listed(tmp_path):
+    around = mine(tmp_path, 'include "runs/decoder.gin"', "STEPS = %LENGTH", "LENGTH = %STEPS")
+    assert read_macros(Run, [around])["STEPS"].value == "%STEPS"
+    with pytest.raises(ValueError, match="refers to itself"):
+        read_run([around])
+
+
 @pytest.mark.parametrize(
     "files, bindings, expected",
     [

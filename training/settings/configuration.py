@@ -514,17 +514,22 @@ class _Reader:
                 for name, key in self._keys(function, scope).items():
                     visit(self._bindings[key].value, scope, (function, name))
 
+        given = {name for _, function, name in self._bindings if function is None}
+
         def literal(name: str) -> Any:
-            match self._bindings["", None, name].value:
-                case _Macro(other) if other != name:
-                    return literal(other) if ("", None, other) in self._bindings else f"%{other}"
-                case _Reference(function, _, _):
-                    return f"@{selector_of(function)}"
-                case value:
-                    return value
+            followed: set[str] = set()
+            while name in given - followed:  # a macro may stand for another, or for itself
+                followed.add(name)
+                match self._bindings["", None, name].value:
+                    case _Macro(other):
+                        name = other
+                    case _Reference(function, _, _):
+                        return f"@{selector_of(function)}"
+                    case value:
+                        return value
+            return f"%{name}"
 
         visit_settings(self._target, "")
-        given = {name for _, function, name in self._bindings if function is None}
         return {
             name: Macro(literal(name) if name in given else None, name in given, tuple(settings))
             for name, settings in sorted(found.items())
