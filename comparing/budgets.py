@@ -18,6 +18,7 @@ from ..training.devices.mesh import placed_on
 from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
 from ..training.settings.bound import bound, flattened
 from ..training.state import new_state
+from ..training.step import count_text_tokens
 from ..training.throughput import step_flops
 
 COUNTED = 2000  # steps whose tokens are counted; those of later steps are as many on average
@@ -70,10 +71,10 @@ def seconds(plan: Plan, *, number: float) -> int:
 
 
 def _tokens_read(plan: Plan) -> Iterator[int]:
-    """Yields the number of tokens of text up to each step, without ends of documents."""
-    total, eos = 0, plan.recipe.ids.eos
+    """Yields the number of tokens of text up to each step."""
+    total = 0
     for rows in open_batches(plan):
-        total += sum(int(((one.segments > 0) & (one.tokens != eos)).sum()) for one in rows)
+        total += int(count_text_tokens(rows, plan.recipe.ids))
         yield total
 
 

@@ -92,6 +92,12 @@ def check_recipe(recipe: Recipe) -> Recipe:
     return recipe
 
 
+def count_text_tokens(rows: Sequence[Row], ids: TokenIds) -> Any:
+    """Returns i32[]: the tokens of text in rows, on the host or a device, without ends of
+    documents, which some objectives have in their rows and others add."""
+    return sum(((one.segments > 0) & (one.tokens != ids.eos)).sum() for one in rows)
+
+
 def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> tuple[State, dict]:
     """Takes one step. Returns the new state and the step's metrics:
 
@@ -118,9 +124,7 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
         "loss": loss,
         "member_terms": seen.terms,
         "useful": useful_share(batches),
-        "text_tokens": sum(
-            jnp.sum((one.segments > 0) & (one.tokens != recipe.ids.eos)) for one in rows
-        ),
+        "text_tokens": count_text_tokens(rows, recipe.ids),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
     }
