@@ -164,8 +164,10 @@ def _library_tokens(vocabulary: Vocabulary) -> np.ndarray:
 def _enough(documents: Iterable[np.ndarray]) -> np.ndarray:
     """The first documents that have `STREAM` tokens together, or all."""
     tokens: list[np.ndarray] = []
+    count = 0
     for document in documents:
         tokens.append(document)
-        if sum(map(len, tokens)) >= STREAM:
+        count += len(document)
+        if count >= STREAM:
             break
     return np.concatenate(tokens)

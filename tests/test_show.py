@@ -147,6 +147,14 @@ def test_a_text_of_ones_own_is_needless(capsys):
     assert "contrastive  on an encoder" in said and "Beautiful is better" in said
 
 
+def test_what_trains_a_run_is_its_own_files_and_settings(capsys):
+    run, setting = "--gin_file=runs/decoder.gin", "--gin.training.Run.packing=single"
+    said = prints(capsys, BYTES, run, setting, "--text=Some words of mine.")
+    assert f"pretrax train {run} {setting}" in said
+    said = prints(capsys, BYTES, run, "--objective=prefix_lm", "--text=Some words of mine.")
+    assert f"pretrax train {run} --gin_file=objectives/prefix_lm.gin" in said
+
+
 def test_an_objective_of_ones_own(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(

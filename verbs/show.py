@@ -48,6 +48,7 @@ from ..training.settings.bound import bound, flattened
 from ..training.settings.command_line import (
     GinArguments,
     add_gin_arguments,
+    as_option,
     at_least,
     mistakes_in_words,
     parse_with_gin,
@@ -79,11 +80,14 @@ def run(argv: Sequence[str]) -> None:
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
         else:
             command = "pretrax show " + shlex.join(argv)
-            show(console, options, choose(options, gin_arguments), command)
+            show(console, options, gin_arguments, command)
 
 
-def show(console: Console, options: argparse.Namespace, choice: Choice, command: str) -> None:
+def show(
+    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
+) -> None:
     """Prints examples of one objective and, if asked to, writes the page."""
+    choice = choose(options, gin_arguments)
     text = open_text(console, options, choice)
     tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
     layout = options.layout or layout_for(choice, ids)
@@ -129,17 +133,36 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         console.print(f"The page is {options.html}: open it in a browser.")
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
-    if choice.entry:
-        # The run of the layout that was asked for, where that is not the objective's own.
-        own = layout == layout_for(choice, ids)
-        small = run_of(choice.name) if own else SMALL_RUNS[layout]
-        flags = f"--gin_file=runs/{small}.gin --gin_file=objectives/{choice.name}.gin"
-        if options.task:
-            flags += " --gin_file=corpora/seqio_task.gin"
-            flags += f" --mixture_or_task_name={shlex.quote(options.task)}"
-        if options.module:
-            flags += f' --module="{options.module}"'
+    flags = to_train(options, gin_arguments, choice, layout, own=layout == layout_for(choice, ids))
+    if flags:
         console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
+
+
+def to_train(
+    options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice, layout: str, own: bool
+) -> str:
+    """Returns the options of `pretrax train` for what was shown, '' for what no run is known of.
+
+    They are the user's own files where these name a model, and else a small run of the layout,
+    which is the objective's `own` or another that was asked for.
+    """
+    if options.objective and not choice.entry:
+        return ""
+    if choice.model is not None and gin_arguments.files:
+        flags = [f"--gin_file={shlex.quote(file)}" for file in gin_arguments.files]
+        if options.objective:
+            flags.append(f"--gin_file=objectives/{choice.name}.gin")
+    elif choice.entry:
+        small = run_of(choice.name) if own else SMALL_RUNS[layout]
+        flags = [f"--gin_file=runs/{small}.gin", f"--gin_file=objectives/{choice.name}.gin"]
+    else:
+        return ""
+    if options.task:
+        flags.append("--gin_file=corpora/seqio_task.gin")
+        flags.append(f"--mixture_or_task_name={shlex.quote(options.task)}")
+    if options.module:
+        flags.append(f'--module="{options.module}"')
+    return " ".join([*flags, *map(as_option, gin_arguments.bindings)])
 
 
 # --- the command line -----------------------------------------------------------------------------

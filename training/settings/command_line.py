@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import difflib
 import functools
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -151,6 +152,21 @@ def _near(argument: str, macros: Mapping[str, Macro]) -> str:
     """Returns the end of a sentence about an argument that is not known."""
     near = difflib.get_close_matches(argument.partition("=")[0], [f"--{x.lower()}" for x in macros])
     return f"; did you mean {near[0]}?" if near else "; other settings are --gin.NAME=VALUE"
+
+
+def as_option(binding: str) -> str:
+    """Returns the option that makes a binding, as it is typed into a shell.
+
+    >>> print(as_option("training.Run.packing = 'single'"))
+    --gin.training.Run.packing=single
+    >>> print(as_option("training.Run.sequence_lengths = {'decoder': 64}"))
+    --gin.training.Run.sequence_lengths="{'decoder': 64}"
+    """
+    name, _, value = binding.partition(" = ")
+    text = value.strip("'\"")
+    typed = text if value_in_gin(text) == value else value
+    quotes_double = "'" in typed and not set('"$`\\!') & set(typed)
+    return f"--gin.{name}=" + (f'"{typed}"' if quotes_double else shlex.quote(typed))
 
 
 def given_options(
