@@ -1,4 +1,7 @@
-"""pretrax: pre-training objectives in JAX. Install with `pip install -e .`"""
+"""What pretrax stands on, and the folders that are its packages. All else is in pyproject.toml.
+
+Install with `pip install -e .`
+"""
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
@@ -64,6 +67,8 @@ TEST = [
     "ruff>=0.17,<0.18",
     "mypy>=2.4,<2.5",
     "basedpyright>=1.40,<1.41",
+    "build>=1.6,<2",  # the wheel and the source archive, and
+    "twine>=7.0,<8",  # whether an index would take them
 ]
 
 DOCS = [
@@ -92,12 +97,12 @@ class BuildPackage(build_py):
         return [module for module in found if module[:2] not in OF_A_CHECKOUT]
 
 
+# Where it is published, such as https://github.com/OWNER/pretrax: the links of its page on PyPI.
+REPOSITORY = ""
+LINKS = {"Source": "", "Changelog": "/blob/main/CHANGELOG.md", "Issues": "/issues"}
+
 setup(
-    name="pretrax",
-    version="0.1.0",
-    description="Pre-training objectives in JAX: declared once, run anywhere.",
-    license="MIT",
-    python_requires=">=3.11",
+    project_urls={name: REPOSITORY + page for name, page in LINKS.items() if REPOSITORY},
     # The folders of the repository are the packages of `pretrax`: objectives/ is
     # pretrax.objectives.
     package_dir={"pretrax": "."},
@@ -106,9 +111,8 @@ setup(
         f"pretrax.{name}"
         for name in find_packages(include=[x for f in FOLDERS for x in (f, f"{f}.*")])
     ],
-    package_data={"pretrax": ["gin_configs/*/*.gin"]},
+    package_data={"pretrax": ["py.typed", "gin_configs/*/*.gin"]},
     cmdclass={"build_py": BuildPackage},
-    entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
     install_requires=TRAINING,
     extras_require={
         "all": SEQIO + PREPARE + SLURM + WANDB,

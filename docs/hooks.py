@@ -25,6 +25,7 @@ FROM_THE_ROOT = {
     "index.md": "README.md",
     "security.md": "SECURITY.md",
     "contributing.md": "CONTRIBUTING.md",
+    "changelog.md": "CHANGELOG.md",
 }
 
 

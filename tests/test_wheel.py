@@ -38,7 +38,7 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
     assert not {"pretrax/setup.py", "pretrax/train.py"} & set(names)
     assert not any("tests" in name for name in names)
     gin_files = {str(p.relative_to(tiny.ROOT)) for p in tiny.ROOT.glob("gin_configs/*/*.gin")}
-    assert {f"pretrax/{name}" for name in gin_files} <= set(names)
+    assert {"pretrax/py.typed", *(f"pretrax/{name}" for name in gin_files)} <= set(names)
     sources = {
         "__init__.py",
         "__main__.py",
