@@ -1,5 +1,6 @@
 """The command `pretrax`: looks its verb up and hands the rest of the line to it."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -8,6 +9,8 @@ from . import verbs
 
 def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
+    if "_ARGCOMPLETE" in os.environ:
+        verbs.complete()
     if not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]:
         print(usage())
         return

@@ -41,6 +41,11 @@ def read_comparison(
     return check(Comparison(**found))
 
 
+def named_comparisons() -> list[str]:
+    """Returns the names of pretrax's own comparisons."""
+    return sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
+
+
 def comparison_file(name: str) -> str:
     """Returns the gin file of a comparison, by its name or its own path.
 
@@ -49,7 +54,7 @@ def comparison_file(name: str) -> str:
 
     Raises ValueError for a name that pretrax has not.
     """
-    known = sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
+    known = named_comparisons()
     if name.endswith(".gin"):
         return name
     if name in known:

@@ -51,6 +51,35 @@ def test_help_of_each_verb(verb, capsys):
     assert said.startswith(f"usage: pretrax {verb}") and f"\n    pretrax {verb}" in said
 
 
+def completions(line: str, folder) -> list[str]:
+    """Returns what bash offers at the end of a line, as argcomplete's script asks for it."""
+    answer = folder / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    command = [sys.executable, "-m", "pretrax"]
+    subprocess.run(command, env={**environment(), **asked}, cwd=ROOT, check=True)
+    return sorted(one.strip() for one in answer.read_text().splitlines())
+
+
+def test_a_shell_completes_verbs(tmp_path):
+    assert completions("pretrax pre", tmp_path) == ["predict", "prepare"]
+
+
+@pytest.mark.slow
+def test_a_shell_completes_options_and_names(tmp_path):
+    run = "pretrax train --gin_file=runs/decoder.gin"
+    assert completions(f"{run} --ste", tmp_path) == ["--steps"]
+    assert "runs/shakespeare_chars.gin" in completions("pretrax train --gin_file runs/s", tmp_path)
+    assert completions("pretrax show --objective span_", tmp_path) == ["span_corruption"]
+    assert "tokens_ahead" in completions("pretrax compare to", tmp_path)
+    assert completions("pretrax evaluate --yard", tmp_path) == ["--yardstick"]
+
+
 @pytest.mark.slow
 def test_train_in_a_checkout_is_the_verb():
     said = subprocess.run(

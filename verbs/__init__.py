@@ -33,6 +33,22 @@ def make_parser(verb: str, about: str | None, **settings):
     )
 
 
+def complete() -> None:
+    """Tells a shell how its line may go on, as `register-python-argcomplete pretrax` asks."""
+    import argparse
+
+    import argcomplete
+
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    _, begun, _, words, _ = argcomplete.split_line(line, point)
+    if words[1:] and words[1] in VERBS:
+        os.environ["_ARGCOMPLETE"] = "2"  # the words of the line that are the program
+        run(words[1], [*words[2:], begun])
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("verb", choices=VERBS)
+    argcomplete.autocomplete(parser)
+
+
 def run(verb: str, argv: Sequence[str] | None = None) -> None:
     """Imports a verb, and no other, and runs it with these arguments or the program's own."""
     if os.getcwd() not in sys.path:

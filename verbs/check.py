@@ -23,7 +23,7 @@ from ..objectives.contract import check_rows
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
 from ..training.settings.bound import parameters
-from ..training.settings.command_line import mistakes_in_words
+from ..training.settings.command_line import mistakes_in_words, offer_completions
 from ..training.settings.user_modules import import_module
 from . import make_parser
 
@@ -48,6 +48,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
     parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    offer_completions(parser)
     return parser.parse_args(argv)
 
 

@@ -26,7 +26,12 @@ from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, r
 from ..comparing.failures import LOG, failure_of
 from ..comparing.report import write as write_report
 from ..comparing.report.equality import print_facts
-from ..comparing.variants import comparison_file, comparison_text, read_comparison
+from ..comparing.variants import (
+    comparison_file,
+    comparison_text,
+    named_comparisons,
+    read_comparison,
+)
 from ..comparing.workers.cluster import JobOptions, check_budgets, starter
 from ..comparing.workers.progress import ComparisonProgress
 from ..comparing.workers.worker_processes import (
@@ -72,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]:
     parser = make_parser("compare", __doc__, allow_abbrev=False)
     names = "a name of gin_configs/comparisons, or a gin file of yours"
-    parser.add_argument("comparison", metavar="NAME", help=names)
+    name = parser.add_argument("comparison", metavar="NAME", help=names)
+    name.completer = lambda **_: named_comparisons()
     workers = (
         "runs at a time, each on its share of the cores (default: one a core; 1 with accelerators)"
     )

@@ -39,7 +39,12 @@ from ..training.reporting.next_commands import next_lines, tokenizer_lines
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms
 from ..training.saved.runs import open_run
-from ..training.settings.command_line import add_trust_argument, at_least, mistakes_in_words
+from ..training.settings.command_line import (
+    add_trust_argument,
+    at_least,
+    mistakes_in_words,
+    offer_completions,
+)
 from ..training.settings.configuration import read_directory
 from . import make_parser
 
@@ -88,6 +93,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--specials", default="", help=specials)
     add_trust_argument(parser)
     add("--traceback", action="store_true", help="show where an error came up")
+    offer_completions(parser)
     options = parser.parse_args(argv)
     into_run = options.source.startswith((HF, T5X))
     if into_run == options.to.startswith(HF) or options.to.startswith(T5X):

@@ -46,6 +46,7 @@ from ..training.settings.command_line import (
     at_least,
     given_options,
     mistakes_in_words,
+    offer_completions,
     opening,
 )
 from ..training.settings.configuration import run_of_directory
@@ -100,6 +101,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_device_arguments(parser)
     add_trust_argument(parser)
     add("--traceback", action="store_true", help="show where an error came up")
+    offer_completions(parser)
     options, others = parser.parse_known_args(argv)
     options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]
     if len(options.settings) < len(others):

@@ -36,6 +36,7 @@ from ..training.settings.command_line import (
     at_least,
     given_options,
     mistakes_in_words,
+    offer_completions,
 )
 from . import make_parser
 
@@ -104,6 +105,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_device_arguments(parser)
     add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    offer_completions(parser)
     options = parser.parse_args(argv)
     options.given = given_options(parser, options, argv)
     if mistake := mistake_of(options):

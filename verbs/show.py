@@ -175,7 +175,7 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     )
     add = parser.add_argument
     name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
-    add("--objective", metavar="NAME", help=name)
+    add("--objective", metavar="NAME", help=name).completer = lambda **_: list(CATALOGUE)
     add("--text", action="append", help="a document of the row; a blank line begins another")
     add("--file", metavar="PATH", help="a text file, as one document")
     pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas, "

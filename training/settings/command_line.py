@@ -12,6 +12,8 @@ import argparse
 import contextlib
 import difflib
 import functools
+import glob
+import os
 import shlex
 import sys
 import warnings
@@ -22,7 +24,7 @@ import jax
 
 from ...constraints import selector_of
 from ...data.printable import printable
-from .configuration import Macro, read_macros, value_in_gin
+from .configuration import GIN_CONFIGS, Macro, read_macros, value_in_gin
 from .extras import words_of_absent
 from .meanings import meaning
 from .run import Run
@@ -45,7 +47,7 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     """Adds what `parse_with_gin` reads; `default` is for the help."""
     standard = f" (default: {default})" if default else ""
     files = f"a gin file: a path, or a name within pretrax's gin_configs; may be repeated{standard}"
-    _add_repeatable(parser, "--gin_file", "FILE", files)
+    _add_repeatable(parser, "--gin_file", "FILE", files).completer = _named_gin_files
     parser.add_argument(
         "--gin.NAME",
         dest="unused",
@@ -71,8 +73,16 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     _add_repeatable(parser, "--trust", "MODULE", modules)
 
 
-def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, text: str) -> None:
-    parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
+def _add_repeatable(
+    parser: argparse.ArgumentParser, name: str, metavar: str, text: str
+) -> argparse.Action:
+    return parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
+
+
+def _named_gin_files(prefix: str, **_) -> list[str]:
+    """Returns how a name of a gin file may go on: within pretrax's own, and from here."""
+    own = [str(path.relative_to(GIN_CONFIGS)) for path in GIN_CONFIGS.glob("*/*.gin")]
+    return [*own, *glob.glob(glob.escape(prefix) + "*.gin"), *glob.glob(glob.escape(prefix) + "*/")]
 
 
 def parse_with_gin(
@@ -98,10 +108,19 @@ def parse_with_gin(
     except ValueError as error:  # which comes again where they are read in earnest
         unread = str(error)
     _add_macros(parser, macros)
+    offer_completions(parser)
     options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
     if others:
         parser.error(unread or f"unknown argument {others[0]!r}{_near(others[0], macros)}")
     return options, _gin_arguments(options)
+
+
+def offer_completions(parser: argparse.ArgumentParser) -> None:
+    """Ends the program with completions where it is a shell that runs it, to ask for them."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete  # here, as no other call needs it
+
+        argcomplete.autocomplete(parser, always_complete_options="long")
 
 
 def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
