@@ -1,0 +1,99 @@
+"""The start scripts of launch/, with stand-ins for gcloud, Slurm and the environment."""
+
+import os
+import re
+import subprocess
+import tomllib
+
+import yaml
+
+from tests.training.tiny import ROOT
+
+TRAIN = ["train", "--gin_file=runs/decoder.gin", "--files=data/my texts/*.txt"]
+
+
+def stand_in(folder, name: str, body: str) -> None:
+    """A program that notes its arguments, one a line, and goes on with `body`."""
+    path = folder / name
+    noting = f'printf "{name}" >> "$NOTES"; printf " <%s>" "$@" >> "$NOTES"; echo >> "$NOTES"'
+    path.write_text(f"#!/usr/bin/env bash\n{noting}\n{body}\n")
+    path.chmod(0o755)
+
+
+def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
+    """Runs a script with the stand-ins of a folder first; returns what they noted, its status."""
+    notes = folder / "notes"
+    notes.unlink(missing_ok=True)
+    path = f"{folder}:{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PATH": path, "NOTES": str(notes), "FOLDER": str(folder), **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+    )
+    return notes.read_text().splitlines() if notes.exists() else [], done.returncode
+
+
+def test_a_command_reaches_every_host_as_it_was_typed(tmp_path):
+    stand_in(tmp_path, "gcloud", "")
+    script = "launch/tpu_vm.sh"
+    calls, status = noted(tmp_path, [script, "start", "mine", "zone", "v5p-64", *TRAIN])
+    assert status == 0 and "<create> <mine>" in calls[0] and "<--spot>" not in calls[0]
+    assert "<scp>" in calls[1]
+    (begins,) = (call for call in calls if "nohup" in call)
+    assert "<--worker=all>" in begins
+    typed = re.search(r"bin/pretrax (.*) >> ~", begins)
+    assert typed
+    words = subprocess.check_output(["bash", "-c", f"printf '%s\\n' {typed[1]}"], text=True)
+    assert words.splitlines() == TRAIN
+
+
+def test_a_dry_run_calls_nothing(tmp_path):
+    stand_in(tmp_path, "gcloud", "exit 1")
+    start = ["launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
+    assert noted(tmp_path, start, DRY_RUN="1") == ([], 0)
+
+
+def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
+    """There is none at the second try; at the third the stand-in ends the script."""
+    body = """case "$*" in
+*describe*) echo PREEMPTED ;;
+*create*) echo >> "$FOLDER/tries"
+    case $(wc -l < "$FOLDER/tries") in 2) exit 1 ;; 3) kill "$PPID" ;; esac ;;
+esac"""
+    stand_in(tmp_path, "gcloud", body)
+    keep = ["launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
+    calls, _ = noted(tmp_path, keep, EVERY="0.1")
+    did = [re.findall(r"<(create|scp|ssh|describe|delete)>", call) for call in calls]
+    did = [one[0] for one in did if one]  # a command of several lines has others
+    first = ["create", "scp", "ssh", "ssh", "describe", "delete"]
+    assert did == [*first, "create", "delete", "create"]
+    assert all("<--spot>" in call for call in calls if "<create>" in call)
+
+
+def test_too_few_words_print_the_usage(tmp_path):
+    for words in ([], ["start", "mine", "zone"], ["begin", "mine", "zone", "v5p-64"]):
+        assert noted(tmp_path, ["launch/tpu_vm.sh", *words]) == ([], 2)
+
+
+def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
+    stand_in(tmp_path, "srun", "exit 3")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").write_text("")
+    job = ["bash", "-c", f'cd "{tmp_path}" && exec "{ROOT}/launch/slurm.sh" "$@"', "job", *TRAIN]
+    ((call,), status) = noted(tmp_path, job, SLURM_GPUS_ON_NODE="8")
+    assert status == 3  # that of the run
+    asked = "".join(f" <{word}>" for word in ["pretrax", *TRAIN])
+    assert "<--ntasks-per-node=8>" in call and asked in call
+    assert call.endswith("<--gin.training.Run.distributed=True>")
+
+
+def test_images_have_the_python_that_the_package_wants():
+    least = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    version = least.removeprefix(">=")
+    assert f"FROM python:{version}-slim" in (ROOT / "launch/Dockerfile").read_text()
+    sky = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
+    assert f"--python {version}" in sky["setup"] and "$COMMAND" in sky["run"]
+    assert f"--python {version}" in (ROOT / "launch/tpu_vm.sh").read_text()
