@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..data import whole_files
-from ..training.settings.command_line import explanation
+from ..training.settings.mistakes import explanation
 
 LOG, FAILURE = "compare.log", "failure.txt"
 FAILED, STOPPED = 1, 75  # exit statuses; 75: it was stopped, and can resume

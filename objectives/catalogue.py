@@ -89,7 +89,7 @@ CATALOGUE = {
         "encoder_decoder", "understanding and generating", _UL2, 186, span_law="composition"
     ),
     "ul2_tutorial": Entry(
-        "encoder_decoder", "a lighter mixture than UL2", _UL2, 144, span_law="composition"
+        "encoder_decoder", "a lighter mixture than UL2", _UL2, 142, span_law="composition"
     ),
     "ul2r": Entry(
         "decoder",
@@ -165,7 +165,7 @@ CATALOGUE = {
         attends="permuted",
     ),
     "replaced_token_detection": Entry(
-        "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
+        "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 514
     ),
     "masked_diffusion": Entry("encoder", "generating in any order", "LLaDA, arXiv:2502.09992", 256),
     "hybrid_diffusion": Entry(

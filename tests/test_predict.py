@@ -295,7 +295,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
     how = [f"--run={run_of('elsewhere')}", f"--file={file}", "--batch_size=1", "--temperature=1"]
     said(*how, f"--out={tmp_path / 'whole.jsonl'}")
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, "predict.py", *how, f"--out={out}", "--max_new=4"]
+    command = [sys.executable, "-m", "pretrax", "predict", *how, f"--out={out}", "--max_new=4"]
     process = subprocess.Popen(command, cwd=tiny.ROOT, env=tiny.environment())
     deadline = time.time() + 300
     while not (out.exists() and out.read_bytes().count(b"\n") >= 8):

@@ -26,8 +26,8 @@ from jax.experimental import multihost_utils
 
 from ..data.printable import printable
 from . import run_directory
-from .settings.command_line import explanation
 from .settings.config_file import gin_text
+from .settings.mistakes import explanation
 from .settings.run import Run, fields_of
 
 T = TypeVar("T")

@@ -23,7 +23,8 @@ from ..objectives.contract import check_rows
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
 from ..training.settings.bound import parameters
-from ..training.settings.command_line import mistakes_in_words, offer_completions
+from ..training.settings.command_line import offer_completions
+from ..training.settings.mistakes import mistakes_in_words
 from ..training.settings.user_modules import import_module
 from . import make_parser
 

@@ -50,9 +50,9 @@ from ..training.settings.command_line import (
     GinArguments,
     add_gin_arguments,
     at_least,
-    mistakes_in_words,
     parse_with_gin,
 )
+from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 LOCK = ".lock"  # held by the command that compares

@@ -42,10 +42,10 @@ from ..training.saved.runs import open_run
 from ..training.settings.command_line import (
     add_trust_argument,
     at_least,
-    mistakes_in_words,
     offer_completions,
 )
 from ..training.settings.configuration import read_directory
+from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 HF, T5X = "hf:", "t5x:"

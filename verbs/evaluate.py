@@ -45,11 +45,11 @@ from ..training.settings.command_line import (
     add_trust_argument,
     at_least,
     given_options,
-    mistakes_in_words,
     offer_completions,
     opening,
 )
 from ..training.settings.configuration import run_of_directory
+from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 OF_TASKS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks

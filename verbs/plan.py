@@ -25,10 +25,10 @@ from ..training.settings.command_line import (
     add_gin_arguments,
     at_least,
     given_options,
-    mistakes_in_words,
     parse_with_gin,
 )
 from ..training.settings.configuration import read_fields
+from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 

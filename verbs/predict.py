@@ -35,9 +35,9 @@ from ..training.settings.command_line import (
     add_trust_argument,
     at_least,
     given_options,
-    mistakes_in_words,
     offer_completions,
 )
+from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 

@@ -31,9 +31,9 @@ from ..preparing.preparation import (
 from ..training.settings.command_line import (
     add_gin_arguments,
     at_least,
-    mistakes_in_words,
     parse_with_gin,
 )
+from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 LOCK = ".lock"  # held by the command that prepares

@@ -50,10 +50,10 @@ from ..training.settings.command_line import (
     add_gin_arguments,
     as_option,
     at_least,
-    mistakes_in_words,
     parse_with_gin,
 )
 from ..training.settings.configuration import read_directory, read_fields
+from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 CACHE = "runs/show"

@@ -17,8 +17,9 @@ from ..training.devices.topologies import EXAMPLE, read_topology, use_cpu
 from ..training.processes import without_shutdown
 from ..training.reporting.console import make_console, print_check
 from ..training.reporting.profiling import read_steps
-from ..training.settings.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
+from ..training.settings.command_line import add_gin_arguments, parse_with_gin
 from ..training.settings.configuration import read_run
+from ..training.settings.mistakes import mistakes_in_words
 from ..training.trainer import train
 from . import make_parser
 

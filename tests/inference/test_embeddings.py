@@ -122,9 +122,12 @@ def test_the_state_that_a_loss_read_is_the_embedding(build, pooling):
     assert form.pooling == pooling and form.head is None
 
 
-@pytest.mark.parametrize("pooling", ["first", pytest.param("mean", marks=pytest.mark.slow)])
-def test_rows_do_not_depend_on_their_batch_and_have_length_1(pooling):
-    one, texts, told = trained("encoder", "contrastive"), [*TEXTS, "a", "x" * 40, "tea"], []
+@pytest.mark.parametrize(
+    "objective, pooling",
+    [("contrastive", "first"), pytest.param("masked_lm", "mean", marks=pytest.mark.slow)],
+)
+def test_rows_do_not_depend_on_their_batch_and_have_length_1(objective, pooling):
+    one, texts, told = trained("encoder", objective), [*TEXTS, "a", "x" * 40, "tea"], []
     whole = embed(one, texts, pooling=pooling)
     assert whole.shape == (5, 16) and whole.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(whole, axis=-1), 1, atol=1e-5)

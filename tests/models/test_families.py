@@ -135,11 +135,11 @@ def test_rematerialisation_changes_nothing(family):
 
 @pytest.mark.parametrize("family", _few_quick("t5", "bert", "modernbert", "llama3"))
 def test_bfloat16_is_close_to_float32(family):
-    """Within 5% of the logits' deviation on average: 8 bits of mantissa, three layers."""
+    """Within 6% of the logits' deviation on average: 8 bits of mantissa, three layers."""
     _, batch, params, exact = example(family)
     rounded = logits(build(family, dtype="bfloat16"), params, batch)
     assert rounded.dtype == jnp.float32
-    assert np.abs(rounded - exact).mean() < 0.05 * np.std(exact)
+    assert np.abs(rounded - exact).mean() < 0.06 * np.std(exact)
 
 
 @pytest.mark.parametrize("family", _few_quick("bert"))

@@ -371,5 +371,5 @@ def test_a_step_of_each_tiny_preset(name):
     assert int(state.step) == 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)))
     chance = np.log(128)
-    # T5's is the largest, 1.4: its tied logits lean to the token that was read.
-    assert 0.95 * chance < metrics["loss/tokens"] < 1.5 * chance
+    # T5's and Switch's are the largest, 1.5: tied logits lean to the token that was read.
+    assert 0.95 * chance < metrics["loss/tokens"] < 1.6 * chance

@@ -58,13 +58,13 @@ def test_short_names():
 # Textbooks count 511 for a causal model, which is given the first token; here the start token
 # predicts that one as well. Prefixes are uniform in 1 … 511, so the mean is 256 and
 # end-of-sequence. Of span corruption's 104, 77 are text (15%), 26 sentinels and one
-# end-of-sequence.
+# end-of-sequence. ELECTRA's loss is over all that is read, [CLS] and [SEP] too.
 TEXTBOOK = {
     "causal_lm": 512,
     "prefix_lm": 256 + 1,
     "masked_lm": 77,
     "span_corruption": 77 + 26 + 1,
-    "replaced_token_detection": 512,
+    "replaced_token_detection": 512 + 2,
     "masked_diffusion": 256,
     "shifted_diffusion": 256,
     "dual_diffusion": (512 + 256) // 2,

@@ -50,7 +50,8 @@ def others(value) -> list:
 def output(model) -> torch.Tensor:
     inputs = {"decoder_input_ids": IDS.flip(1)} if model.config.is_encoder_decoder else {}
     with torch.no_grad():
-        return model(input_ids=IDS, **inputs, return_dict=False)[0]
+        found = model(input_ids=IDS, **inputs)
+    return found.logits if "logits" in found else found[0]
 
 
 def changed(model, **values):

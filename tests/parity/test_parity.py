@@ -614,7 +614,7 @@ def test_losses_and_gradients_agree(name, imported):
     their_gradients = {
         # Saved without "text_model.", as T5Gemma 2's encoder has it.
         key.replace("text_model.", ""): np.zeros(p.shape) if p.grad is None else p.grad.numpy()
-        for key, p in model.named_parameters()
+        for key, p in model.named_parameters(remove_duplicate=False)
     }
     their_gradients = dict(apart(their_gradients))
     their_gradients["final_logits_bias"] = None  # a buffer of theirs, which has no gradient

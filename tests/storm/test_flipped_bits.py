@@ -22,7 +22,7 @@ from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import special_tokens
 from pretrax.training import run_directory
 from pretrax.training.saved.result import read_result
-from pretrax.training.settings.command_line import explanation
+from pretrax.training.settings.mistakes import explanation
 from tests import test_convert as converting
 from tests.comparing import planted, small
 from tests.comparing.subjects import subject_of

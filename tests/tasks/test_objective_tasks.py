@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import json
 import typing
@@ -10,7 +11,6 @@ import tensorflow as tf
 
 from pretrax import objectives
 from pretrax.objectives import Objective, Row, batched, layouts, plan, supervised
-from pretrax.objectives.features import COLUMNS
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import cut_to_rows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
@@ -21,13 +21,14 @@ VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 IDS = token_ids(tokenizer_of(VOCABULARY))
 TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
 
-# Those that read parts or labels train on examples: `seqio_corpora.seqio_pairs`.
+# These train on examples, `seqio_corpora.seqio_pairs`, or take a builder.
+WITHOUT_A_TEXT = {"contrastive_pairs", "llm_jepa", "annealed"}
 BUILDERS = {
     name: getattr(objectives, name)
     for name in objectives.__all__
     if callable(getattr(objectives, name))
     and getattr(objectives, name).__module__ != supervised.__name__
-    and name != "contrastive_pairs"
+    and name not in WITHOUT_A_TEXT
     and typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
 } | {
     "contrastive": functools.partial(objectives.contrastive, views="deletion"),
@@ -69,12 +70,17 @@ def documents_for():
     return documents
 
 
+STACKS = {"inputs": "encoder", "targets": "decoder"}  # of which SeqIO is given the lengths
+
+
 def lengths_for(build):
     """What is asked of SeqIO: an encoder-decoder's lengths if it can be one, else one stack's."""
-    streams = COLUMNS.keys() & build(IDS).lengths(2).keys()
-    if streams == {"inputs", "targets"}:
-        return {"inputs": 48, "targets": 48}
-    return {"targets" if "targets" in streams else "inputs": 48}
+    for streams in (("inputs", "targets"), ("targets",), ("inputs",)):
+        layout = layouts.LAYOUTS["_".join(STACKS[k] for k in streams)]
+        with contextlib.suppress(ValueError):
+            plan(build(IDS), layout, IDS, [dict.fromkeys((STACKS[k] for k in streams), 48)])
+            return dict.fromkeys(streams, 48)
+    raise AssertionError("no layout takes it")
 
 
 def examples(task, lengths, seed=42, **settings):
@@ -99,8 +105,7 @@ def corrupted_on_the_device(build, name, lengths, seed):
         seeded = seqio.map_over_dataset(lambda x, seed: {**x, "seed": seed}, num_seeds=1)(rows)
     rows = list(seeded.as_numpy_iterator())
     objective = build(IDS)
-    stacks = {"inputs": "encoder", "targets": "decoder"}
-    asked = {stacks[k]: n for k, n in lengths.items()}
+    asked = {STACKS[k]: n for k, n in lengths.items()}
     layout = layouts.LAYOUTS["_".join(asked)]
     (group,) = plan(objective, layout, IDS, [asked])
     tokens, segments = np.zeros((2, len(rows) + len(rows) % 2, group.row_length), np.int32)

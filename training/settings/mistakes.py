@@ -1,0 +1,60 @@
+"""Errors that users can mend themselves, in words in place of a traceback."""
+
+import contextlib
+import sys
+import warnings
+
+import jax
+
+from ...data.printable import printable
+from .extras import words_of_absent
+
+OUT_OF_MEMORY = """
+Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
+shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
+
+
+def explanation(error: Exception) -> str | None:
+    """The message for an error that users can mend themselves; None: its traceback is needed."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
+    if isinstance(error, ModuleNotFoundError):
+        return words_of_absent(error)
+    mendable = isinstance(error, ValueError | OSError | FloatingPointError)
+    return (str(error).strip() or type(error).__name__) if mendable else None
+
+
+@contextlib.contextmanager
+def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
+    """Ends the program for a user's mistake with a message and status 2, without `traceback` unless
+    that is True; at Ctrl-C with the message `interrupted` and status 130."""
+    try:
+        with _warnings_in_words():
+            yield
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        raise SystemExit(130) from None
+    except Exception as error:
+        words = explanation(error)
+        if traceback or words is None:
+            raise
+        print(printable(f"\nerror: {words}\n(--traceback shows where)"), file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+@contextlib.contextmanager
+def _warnings_in_words():
+    """Prints a `UserWarning` as a line, one of a class of its own once; others as Python does."""
+    said: set[type[Warning]] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message, category, *where):
+            if not issubclass(category, UserWarning):
+                usual(message, category, *where)
+            elif category not in said:
+                said.update({category} - {UserWarning})
+                print(printable(f"warning: {message}"), file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
