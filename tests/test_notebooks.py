@@ -1,0 +1,41 @@
+"""The notebooks of docs/ run from their first cell to their last, in an empty folder."""
+
+import os
+import sys
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.training.tiny import ROOT, environment
+
+# Words that the output of each has, of a run that did what its text says.
+SAYS = {
+    "see_an_objective": ["50% hidden", "The page is span_corruption.html"],
+    "write_an_objective": ["backward_lm", "Done. runs/backward holds"],
+    "compare_two": ["causal 0 ", "prefix 1 ", "Does a prefix that is read from both sides help?"],
+}
+
+
+def test_every_notebook_is_run():
+    assert {path.stem for path in (ROOT / "docs/notebooks").glob("*.ipynb")} == set(SAYS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAYS)
+def test_a_notebook_runs(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    for variable, value in environment().items():
+        monkeypatch.setenv(variable, value)
+    book = nbformat.read(ROOT / f"docs/notebooks/{name}.ipynb", as_version=4)
+    client = nbclient.NotebookClient(
+        book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    said = "".join(
+        output.get("text", "") + "".join(output.get("data", {}).get("text/markdown", ""))
+        for cell in book.cells
+        for output in cell.get("outputs", [])
+    )
+    assert not [words for words in SAYS[name] if words not in said], said
+    assert "error:" not in said and "Traceback" not in said, said
