@@ -13,16 +13,26 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from ..constraints import Count, Natural, NonNegative, Positive, checked
+from ..constraints import Count, Natural, NonNegative, Positive, PositiveShare, checked
 
 Dtype = Literal["float32", "bfloat16"]
 
 
 @checked
 def warmup_cosine(
-    total_steps: int, *, peak: NonNegative, warmup_steps: Natural, end_share: NonNegative = 0.1
+    total_steps: int,
+    *,
+    peak: NonNegative,
+    warmup_steps: Natural,
+    warmup_share: PositiveShare = 1.0,
+    end_share: NonNegative = 0.1,
 ):
-    """Linear warm-up from 0 to `peak`, then a cosine to `end_share * peak` at the last step."""
+    """Linear warm-up from 0 to `peak`, then a cosine to `end_share * peak` at the last step.
+
+    The warm-up has `warmup_steps`, but at most `warmup_share` of all steps.
+    """
+    if warmup_share < 1:
+        warmup_steps = min(warmup_steps, int(warmup_share * total_steps))
     _check_warmup("warmup_cosine", warmup_steps, total_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, total_steps, end_share * peak
