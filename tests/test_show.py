@@ -243,3 +243,25 @@ def test_help_names_the_options(capsys):
     assert end.value.code == 0
     for words in ("--objective NAME", "--html FILE", "--gin.NAME", "pretrax show --list"):
         assert words in said
+
+
+# --- pages of all objectives ----------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_page_of_each_objective_and_one_that_lists_them(capsys, tmp_path, monkeypatch):
+    """Frames of [CLS] and [SEP] make a row too long, so that one of them has no page."""
+    names = ("causal_lm", "masked_lm")
+    monkeypatch.setattr(show, "CATALOGUE", {name: CATALOGUE[name] for name in names})
+    monkeypatch.setattr(show, "STATISTICS_ROWS", 16)
+    said = prints(capsys, BYTES, "--all", f"--out={tmp_path}", "--text=12345678", "--length=10")
+    assert f"1 page, listed in {tmp_path}/index.html" in said and "Without one: masked_lm" in said
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["causal_lm.html", "index.html"]
+    assert "<h2>Statistics</h2>" in (tmp_path / "causal_lm.html").read_text()
+    index = (tmp_path / "index.html").read_text()
+    assert 'href="causal_lm.html"' in index and "<li>masked_lm: the text has" in index
+
+
+def test_a_folder_goes_with_all_objectives(capsys):
+    for options in (["--all"], ["--out=pages"], ["--all", "--out=pages", "--objective=ul2"]):
+        assert "--all" in fails(capsys, *options)

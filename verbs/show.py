@@ -6,6 +6,7 @@
     pretrax show --vocabulary=words --text="The cat sat"       word by word
     pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
     pretrax show --list                                        all objectives
+    pretrax show --all --out=objectives_pages                  a page of each
     pretrax show --objective=my_objectives.mine                an objective of your own
     pretrax show --gin_file=my_run.gin                         the objective of a run to come
     pretrax show --run=runs/quickstart                         a run's objective and vocabulary
@@ -15,10 +16,12 @@ library and kept in runs/show.
 """
 
 import argparse
+import functools
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 from rich.console import Console
@@ -31,13 +34,14 @@ from ..data.printable import PrintableConsole
 from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
 from ..objectives.laws import check_objective, is_own
 from ..objectives.layouts import LAYOUTS
+from ..showing.all_objectives import in_words, index_page
 from ..showing.choice import Choice, layout_for
 from ..showing.draws import draws, pieces_of, prepared, shortened
-from ..showing.examples import Reader
+from ..showing.examples import Example, Reader
 from ..showing.listing import LEGEND, objectives_table
 from ..showing.noise_statistics import measure_each
 from ..showing.objective_page import Heading, page
-from ..showing.rows import subjects
+from ..showing.rows import ShownObjective, subjects
 from ..showing.terminal import print_examples, print_heading
 from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
@@ -80,7 +84,19 @@ def run(argv: Sequence[str]) -> None:
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
         else:
             command = "pretrax show " + shlex.join(argv)
-            show(console, options, gin_arguments, command)
+            (show_all if options.all else show)(console, options, gin_arguments, command)
+
+
+class Drawn(NamedTuple):
+    """An objective as it is shown: its members, and examples of them."""
+
+    choice: Choice
+    layout: str
+    facts: list[str]
+    members: list[ShownObjective]
+    others: int  # members that are not shown
+    count: int  # examples of each member
+    examples: list[Example]
 
 
 def show(
@@ -89,6 +105,52 @@ def show(
     """Prints examples of one objective and, if asked to, writes the page."""
     choice = choose(options, gin_arguments)
     text = open_text(console, options, choice)
+    found = drawn(options, choice, text)
+    print_heading(console, choice.name, found.layout, found.facts)
+    print_examples(console, found.examples[:: found.count if options.html else 1])
+    if found.others:
+        shown = len(found.members)
+        console.print(f"The first {shown} of {shown + found.others} members.")
+    if options.html:
+        members = track(found.members, "Counting", console=console, disable=not console.is_terminal)
+        write_page(options.html, options, found, members, text, command)
+        console.print(f"The page is {options.html}: open it in a browser.")
+    else:
+        console.print("Next: the same command with --html=FILE writes a page with statistics.")
+    own = found.layout == layout_for(choice, text.vocabulary.ids)
+    if flags := to_train(options, gin_arguments, choice, found.layout, own):
+        console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
+
+
+def show_all(
+    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
+) -> None:
+    """Writes a page of each objective into --out, and one that lists them."""
+    text = open_text(console, options, choose(options, gin_arguments))
+    text = text._replace(stream=functools.cache(text.stream))
+    pages, refused = {}, {}
+    for name in track(CATALOGUE, "Objectives", console=console, disable=not console.is_terminal):
+        one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
+        if not console.is_terminal:
+            console.print(f"{name} …")
+        try:
+            found = drawn(one, choose(one, gin_arguments), text)
+            path = os.path.join(options.out, one.html)
+            write_page(path, one, found, found.members, text, command)
+            pages[name] = one.html
+        except ValueError as error:  # such as of a text without sentences
+            refused[name] = str(error)
+    index = os.path.join(options.out, "index.html")
+    whole_files.write_text(index, index_page(pages, refused, command))
+    console.print(in_words(pages, refused, index), markup=False, soft_wrap=True)
+
+
+def drawn(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn:
+    """Returns examples of an objective on a text.
+
+    Raises ValueError where the objective is not as `check_objective` wants one of a user's own, or
+    does not take this text or what it should hide.
+    """
     tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
     layout = options.layout or layout_for(choice, ids)
     objective = choice.build(ids)
@@ -113,29 +175,31 @@ def show(
     facts = choice.facts(layout)
     if objective.adaptation:
         facts.append("Noise: adapts to the model in training, and is shown as it begins")
-    print_heading(console, choice.name, layout, facts)
-    print_examples(console, examples[:: count if options.html else 1])
-    if len(members) > len(shown):
-        console.print(f"The first {len(shown)} of {len(members)} members.")
-    if options.html:
-        figures = measure_each(
-            track(shown, "Counting", console=console, disable=not console.is_terminal),
-            text.stream(),
-            rows=STATISTICS_ROWS,
-            slots=options.length,
-            seed=options.seed,
-            span_law=choice.entry.span_law if choice.entry else None,
-            span_mean=choice.mean_span_length,
-        )
-        facts = [f"Layout: {layout.replace('_', '-')}", *facts]
-        heading = Heading(choice.name, facts, command, text.stream_name)
-        whole_files.write_text(options.html, page(heading, examples, figures))
-        console.print(f"The page is {options.html}: open it in a browser.")
-    else:
-        console.print("Next: the same command with --html=FILE writes a page with statistics.")
-    flags = to_train(options, gin_arguments, choice, layout, own=layout == layout_for(choice, ids))
-    if flags:
-        console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
+    return Drawn(choice, layout, facts, shown, len(members) - len(shown), count, examples)
+
+
+def write_page(
+    path: str,
+    options: argparse.Namespace,
+    found: Drawn,
+    members: Iterable[ShownObjective],
+    text: SampleText,
+    command: str,
+) -> None:
+    """Writes examples and statistics as a page; `members`, those found, may show progress."""
+    choice = found.choice
+    figures = measure_each(
+        members,
+        text.stream(),
+        rows=STATISTICS_ROWS,
+        slots=options.length,
+        seed=options.seed,
+        span_law=choice.entry.span_law if choice.entry else None,
+        span_mean=choice.mean_span_length,
+    )
+    facts = [f"Layout: {found.layout.replace('_', '-')}", *found.facts]
+    heading = Heading(choice.name, facts, command, text.stream_name)
+    whole_files.write_text(path, page(heading, found.examples, figures))
 
 
 def to_train(
@@ -194,8 +258,15 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--seed", type=int, default=0, help="of the noise (default: 0)")
     add("--html", metavar="FILE", help="write a page with examples and statistics")
     add("--list", action="store_true", help="a table of all objectives")
+    add("--all", action="store_true", help="a page of each objective, into the folder --out")
+    add("--out", metavar="DIR", help="with --all: the folder, in which index.html lists the pages")
     add_gin_arguments(parser)
-    return parse_with_gin(parser, argv)
+    options, gin_arguments = parse_with_gin(parser, argv)
+    if options.all != bool(options.out):
+        parser.error("--all and --out=DIR go together: the folder of the pages")
+    if options.all and (options.objective or options.html or options.hide or options.list):
+        parser.error("--all shows every objective: leave out --objective, --html, --hide, --list")
+    return options, gin_arguments
 
 
 # --- the objective and the text -------------------------------------------------------------------
