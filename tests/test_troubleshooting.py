@@ -1,0 +1,23 @@
+"""The messages that docs/troubleshooting.md explains are those of the sources."""
+
+import ast
+import re
+
+from tests.training.tiny import ROOT
+
+FOLDERS = ("comparing", "data", "inference", "objectives", "tasks", "training", "verbs")
+
+
+def test_every_message_is_one_of_the_sources():
+    lines = (ROOT / "docs/troubleshooting.md").read_text().splitlines()
+    first = [line.split("|")[1] for line in lines if line.startswith("| `")]
+    asked = [words for cell in first for words in re.findall("`([^`]+)`", cell)]
+    texts = [
+        node.value
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    every = "\n".join(texts)
+    assert len(first) > 15 and [words for words in asked if words not in every] == []
