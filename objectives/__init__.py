@@ -6,10 +6,10 @@ what it `needs`; its docstring says what else it refuses.
 Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
 `next_latent`, `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`,
 `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`,
-`masked_diffusion`, `block_diffusion`, `hybrid_diffusion`, `permutation`, `sentence_pairs`,
-`contrastive_learning` and `supervised`. They choose tokens by `selection` and `span_lengths`, apply
-the noises of `noising`, and write features by `splicing`; `contract` says what they return, and
-`laws` checks it.
+`masked_diffusion`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `permutation`,
+`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
+`span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
+what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -73,6 +73,7 @@ from .supervised import (
     token_classification,
 )
 from .token_ids import TokenIds, bitmap, check_token_ids
+from .uniform_diffusion import uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
@@ -154,4 +155,5 @@ __all__ = [
     "token_order_prediction",
     "turns",
     "ul2",
+    "uniform_diffusion",
 ]

@@ -171,6 +171,9 @@ CATALOGUE = {
     "hybrid_diffusion": Entry(
         "encoder", "generating with corrections", "GIDD, arXiv:2503.04482", 512
     ),
+    "uniform_diffusion": Entry(
+        "encoder", "rewriting what is written", "Duo, arXiv:2506.10892", 512
+    ),
     "shifted_diffusion": Entry(
         "decoder",
         "a causal model turned to diffusion",
@@ -247,6 +250,7 @@ ALIASES = {
     "bd3lm": "block_diffusion",
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
+    "duo": "uniform_diffusion",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

@@ -68,6 +68,7 @@ from pretrax.objectives import (
     token_masking,
     token_order_prediction,
     ul2,
+    uniform_diffusion,
 )
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
@@ -80,6 +81,7 @@ from tests.objectives.undo_masking import (
     undo_masks_before,
     undo_permutation,
     undo_permuted_masks,
+    undo_replaced,
     undo_restored,
     undo_stand_ins,
 )
@@ -318,6 +320,7 @@ CASES = {
     "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
     "diffusion_ahead": _case(shifted_diffusion, undo_masks_before(IDS, 0.25), ahead_share=0.25),
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
+    "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(
         block_diffusion,
