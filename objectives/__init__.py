@@ -4,12 +4,12 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
-`next_latent`, `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`,
-`blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`,
-`masked_diffusion`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `permutation`,
-`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens by `selection` and
-`span_lengths`, apply the noises of `noising`, and write features by `splicing`; `contract` says
-what they return, and `laws` checks it.
+`next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
+`gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
+`masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
+`uniform_diffusion`, `permutation`, `sentence_pairs`, `contrastive_learning` and `supervised`. They
+choose tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features
+by `splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -58,6 +58,7 @@ from .mass import mass
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
 from .next_latent import next_latent
+from .number_tokens import number_token_loss
 from .packed_rows import each_document
 from .permutation import permutation_lm
 from .prompt_forms import PromptForm
@@ -132,6 +133,7 @@ __all__ = [
     "next_latent",
     "next_sentence_prediction",
     "nt_xent",
+    "number_token_loss",
     "packed_lengths",
     "permutation_lm",
     "plan",

@@ -76,6 +76,7 @@ CATALOGUE = {
     "token_order_prediction": Entry("decoder", "language modelling", "TOP, arXiv:2508.19228", 512),
     "future_summary": Entry("decoder", "planning further ahead", "FSP, arXiv:2510.14751", 512),
     "next_latent": Entry("decoder", "states that sum up a text", "NextLat, arXiv:2511.05963", 512),
+    "number_token_loss": Entry("decoder", "arithmetic", "NTL, arXiv:2411.02083", 512),
     "llm_jepa": Entry(
         "decoder", "two views of one thing", "LLM-JEPA, arXiv:2509.14252", 259, run="llm_jepa"
     ),
@@ -230,6 +231,7 @@ ALIASES = {
     "top": "token_order_prediction",
     "fsp": "future_summary",
     "nextlat": "next_latent",
+    "ntl": "number_token_loss",
     "jepa": "llm_jepa",
     "t5": "span_corruption",
     "glm": "blank_infilling",

@@ -49,6 +49,7 @@ from pretrax.objectives import (
     multi_token_prediction,
     next_latent,
     next_sentence_prediction,
+    number_token_loss,
     packed_lengths,
     permutation_lm,
     prefix_lm,
@@ -113,6 +114,7 @@ IDS = objectives.check_token_ids(
         sentinels=(*range(32_099, 31_999, -1), *range(32_200, 32_900)),
         modes=(("R", 32_100), ("S", 32_101), ("X", 32_102)),
         fim=(32_106, 32_107, 32_108),
+        digits=tuple((17 + value, value) for value in range(10)),
         word_starts=objectives.bitmap(np.arange(33_000) % 5 < 3),  # words of 1 2/3 tokens
         sentence_ends=objectives.bitmap(np.arange(33_000) % 7 == 3),  # sentences of 7 tokens
     )
@@ -372,6 +374,7 @@ CASES = {
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "numbers": _case(number_token_loss, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "jepa": _case(
         llm_jepa,
         exempt=NOTHING_DRAWN
