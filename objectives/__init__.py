@@ -45,7 +45,12 @@ from .gap_sentences import gap_sentences
 from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
 from .joint_embedding import llm_jepa
-from .language_modeling import causal_lm, masked_input_next_token, prefix_lm
+from .language_modeling import (
+    causal_lm,
+    masked_input_next_token,
+    masked_input_regularization,
+    prefix_lm,
+)
 from .masked_autoencoding import retromae
 from .masked_diffusion import masked_diffusion, shifted_diffusion
 from .masked_language_modeling import (
@@ -123,6 +128,7 @@ __all__ = [
     "llm_jepa",
     "masked_diffusion",
     "masked_input_next_token",
+    "masked_input_regularization",
     "masked_lm",
     "masked_next_token",
     "mass",

@@ -69,6 +69,9 @@ CATALOGUE = {
     "masked_input_next_token": Entry(
         "decoder", "finding facts in long contexts", "MEAP, arXiv:2502.07490", 512
     ),
+    "masked_input_regularization": Entry(
+        "decoder", "reading little text many times", "MIR, arXiv:2606.06888", 1024
+    ),
     "prefix_lm": Entry("encoder_decoder", "continuing a prompt", _T5, 257),
     "multi_token_prediction": Entry(
         "decoder", "code; faster decoding", "MTP, arXiv:2404.19737", 512
@@ -227,6 +230,7 @@ CATALOGUE = {
 ALIASES = {
     "clm": "causal_lm",
     "meap": "masked_input_next_token",
+    "mir": "masked_input_regularization",
     "mtp": "multi_token_prediction",
     "top": "token_order_prediction",
     "fsp": "future_summary",

@@ -41,6 +41,7 @@ from pretrax.objectives import (
     llm_jepa,
     masked_diffusion,
     masked_input_next_token,
+    masked_input_regularization,
     masked_lm,
     masked_next_token,
     masked_permuted_lm,
@@ -204,6 +205,13 @@ CASES = {
         exempt={"noise is drawn": "nothing is drawn"},
     ),
     "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
+    "masked_again": _case(
+        masked_input_regularization,
+        exempt={
+            "nothing is lost": "a document becomes two segments: test_language_modeling",
+            "lengths are reached": "pools only count the segments",
+        },
+    ),
     "readme": _case(
         documented("my_objectives.py")["backward_lm"],
         lambda document: undo_copy(document)[::-1],
