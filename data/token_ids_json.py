@@ -19,9 +19,10 @@ def ids_to_json(ids: TokenIds) -> dict[str, Any]:
 def ids_from_json(values: dict[str, Any]) -> TokenIds:
     """Returns the `TokenIds` of the values that `ids_to_json` returned."""
     tuples = {k: tuple(values[k]) for k in ("text", "sentinels", "fim") if k in values}
+    digits = tuple((int(i), int(value)) for i, value in values.get("digits", ()))
     modes = tuple((name, int(i)) for name, i in dict(values.get("modes", {})).items())
     bitmaps = {name: bytes.fromhex(values.get(name, "")) for name in _BITMAPS}
-    fields: dict[str, Any] = values | tuples | bitmaps | {"modes": modes}
+    fields: dict[str, Any] = values | tuples | bitmaps | {"modes": modes, "digits": digits}
     return TokenIds(**fields)
 
 

@@ -4,12 +4,12 @@ A builder raises ValueError for a setting that its annotation excludes, and for 
 what it `needs`; its docstring says what else it refuses.
 
 Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
-`next_latent`, `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`,
-`blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`,
-`masked_diffusion`, `block_diffusion`, `hybrid_diffusion`, `permutation`, `sentence_pairs`,
-`contrastive_learning` and `supervised`. They choose tokens by `selection` and `span_lengths`, apply
-the noises of `noising`, and write features by `splicing`; `contract` says what they return, and
-`laws` checks it.
+`next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
+`gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
+`masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
+`uniform_diffusion`, `permutation`, `sentence_pairs`, `contrastive_learning` and `supervised`. They
+choose tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features
+by `splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -45,7 +45,12 @@ from .gap_sentences import gap_sentences
 from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
 from .joint_embedding import llm_jepa
-from .language_modeling import causal_lm, masked_input_next_token, prefix_lm
+from .language_modeling import (
+    causal_lm,
+    masked_input_next_token,
+    masked_input_regularization,
+    prefix_lm,
+)
 from .masked_autoencoding import retromae
 from .masked_diffusion import masked_diffusion, shifted_diffusion
 from .masked_language_modeling import (
@@ -58,6 +63,7 @@ from .mass import mass
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
 from .next_latent import next_latent
+from .number_tokens import number_token_loss
 from .packed_rows import each_document
 from .permutation import permutation_lm
 from .prompt_forms import PromptForm
@@ -73,6 +79,7 @@ from .supervised import (
     token_classification,
 )
 from .token_ids import TokenIds, bitmap, check_token_ids
+from .uniform_diffusion import uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
@@ -121,6 +128,7 @@ __all__ = [
     "llm_jepa",
     "masked_diffusion",
     "masked_input_next_token",
+    "masked_input_regularization",
     "masked_lm",
     "masked_next_token",
     "mass",
@@ -131,6 +139,7 @@ __all__ = [
     "next_latent",
     "next_sentence_prediction",
     "nt_xent",
+    "number_token_loss",
     "packed_lengths",
     "permutation_lm",
     "plan",
@@ -154,4 +163,5 @@ __all__ = [
     "token_order_prediction",
     "turns",
     "ul2",
+    "uniform_diffusion",
 ]

@@ -69,6 +69,9 @@ CATALOGUE = {
     "masked_input_next_token": Entry(
         "decoder", "finding facts in long contexts", "MEAP, arXiv:2502.07490", 512
     ),
+    "masked_input_regularization": Entry(
+        "decoder", "reading little text many times", "MIR, arXiv:2606.06888", 1024
+    ),
     "prefix_lm": Entry("encoder_decoder", "continuing a prompt", _T5, 257),
     "multi_token_prediction": Entry(
         "decoder", "code; faster decoding", "MTP, arXiv:2404.19737", 512
@@ -76,6 +79,7 @@ CATALOGUE = {
     "token_order_prediction": Entry("decoder", "language modelling", "TOP, arXiv:2508.19228", 512),
     "future_summary": Entry("decoder", "planning further ahead", "FSP, arXiv:2510.14751", 512),
     "next_latent": Entry("decoder", "states that sum up a text", "NextLat, arXiv:2511.05963", 512),
+    "number_token_loss": Entry("decoder", "arithmetic", "NTL, arXiv:2411.02083", 512),
     "llm_jepa": Entry(
         "decoder", "two views of one thing", "LLM-JEPA, arXiv:2509.14252", 259, run="llm_jepa"
     ),
@@ -171,6 +175,9 @@ CATALOGUE = {
     "hybrid_diffusion": Entry(
         "encoder", "generating with corrections", "GIDD, arXiv:2503.04482", 512
     ),
+    "uniform_diffusion": Entry(
+        "encoder", "rewriting what is written", "Duo, arXiv:2506.10892", 512
+    ),
     "shifted_diffusion": Entry(
         "decoder",
         "a causal model turned to diffusion",
@@ -223,10 +230,12 @@ CATALOGUE = {
 ALIASES = {
     "clm": "causal_lm",
     "meap": "masked_input_next_token",
+    "mir": "masked_input_regularization",
     "mtp": "multi_token_prediction",
     "top": "token_order_prediction",
     "fsp": "future_summary",
     "nextlat": "next_latent",
+    "ntl": "number_token_loss",
     "jepa": "llm_jepa",
     "t5": "span_corruption",
     "glm": "blank_infilling",
@@ -247,6 +256,7 @@ ALIASES = {
     "bd3lm": "block_diffusion",
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
+    "duo": "uniform_diffusion",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

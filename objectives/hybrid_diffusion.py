@@ -1,8 +1,8 @@
 """Hybrid diffusion: some tokens are masked, others replaced, and all of them are predicted.
 
 Source: von Rütte et al. 2025, "Generalized Interpolating Discrete Diffusion" (GIDD,
-arXiv:2503.04482), with its published code. Left out: noise of replaced tokens alone, and rates of a
-batch drawn apart from each other.
+arXiv:2503.04482), with its published code. Left out: rates of a batch drawn apart from each other.
+Noise of replaced tokens alone is that of `uniform_diffusion`.
 """
 
 import functools
@@ -122,14 +122,9 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
 def _hybrid_loss(noise: _Noise, outputs: ModelOutputs, batch) -> dict[str, Term]:
     """Returns the divergences of all labels, summed with the weights of the loss and of the
     bound."""
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
-    labels, slots, weights = predictions(batch)
-    document = jnp.take_along_axis(batch[f"{stack}_segment_ids"], slots, axis=1) - 1
-    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
+    labels, given, rates, weights, logits = noised_labels(outputs, batch)
     # Padding, and rows of other objectives, take a time at which everything is finite.
     time = jnp.where(rates > 0, rates / 2.0**24, 0.5)
-    given = jnp.take_along_axis(batch[f"{stack}_input_tokens"], slots, axis=1)
-    logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
     losses, of_loss, of_bound = hybrid_losses(noise, logits, labels, given, time)
     counts = weights.astype(jnp.float32)
     tokens = jnp.sum(counts, -1)
@@ -137,6 +132,21 @@ def _hybrid_loss(noise: _Noise, outputs: ModelOutputs, batch) -> dict[str, Term]
         "divergence": Term(jnp.sum(counts * of_loss * losses, -1), tokens),
         "bound": Term(jnp.sum(counts * of_bound * losses, -1), tokens, scale=None),
     }
+
+
+def noised_labels(outputs: ModelOutputs, batch):
+    """Returns of each label its token, the token given in its slot, the rate of its document and
+    its weight, i32[B, K] each, and its logits f32[B, K, V].
+
+    Rates are 24-bit integers, and 0 where nothing counts.
+    """
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    labels, slots, weights = predictions(batch)
+    document = jnp.take_along_axis(batch[f"{stack}_segment_ids"], slots, axis=1) - 1
+    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
+    given = jnp.take_along_axis(batch[f"{stack}_input_tokens"], slots, axis=1)
+    logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
+    return labels, given, rates, weights, logits
 
 
 def hybrid_losses(noise: _Noise, logits, labels, given, time):
@@ -149,24 +159,11 @@ def hybrid_losses(noise: _Noise, logits, labels, given, time):
     """
     first, last = noise.text
     number = last - first
-    log_p = jax.nn.log_softmax(logits[..., first:last], axis=-1)
     replaced = noise.replacing * jnp.sqrt(time * (1 - time))
     keeps = (1 - time) / (1 + replaced)  # the probability of a token to stay
     each = replaced / (1 + replaced) / number  # of each id to be drawn in its place
     is_mask, is_same = given == noise.mask, given == labels
-
-    def log_noised(ids):  # of the predicted token, the probability to become this one
-        p = jnp.take_along_axis(log_p, jnp.clip(ids - first, 0, number - 1)[..., None], -1)[..., 0]
-        return jnp.log(keeps * jnp.exp(p) + each)
-
-    log_label = jnp.log(keeps + each) - log_noised(labels)
-    others = jnp.sum(jnp.log1p((keeps / each)[..., None] * jnp.exp(log_p)), -1)
-    others -= log_noised(labels) - jnp.log(each)
-    divergence = (keeps + each) * log_label - each * others
-
-    log_ratio = jnp.where(is_same, log_label, jnp.log(each) - log_noised(given))
-    log_ratio = jnp.where(is_mask, 0.0, log_ratio)
-    losses = divergence + jnp.exp(log_ratio) - log_ratio - 1
+    losses = divergences(noise.text, logits, labels, given, keeps, each, is_mask)
 
     def weighted(of_mask, of_replaced, of_same):
         return jnp.where(is_mask, of_mask, jnp.where(is_same, of_same, of_replaced))
@@ -177,3 +174,36 @@ def hybrid_losses(noise: _Noise, logits, labels, given, time):
     stays = 1 - time + replaced / number
     of_bound = weighted(1.0, 0.5, replaced / number / (2 * stays)) / (time * (1 - time))
     return losses, of_loss, of_bound
+
+
+def divergences(text: tuple[int, int], logits, labels, given, keeps, each, is_mask=False):
+    """Returns f32[...]: how far the noise of a predicted token is from that of the true one.
+
+    With q and p, what the true token and the predicted one become with which probability, it is the
+    divergence of p from q, plus q / p - log(q / p) - 1 at the token given: of a discrete diffusion
+    its rate in time, but for a factor.
+
+    Args:
+      text: the first and the last of the ids of text, whose logits count.
+      logits: f32[..., V].
+      labels, given: i32[...] the true token, and the noised one.
+      keeps: f32[...], the probability of a token to stay as it is.
+      each: f32[...], that of each id of text to stand in its place.
+      is_mask: bool[...], where the token given is a mask, of which q and p are one.
+    """
+    first, last = text
+    number = last - first
+    log_p = jax.nn.log_softmax(logits[..., first:last], axis=-1)
+
+    def log_noised(ids):  # of the predicted token, the probability to become this one
+        p = jnp.take_along_axis(log_p, jnp.clip(ids - first, 0, number - 1)[..., None], -1)[..., 0]
+        return jnp.log(keeps * jnp.exp(p) + each)
+
+    log_label = jnp.log(keeps + each) - log_noised(labels)
+    others = jnp.sum(jnp.log1p((keeps / each)[..., None] * jnp.exp(log_p)), -1)
+    others -= log_noised(labels) - jnp.log(each)
+    divergence = (keeps + each) * log_label - each * others
+
+    log_ratio = jnp.where(given == labels, log_label, jnp.log(each) - log_noised(given))
+    log_ratio = jnp.where(is_mask, 0.0, log_ratio)
+    return divergence + jnp.exp(log_ratio) - log_ratio - 1

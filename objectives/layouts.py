@@ -146,7 +146,8 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
     """
     absent = {c: jnp.zeros(0, jnp.int32) for columns in COLUMNS.values() for c in columns}
     f = absent | features
-    # Each view of a contrastive objective is a separate segment, and has a pool.
+    # Each view of a contrastive objective is a separate segment, and has a pool; so has each copy
+    # of a text, whose pools count nothing and have no inputs.
     D = max(max_documents, f["pools_slots"].size)
     T, offset = lengths[stack], f["inputs"].size
     given, target = documents(f["inputs_segments"], D), documents(f["targets_segments"], D)
@@ -210,7 +211,9 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
         copy = {name: in_stack(f[name], jnp.zeros_like(f["targets"])) for name in COLUMNS["noised"]}
         model_features |= _noised_copies(stack, model_features, copy, whole)
     if "pools_slots" in features:
-        slot = jnp.where(f["pools_weights"] > 0, input_slot[f["pools_slots"]], 0)
+        slot = f["pools_slots"]
+        if offset:
+            slot = jnp.where(f["pools_weights"] > 0, input_slot[slot], 0)
         pools = {column: f[column] for column in COLUMNS["pools"]}
         model_features |= pools | {"pools_slots": slot}
     if "rates" in features:

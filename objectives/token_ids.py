@@ -29,6 +29,8 @@ class TokenIds(NamedTuple):
     # Bit i: a word begins with id i, or a sentence ends with it (`bitmap`).
     word_starts: bytes = b""
     sentence_ends: bytes = b""
+    # (id, 0 … 9) of each text token that is a digit, with or without a space before it.
+    digits: tuple[tuple[int, int], ...] = ()
     # Of each text token, one range of all tokens after another: what a slot holds can be followed
     # (`showing.tracing`), and ids in the same place of their ranges are the same token.
     copies: int = 1
@@ -108,6 +110,7 @@ def specimen_ids(size: int) -> TokenIds:
             modes=(("R", text + 3), ("S", text + 4), ("X", text + 5)),
             fim=(text + 6, text + 7, text + 8),
             sentinels=tuple(range(size - 1, text + 8, -1)),
+            digits=tuple((2 + value, value) for value in range(10)),
             word_starts=bitmap(every % 2 == 0),
             sentence_ends=bitmap(every % 8 == 0),
         )
@@ -153,6 +156,12 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
                 f"The {owner[x]} id and the {name} id are both {x}: give each its own."
             )
         owner.setdefault(x, name)
+    for i, value in ids.digits:
+        if not first <= i < last or value not in range(10):
+            raise ValueError(
+                f"Got the digit {value} with the id {i}, expected digits 0 … 9 with ids of text, "
+                f"{first} … {last - 1}."
+            )
     for name in ("word_starts", "sentence_ends"):
         got, expected = len(getattr(ids, name)), (ids.size + 7) // 8
         if got not in (0, expected):

@@ -77,6 +77,7 @@ def trace(ids: TokenIds, slots: int) -> Tracing:
         fim=tuple(map(moved, ids.fim)),
         word_starts=repeated("word_starts"),
         sentence_ends=repeated("sentence_ends"),
+        digits=ids.digits,
         copies=slots,
     )
     return Tracing(ids, slots, check_token_ids(traced))

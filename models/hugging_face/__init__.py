@@ -53,7 +53,8 @@ __all__ = [
 FAMILIES = {
     family.model_type: family
     for family in (
-        *(t5.T5, t5.MT5, t5.UMT5, switch.SWITCH, bart.BART, *t5gemma.T5GEMMAS),
+        *(t5.T5, t5.MT5, t5.UMT5, switch.SWITCH, *t5gemma.T5GEMMAS),
+        *(bart.BART, bart.MBART, bart.PEGASUS),
         *(bert.BERT, *bert.ROBERTAS, distilbert.DISTILBERT, electra.ELECTRA),
         *(modernbert.MODERNBERT, llama.EUROBERT),
         *(gpt2.GPT2, *llama.DECODERS.values(), modernbert.MODERNBERT_DECODER),
@@ -160,7 +161,8 @@ def _check_names(source: TensorFiles, recognised: Recognised) -> None:
     copies = family.copies(config)
     names = {recognised.lacking + name for name in source.names}
     ignored = {name for name in names if family.ignores(name)}
-    missing, left = expected - names, names - expected - copies.keys() - ignored
+    missing = expected - names - family.implied(config).keys()
+    left = names - expected - copies.keys() - ignored
     if missing or left:
         raise ValueError(
             f"The tensors of {source.path} are not those of a {family.model_type!r} as its "
@@ -182,15 +184,19 @@ def read_params(source: TensorFiles, recognised: Recognised) -> Iterator[tuple[s
     Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
     """
     config, shapes = recognised.config, parameter_shapes(recognised.model)
-    links = recognised.family.links(config)
+    links, implied = recognised.family.links(config), recognised.family.implied(config)
     for full_name, expected in tensor_shapes(links, config, shapes).items():
         name = recognised.tensor_name(full_name)
-        if source.shapes[name] != expected:
+        if source.shapes.get(name, expected) != expected:
             raise ValueError(
                 f"Got {name} of shape {source.shapes[name]} in {source.files[name]}, expected "
                 f"{expected} by {source.path / 'config.json'}: one of the two is of another model."
             )
-    read = lambda name: source.read(recognised.tensor_name(name))  # noqa: E731
+
+    def read(full_name: str) -> np.ndarray:
+        name = recognised.tensor_name(full_name)
+        return source.read(name) if name in source.names else implied[full_name]
+
     yield from imported(links, config, shapes, read)
 
 

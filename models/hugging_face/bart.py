@@ -1,4 +1,10 @@
-"""BART (model_type "bart")."""
+"""BART and the models of its code: mBART and PEGASUS, whose norms come first.
+
+PEGASUS' positions are sinusoids, which its checkpoints need not have: here a table like any other,
+which training changes.
+"""
+
+import numpy as np
 
 from ..config import Config
 from .family import Family, classes_of, config_of, refuse, settings_of, with_heads
@@ -27,19 +33,31 @@ HARMLESS = frozenset(
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, scale_embedding=False, tie_word_embeddings=True)
+    refuse(hf, scale_embedding=False)
+    own = dict(norm_place="after", embedding_norm=True, position_offset=OFFSET)
+    return _settings(hf, has) | own
+
+
+def mbart_settings(hf: dict, has) -> dict:
+    own = dict(norm_place="before", embedding_norm=True, position_offset=OFFSET)
+    return _settings(hf, has) | own | {"scale_embedding": bool(hf.get("scale_embedding"))}
+
+
+def pegasus_settings(hf: dict, has) -> dict:
+    return mbart_settings(hf, has) | dict(embedding_norm=False, position_offset=0)
+
+
+def _settings(hf: dict, has) -> dict:
+    refuse(hf, tie_word_embeddings=True)
     for name in ("ffn_dim", "attention_heads"):
         refuse(hf, **{f"decoder_{name}": hf[f"encoder_{name}"]})
     classifies = has("classification_head.out_proj.weight")
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),
         norm="layer",
-        norm_place="after",
         norm_epsilon=1e-5,
         biases=True,
-        embedding_norm=True,
         positions="learned",
-        position_offset=OFFSET,
         attention_scale=None,
         logits_via_embedding=True,
         vocabulary_bias=has("final_logits_bias"),
@@ -51,7 +69,7 @@ def config(c: Config) -> dict:
     return config_of(c, NAMES) | dict(
         decoder_attention_heads=c.num_heads,
         decoder_ffn_dim=c.mlp_dim,
-        scale_embedding=False,
+        scale_embedding=c.scale_embedding,
         tie_word_embeddings=True,
         is_encoder_decoder=True,
     )
@@ -81,7 +99,10 @@ def _stack(c: Config, stack: str) -> list[Link]:
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
     attentions = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
     result = [table(f"{stack}/position_embedding", f"model.{stack}.embed_positions")]
-    result += norm(f"{stack}/embedding_norm", f"model.{stack}.layernorm_embedding", c.biases)
+    if c.embedding_norm:
+        result += norm(f"{stack}/embedding_norm", f"model.{stack}.layernorm_embedding", c.biases)
+    if c.norm_place == "before":
+        result += norm(f"{stack}/final_norm", f"model.{stack}.layer_norm", c.biases)
     for ours, theirs in list(attentions.items())[: 2 if stack == "decoder" else 1]:
         result += attention(f"{path}/{ours}", f"{tensor_name}.{theirs}", names, c.biases)
         result += norm(f"{path}/{ours}_norm", f"{tensor_name}.{theirs}_layer_norm", c.biases)
@@ -93,6 +114,15 @@ def _stack(c: Config, stack: str) -> list[Link]:
 def copies(c: Config) -> dict[str, str]:
     stacks = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
     return dict.fromkeys([*stacks, "lm_head.weight"], "model.shared.weight")
+
+
+def sinusoids(c: Config) -> dict[str, np.ndarray]:
+    """Returns the position tables of PEGASUS by the names of their tensors."""
+    frequencies = 10_000.0 ** -(np.arange(0, c.emb_dim, 2) / c.emb_dim)
+    angles = np.arange(c.max_positions)[:, None] * frequencies[None]
+    table_PxE = np.concatenate([np.sin(angles), np.cos(angles)], 1)[:, : c.emb_dim]
+    names = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
+    return dict.fromkeys(names, table_PxE.astype(np.float32))
 
 
 BART = Family(
@@ -107,4 +137,28 @@ BART = Family(
     harmless=HARMLESS,
     presets=("bart_*",),
     by_heads=classes_of("Bart", "classes"),
+)
+MBART = Family(
+    "mbart",
+    "MBartForConditionalGeneration",
+    "encoder_decoder",
+    "model.",
+    mbart_settings,
+    config,
+    links,
+    copies,
+    harmless=HARMLESS,
+    by_heads=classes_of("MBart", "classes"),
+)
+PEGASUS = Family(
+    "pegasus",
+    "PegasusForConditionalGeneration",
+    "encoder_decoder",
+    "model.",
+    pegasus_settings,
+    config,
+    links,
+    copies,
+    harmless=HARMLESS,
+    implied=sinusoids,
 )

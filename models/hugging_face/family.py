@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..config import Config
 from ..heads import CLASSIFIERS
 from .links import Link
@@ -74,6 +76,8 @@ class Family(NamedTuple):
     links: Callable[[Config], list[Link]]
     copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
     harmless: frozenset[str] = frozenset()  # fields that change no output, beside `HARMLESS`
+    # tensors that a checkpoint need not have, since they follow from the settings: name -> tensor
+    implied: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
     ignored: tuple[str, ...] = ()  # within names of tensors that are no parameters of ours
     presets: tuple[str, ...] = ()  # gin files of gin_configs/models that are of this family
     # (heads, class): an export names the first class whose heads the model has

@@ -15,6 +15,7 @@ from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer
 
 DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
 SENTENCE_ENDS = tuple(".!?\n。！？")
+DIGITS = tuple("0123456789")
 SENTENCE_CLOSERS = " \t\r\"'”’»)]}」』）"
 
 
@@ -62,17 +63,18 @@ def token_ids(
     size = next(above)
     blocked = {pad, eos, *sentinel_ids, *fim, *singles.values(), *(i for _, i in modes)}
     blocked |= set(tokenizer.blocked) | set(named.values())
+    text = _text_range(tokenizer, blocked)
     return check_token_ids(
         TokenIds(
             size=size,
-            text=_text_range(tokenizer, blocked),
+            text=text,
             pad=pad,
             eos=eos,
             bos=pad,
             sentinels=sentinel_ids,
             modes=modes,
             fim=fim,
-            **_word_and_sentence_flags(tokenizer, blocked, size),
+            **_facts_of_text(tokenizer, blocked, size, text),
             **singles,
         )
     )
@@ -130,15 +132,21 @@ def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[s
     return roles
 
 
-def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int) -> dict[str, Any]:
+def _facts_of_text(
+    tokenizer: Tokenizer, blocked: set[int], size: int, text: tuple[int, int]
+) -> dict[str, Any]:
     """Where words start and sentences end, as far as an id tells by itself: with a space, and with
-    one of `SENTENCE_ENDS` and what closes it."""
+    one of `SENTENCE_ENDS` and what closes it; and which ids are digits."""
     starts, ends = np.zeros((2, size), bool)
+    digits = []
     for i in range(tokenizer.size):
         surface = "" if i in blocked else tokenizer.surface(i)
         starts[i] = surface[:1].isspace()
         ends[i] = surface.rstrip(SENTENCE_CLOSERS).endswith(SENTENCE_ENDS)
-    return {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
+        if surface.strip(" ") in DIGITS and text[0] <= i < text[1]:
+            digits.append((i, int(surface)))
+    flags = {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
+    return flags | {"digits": tuple(digits)}
 
 
 def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:

@@ -41,6 +41,7 @@ from pretrax.objectives import (
     llm_jepa,
     masked_diffusion,
     masked_input_next_token,
+    masked_input_regularization,
     masked_lm,
     masked_next_token,
     masked_permuted_lm,
@@ -49,6 +50,7 @@ from pretrax.objectives import (
     multi_token_prediction,
     next_latent,
     next_sentence_prediction,
+    number_token_loss,
     packed_lengths,
     permutation_lm,
     prefix_lm,
@@ -68,6 +70,7 @@ from pretrax.objectives import (
     token_masking,
     token_order_prediction,
     ul2,
+    uniform_diffusion,
 )
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
@@ -80,6 +83,7 @@ from tests.objectives.undo_masking import (
     undo_masks_before,
     undo_permutation,
     undo_permuted_masks,
+    undo_replaced,
     undo_restored,
     undo_stand_ins,
 )
@@ -111,6 +115,7 @@ IDS = objectives.check_token_ids(
         sentinels=(*range(32_099, 31_999, -1), *range(32_200, 32_900)),
         modes=(("R", 32_100), ("S", 32_101), ("X", 32_102)),
         fim=(32_106, 32_107, 32_108),
+        digits=tuple((17 + value, value) for value in range(10)),
         word_starts=objectives.bitmap(np.arange(33_000) % 5 < 3),  # words of 1 2/3 tokens
         sentence_ends=objectives.bitmap(np.arange(33_000) % 7 == 3),  # sentences of 7 tokens
     )
@@ -200,6 +205,13 @@ CASES = {
         exempt={"noise is drawn": "nothing is drawn"},
     ),
     "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
+    "masked_again": _case(
+        masked_input_regularization,
+        exempt={
+            "nothing is lost": "a document becomes two segments: test_language_modeling",
+            "lengths are reached": "pools only count the segments",
+        },
+    ),
     "readme": _case(
         documented("my_objectives.py")["backward_lm"],
         lambda document: undo_copy(document)[::-1],
@@ -318,6 +330,7 @@ CASES = {
     "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
     "diffusion_ahead": _case(shifted_diffusion, undo_masks_before(IDS, 0.25), ahead_share=0.25),
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
+    "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(
         block_diffusion,
@@ -369,6 +382,7 @@ CASES = {
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "numbers": _case(number_token_loss, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "jepa": _case(
         llm_jepa,
         exempt=NOTHING_DRAWN

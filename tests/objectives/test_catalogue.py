@@ -113,6 +113,7 @@ def everything() -> TokenIds:
             modes=tuple((name, next(names)) for name in "RSX"),
             fim=(next(names), next(names), next(names)),
             sentinels=tuple(names),
+            digits=tuple((2 + value, value) for value in range(10)),
             word_starts=bitmap(every % 2 == 0),
             sentence_ends=bitmap(every % 16 == 0),
         )

@@ -1,10 +1,21 @@
 """The split law of prefix language modelling, and what causal language modelling leaves alone."""
 
+import types
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
-from pretrax.objectives import causal_lm, hide, layouts, masked_input_next_token, prefix_lm
+from pretrax.objectives import (
+    causal_lm,
+    hide,
+    layouts,
+    masked_input_next_token,
+    masked_input_regularization,
+    prefix_lm,
+)
 from tests.objectives.registry import IDS, quick_jit, text_row
 from tests.objectives.test_span_lengths import assert_uniform, corrupt_copies
 
@@ -89,3 +100,85 @@ def test_tokens_read_as_masks_are_uniform():
     slots = np.flatnonzero(features["targets_stand_ins"]) % 7
     assert slots.size == 7_000  # round(.15 * 7) = 1 of each
     assert_uniform(slots, 7)
+
+
+# --- masked-input regularization ------------------------------------------------------------------
+
+
+def copies_of(features, lengths) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(tokens, whether later ones read a mask) of both copies of each document, as they follow."""
+    found = []
+    for d in range(2 * len(lengths)):
+        own = features["targets_segments"] == d + 1
+        assert (own.sum(1) == lengths[d // 2]).all()
+        shape = own.shape[0], lengths[d // 2]
+        masks = features["targets_stand_ins"][own].reshape(shape)
+        assert set(np.unique(masks)) <= {0, IDS.mask}
+        found.append((features["targets"][own].reshape(shape), masks == IDS.mask))
+    return found
+
+
+def test_each_document_is_there_twice_and_once_read_with_masks():
+    lengths = 100, 9, 300
+    features = corrupt_copies(masked_input_regularization(IDS), lengths, 1_000, seed=3)
+    _, documents = text_row(lengths, sum(lengths))
+    copies = copies_of(features, lengths)
+    for d, document in enumerate(documents):
+        (plain, none), (again, masked) = copies[2 * d : 2 * d + 2]
+        assert (plain == document).all() and (again == document).all() and not none.any()
+        assert not masked[:, :8].any() and (masked[:, 8:].any() or lengths[d] == 9)
+    assert (features["targets_weights"] == (features["targets_segments"] > 0)).all()
+
+
+def test_rates_of_masked_inputs_are_uniform_up_to_the_highest():
+    """Of 1,000 tokens the share is the rate, but for 1/60; and of two documents it is two rates."""
+    lengths = 1_008, 1_008
+    features = corrupt_copies(masked_input_regularization(IDS, 0.4), lengths, 600, seed=4)
+    shares = np.stack([x[1][:, 8:].mean(1) for x in copies_of(features, lengths)[1::2]])
+    assert shares.max() < 0.45
+    for one in shares:
+        assert abs(one.mean() - 0.2) < 4 * 0.4 / np.sqrt(12 * 600)
+        assert abs(one.std() - 0.4 / np.sqrt(12)) < 0.01
+    assert abs(np.corrcoef(shares)[0, 1]) < 4 / np.sqrt(600)
+
+
+def test_a_copy_is_read_apart_from_the_other():
+    """As two documents are: positions begin anew, and no key of one is in view of the other."""
+    text, hidden = np.arange(100, 104), np.array([False, True, False, True])
+    features = hide(masked_input_regularization, IDS, text, hidden)
+    lengths = {"decoder": 10, "predict": 10}
+    row = layouts.decoder.arrange(features | {"member": np.int32(0)}, lengths, IDS.bos, 1)
+    given = [IDS.bos, 100, 101, 102, IDS.bos, 100, IDS.mask, 102, 0, 0]
+    np.testing.assert_array_equal(row["decoder_input_tokens"], given)
+    np.testing.assert_array_equal(row["decoder_target_tokens"], [*text, *text, 0, 0])
+    np.testing.assert_array_equal(row["decoder_segment_ids"], [1] * 4 + [2] * 4 + [0] * 2)
+    np.testing.assert_array_equal(row["decoder_positions"], [*range(4), *range(4), 0, 0])
+    starts, ends = row["decoder_key_intervals"][:, :8]
+    np.testing.assert_array_equal(starts, [0] * 4 + [4] * 4)
+    np.testing.assert_array_equal(ends, range(1, 9))
+
+
+def test_the_terms_are_those_of_each_copy():
+    objective, lengths, V = masked_input_regularization(IDS, scale=0.3), (12, 3, 20), 40_000
+    features = corrupt_copies(objective, lengths, 4, seed=5)
+    random, T = np.random.default_rng(6), 2 * sum(lengths) + 5
+    pad = lambda x: np.pad(x, ((0, 0), (0, 5)))  # noqa: E731
+    tokens, segments = pad(features["targets"]), pad(features["targets_segments"])
+    states = random.normal(size=(4, T, 3)).astype(np.float32)
+    matrix = random.normal(size=(3, V)).astype(np.float32)
+    outputs = types.SimpleNamespace(
+        hidden={"top": jnp.asarray(states)}, head=lambda name, states: states @ matrix
+    )
+    weights = pad(features["targets_weights"])
+    weights[0] = 0  # a row of another member
+    batch = {"target_tokens": tokens, "segment_ids": segments, "loss_weights": weights}
+    batch = {f"decoder_{name}": jnp.asarray(x) for name, x in batch.items()}
+    terms = quick_jit(lambda batch: objective.loss(outputs, batch))(batch)
+    logits = states @ matrix
+    losses = scipy.special.logsumexp(logits, axis=-1)
+    losses -= np.take_along_axis(logits, tokens[..., None], -1)[..., 0]
+    for name, remainder, scale in (("tokens", 1, 1), ("masked_inputs", 0, 0.3)):
+        mine = (segments > 0) & (segments % 2 == remainder) & (weights > 0)
+        np.testing.assert_allclose(terms[name].sums, (losses * mine).sum(1), rtol=1e-4)
+        np.testing.assert_array_equal(terms[name].weights, [0, 35, 35, 35])
+        assert terms[name].scale == scale

@@ -84,7 +84,12 @@ every_arrangement = pytest.mark.parametrize(
 
 
 def test_every_set_of_streams_is_arranged_here():
-    elsewhere = ["retromae", "masked_permuted", "jepa"]  # in test files of their own
+    elsewhere = [
+        "retromae",
+        "masked_permuted",
+        "jepa",
+        "masked_again",
+    ]  # in test files of their own
     found = {frozenset(streams_of(x)) for x in [*NAMES, *elsewhere]}
     assert {frozenset(streams_of(x)) for x in CASES} == found
 

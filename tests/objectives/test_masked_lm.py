@@ -414,6 +414,25 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
 
 
+def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric():
+    """As `nll_per_token` of the authors' code: -log p of a masked token, 0 of another."""
+    objective = masked_diffusion(IDS, weighted=False)
+    batch = arranged(objective, (12, 25), "encoder")
+    B, T = batch["encoder_segment_ids"].shape
+    random = np.random.default_rng(1)
+    top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))
+    outputs = Heads({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
+    got = quick_jit(objective.loss)(outputs, batch)
+    logits, row = top @ matrix, np.concatenate([text(12), text(25)])
+    each = np.log(np.exp(logits).sum(-1)) - logits[:, np.arange(T), row]
+    masked = np.asarray(batch["encoder_input_tokens"]) == IDS.mask
+    np.testing.assert_allclose(got["masked"].sums, (each * masked).sum(-1), rtol=1e-4)
+    np.testing.assert_array_equal(got["masked"].weights, [37] * B)
+    bound = quick_jit(masked_diffusion(IDS).loss)(outputs, batch)["tokens"]
+    np.testing.assert_allclose(got["bound"].sums, bound.sums, rtol=1e-6)
+    assert got["bound"].scale is None and got["masked"].scale == 1
+
+
 @pytest.mark.parametrize("build", [masked_diffusion, shifted_diffusion])
 def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
     objective = mixture(IDS, {"diffusion": (build, 1), "causal": (causal_lm, 1)})

@@ -138,6 +138,17 @@ def undo_hybrid(ids: TokenIds):
     return undo
 
 
+def undo_replaced(ids: TokenIds):
+    """Undoes uniform diffusion: all is predicted, and no mask says what is noise."""
+    undo = undo_hybrid(ids)
+
+    def undo_without_masks(document):
+        assert ids.mask not in document.inputs
+        return undo(document)
+
+    return undo_without_masks
+
+
 def undo_stand_ins(ids: TokenIds):
     """Undoes MEAP: all targets are there, and some are not shown to those after them."""
 

@@ -81,7 +81,7 @@ def _gpt2(model, **settings):
 
 def _bart(model, **settings):
     return model(
-        transformers.BartConfig(
+        model.config_class(
             vocab_size=VOCAB,
             d_model=32,
             encoder_layers=2,
@@ -213,6 +213,12 @@ MODELS = {
     "modernbert_decoder": lambda: _modernbert_decoder(transformers.ModernBertDecoderForCausalLM),
     "eurobert": lambda: _decoder(transformers.EuroBertForMaskedLM),
     "bart": lambda: _bart(transformers.BartForConditionalGeneration),
+    "mbart": lambda: _bart(transformers.MBartForConditionalGeneration, scale_embedding=True),
+    "pegasus": lambda: _bart(
+        transformers.PegasusForConditionalGeneration,
+        activation_function="relu",
+        scale_embedding=True,
+    ),
     "gpt2": lambda: _gpt2(transformers.GPT2LMHeadModel),
     "llama": lambda: _decoder(transformers.LlamaForCausalLM),
     "llama3": lambda: _decoder(
@@ -276,6 +282,7 @@ OTHER_HEADS = {
         "classes",
     ),
     "bart_classes": (lambda: _bart(transformers.BartForSequenceClassification), "classes"),
+    "mbart_classes": (lambda: _bart(transformers.MBartForSequenceClassification), "classes"),
     "t5_classes": (
         lambda: _t5("relu", True, transformers.T5ForSequenceClassification),
         "classes",
@@ -333,7 +340,7 @@ def perturbed(name: str):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
-        if name == "bart":
+        if name in ("bart", "mbart", "pegasus"):
             model.final_logits_bias += 0.2 * torch.randn(1, VOCAB, generator=generator)
     return model
 

@@ -5,6 +5,7 @@ import json
 import pytest
 import tokenizers
 
+from pretrax.data.token_ids_json import ids_from_json, ids_to_json
 from pretrax.objectives import TokenIds
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
@@ -159,7 +160,7 @@ def test_more_sentinels_than_the_tokenizer_has_are_appended(t5_like):
 
 def test_special_ids_are_appended_above_a_tokenizer_that_names_none(tokenizer):
     ids = token_ids(tokenizer, sentinels=3, specials=("R", "mask", "fim"))
-    assert ids._replace(word_starts=b"", sentence_ends=b"") == TokenIds(
+    assert ids._replace(word_starts=b"", sentence_ends=b"", digits=()) == TokenIds(
         size=520 + 8,
         text=(3, 520),  # bytes stand in for unknown characters
         sentinels=(522, 521, 520),
@@ -302,6 +303,16 @@ def test_words_and_sentences_are_known_for_every_kind_of_vocabulary(hugging_face
         assert starts.sum() == text.count(" ") + (name == hugging_face["wordpiece"]), name
         assert ends.sum() == 1, name
         assert not ids.flags("word_starts")[list(ids.sentinels)].any()
+
+
+def test_digits_are_known_for_every_kind_of_vocabulary(hugging_face, model):
+    for name in ("bytes", model, *hugging_face.values()):
+        tokenizer = tokenization.open_tokenizer(name)
+        ids = token_ids(tokenizer)
+        assert {value for _, value in ids.digits} == set(range(10)), name
+        for i, value in ids.digits:
+            assert tokenizer.decode([i]).strip(" #") == str(value), name
+        assert ids_from_json(json.loads(json.dumps(ids_to_json(ids)))) == ids
 
 
 def test_a_part_of_a_character_starts_no_word(hugging_face, model):

@@ -1,0 +1,112 @@
+"""Uniform-state diffusion: tokens are replaced by others, and all of them are predicted.
+
+Source: Sahoo et al. 2025, "The Diffusion Duality" (Duo, arXiv:2506.10892), with its published code:
+its loss, the bound whose expectation over the noise is taken as far as it goes (Rao-Blackwellised).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from ..constraints import checked
+from .arithmetic import below, hits, product24, rate24, share24
+from .contract import ModelOutputs, Objective, Term
+from .features import fit, input_sequence, labels_in_place
+from .hybrid_diffusion import divergences, noised_labels
+from .masked_diffusion import LowestRate
+from .prompt_forms import PromptForm
+from .splicing import documents, frame_of, framed, framed_marks
+from .token_ids import TokenIds
+
+
+@checked
+def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objective:
+    """Uniform-state diffusion: each document has tokens replaced by random ones, at its own rate.
+
+        inputs    a x y d z f      (rate drawn: 0.57; x, y, z are random tokens)
+        labels    a b c d e f
+
+    No mask says which tokens are noise, so that a model may change any of them again while it
+    writes. The loss is a bound on the negative log-likelihood per token, comparable with causal
+    language modelling's. It is the divergence of `hybrid_diffusion` for this noise, weighted by
+    (1 - e) / (N a q), of N ids of text, where the token given came about with a probability of q,
+    and tokens stay with one of a = 1 - (1 - e) t at a time t, uniform from e to 1.
+
+    Args:
+      ids: only text tokens are replaced, by ids of text.
+      lowest_rate: e, the least time; of the published code.
+
+    Left out: the paper's curriculum, whose first steps give the model mixtures of embeddings, from
+    Gaussian noise, in place of tokens; and the time as an input of the model.
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
+    i32[D], (1 - e) t as 24-bit integers.
+
+    >>> uniform_diffusion(ids).lengths(512)
+    {'inputs': 512, 'labels': 512, 'rates': 1}
+    """
+    return Objective(
+        lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
+        corrupt=Partial(
+            _replace,
+            lowest=np.int32(share24(lowest_rate)),
+            text=np.array(ids.text, np.int32),
+            frame=frame_of((), ()),
+        ),
+        loss=functools.partial(_uniform_loss, ids.text, lowest_rate),
+        prompt_forms=(PromptForm("states"),),
+    )
+
+
+def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
+    document = documents(row.segments, max_documents)
+    present, size = document.length > 0, lengths["inputs"]
+    tokens, segments = framed((row.tokens, row.segments), present, frame, size)
+    first, last = text
+
+    time_key, token_key, text_key = jax.random.split(key, 3)
+    draw = (jax.random.bits(time_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
+    most = 2**24 - lowest
+    rates = jnp.where(present, product24(lowest + product24(draw, most), most), 0)
+    other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    is_text = (tokens >= first) & (tokens < last) & (segments > 0)
+    bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
+    replaced = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
+    if row.hidden is not None:  # the rate is their share
+        replaced = is_text & framed_marks(row.hidden, row.segments, present, frame, size)
+        counts = documents(jnp.where(replaced, segments, 0), max_documents).length
+        rates = rate24(counts, document.length)
+    return (
+        input_sequence((jnp.where(replaced, other, tokens), segments))
+        | labels_in_place(tokens, is_text, 0, lengths["labels"])
+        | {"rates": fit(rates, lengths["rates"])}
+    )
+
+
+def _uniform_loss(text, lowest: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
+    """Returns the bound, summed over all labels."""
+    labels, given, rates, weights, logits = noised_labels(outputs, batch)
+    # Padding, and rows of other objectives, take a rate at which everything is finite.
+    rate = jnp.where(rates > 0, rates / 2.0**24, 0.5)
+    losses = uniform_losses(text, logits, labels, given, rate, 1 - lowest)
+    counts = weights.astype(jnp.float32)
+    return {"tokens": Term(jnp.sum(counts * losses, -1), jnp.sum(counts, -1))}
+
+
+def uniform_losses(text: tuple[int, int], logits, labels, given, rate, rate_of_change: float):
+    """Returns f32[...]: the bound of each label, in nats.
+
+    Args:
+      text: the first and the last of the ids of text.
+      logits: f32[..., V]; those of text ids count.
+      labels, given: i32[...] the true token, and the noised one.
+      rate: f32[...], the probability of a token to be drawn anew, within 0 and 1.
+      rate_of_change: its derivative by the time, which is uniform between 0 and 1.
+    """
+    keeps, each = 1 - rate, rate / (text[1] - text[0])
+    became = jnp.where(given == labels, keeps, 0.0) + each
+    losses = divergences(text, logits, labels, given, keeps, each)
+    return rate_of_change * losses / ((text[1] - text[0]) * keeps * became)

@@ -1,0 +1,101 @@
+"""The loss of number tokens, beside the formulas of the paper in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.models.heads import Projection
+from pretrax.objectives import (
+    block_diffusion,
+    causal_lm,
+    check_token_ids,
+    number_token_loss,
+    span_corruption,
+    ul2,
+)
+from tests.objectives.registry import IDS
+
+V, E, B, T = 40, 6, 2, 30
+RANDOM = np.random.default_rng(0)
+STATES = RANDOM.normal(size=(B, T, E)).astype(np.float32)
+KERNEL = RANDOM.normal(size=(E, V)).astype(np.float32)
+# With a second 5, as one after a space.
+DIGITS = (*((5 + (3 * value) % 10, value) for value in range(10)), (30, 5))
+TOKENS = RANDOM.integers(2, V, (B, T)).astype(np.int32)
+WEIGHTS = (np.arange(T) < np.array([[25], [30]])).astype(np.int32)
+BATCH = {"decoder_target_tokens": TOKENS, "decoder_loss_weights": WEIGHTS}
+
+
+class Outputs:
+    """A head as a matrix, of these states; in parts where a loss asks for a projection."""
+
+    hidden = {"top": jnp.asarray(STATES)}
+
+    def head(self, name, states):
+        return states @ KERNEL
+
+
+class ProjectedOutputs(Outputs):
+    def projection(self, name, states):
+        return Projection(states, jnp.asarray(KERNEL), lambda x: x)
+
+
+def of_paper(distance: str) -> np.ndarray:
+    """Of each row the sum over its digits, one by one."""
+    ids, values = (list(x) for x in zip(*DIGITS))
+    sums = np.zeros(B)
+    for row, slot in zip(*np.nonzero(np.isin(TOKENS, ids) & (WEIGHTS > 0))):
+        truth = dict(DIGITS)[TOKENS[row, slot]]
+        p = np.exp(np.float64(STATES[row, slot] @ KERNEL))[ids]
+        p /= p.sum()
+        if distance == "squared":
+            sums[row] += (truth - p @ values) ** 2
+        else:
+            sums[row] += sum(p_j * abs(value - truth) for p_j, value in zip(p, values))
+    return sums
+
+
+@pytest.mark.parametrize("outputs", [Outputs(), ProjectedOutputs()], ids=["whole", "in parts"])
+@pytest.mark.parametrize("distance", ["wasserstein", "squared"])
+def test_the_loss_is_that_of_the_paper(distance, outputs):
+    ids = IDS._replace(digits=DIGITS)
+    objective = number_token_loss(ids, distance=distance, scale=0.5)
+    terms = jax.jit(lambda batch: objective.loss(outputs, batch))(BATCH)
+    np.testing.assert_allclose(terms["numbers"].sums, of_paper(distance), rtol=1e-4)
+    counted = (np.isin(TOKENS, [i for i, _ in DIGITS]) & (WEIGHTS > 0)).sum(1)
+    np.testing.assert_array_equal(terms["numbers"].weights, counted)
+    assert counted.min() > 3 and terms["numbers"].scale == 0.5
+    own = jax.jit(lambda batch: causal_lm(ids).loss(outputs, batch))(BATCH)
+    np.testing.assert_allclose(terms["tokens"].sums, own["tokens"].sums, rtol=1e-6)
+
+
+def test_rows_without_a_digit_count_for_nothing():
+    objective = number_token_loss(IDS._replace(digits=DIGITS))
+    without = BATCH | {"decoder_target_tokens": np.full((B, T), 4, np.int32)}
+    term = objective.loss(Outputs(), without)["numbers"]
+    assert not np.any(term.sums) and not np.any(term.weights)
+
+
+def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
+    objective = number_token_loss(IDS, span_corruption)
+    assert objective.lengths(100) == span_corruption(IDS).lengths(100)
+    assert objective.prompt_forms == span_corruption(IDS).prompt_forms
+
+
+@pytest.mark.parametrize("digits", [(), IDS.digits[:9]])
+def test_a_vocabulary_that_lacks_a_digit_is_refused(digits):
+    with pytest.raises(ValueError, match=r"the vocabulary has none for \[.*9\]"):
+        number_token_loss(IDS._replace(digits=digits))
+
+
+@pytest.mark.parametrize("builder", [block_diffusion, ul2])
+def test_an_objective_with_another_loss_is_refused(builder):
+    with pytest.raises(ValueError, match="got another: of a mixture, give it to a member"):
+        number_token_loss(IDS, builder)
+
+
+@pytest.mark.parametrize("digit", [(IDS.mask, 3), (5, 10)])
+def test_digits_are_text(digit):
+    with pytest.raises(ValueError, match="expected digits 0 … 9 with ids of text"):
+        check_token_ids(IDS._replace(digits=(digit,)))

@@ -1,0 +1,98 @@
+"""Uniform-state diffusion: its noise, and its loss by the formula of the paper."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from pretrax.objectives import Row, batched, hide, uniform_diffusion
+from pretrax.objectives.uniform_diffusion import uniform_losses
+from tests.objectives.registry import IDS, quick_jit
+
+FIRST, NUMBER = 3, 10  # of the ids of text, of 15 ids
+TEXT = FIRST, FIRST + NUMBER
+
+
+def corrupt(objective, lengths, rows, seed=0, text=IDS.text):
+    """(tokens, features) of rows with documents of these lengths."""
+    segments = np.repeat(np.arange(len(lengths)) + 1, lengths)[None].repeat(rows, 0)
+    tokens = np.random.default_rng(seed).integers(*text, segments.shape).astype(np.int32)
+    raw = Row(tokens, segments.astype(np.int32), np.zeros(rows, np.int32))
+    planned = objective.lengths(segments.shape[1]) | {"rates": len(lengths)}
+    keys = jax.random.split(jax.random.key(seed), rows)
+    return tokens, jax.device_get(quick_jit(batched(objective, planned, len(lengths)))(keys, raw))
+
+
+def test_rates_are_uniform_for_each_document_and_their_share_of_tokens_is_drawn_anew():
+    tokens, got = corrupt(uniform_diffusion(IDS, lowest_rate=0.1), (300, 200), 512)
+    p = got["rates"] / 2**24
+    assert p.min() >= 0.9 * 0.1 and p.max() < 0.9
+    cell = ((p - 0.09) / 0.81 * 5).astype(int)
+    assert chisquare(np.bincount(cell[:, 0] * 5 + cell[:, 1], minlength=25)).pvalue > 1e-3
+    changed = got["inputs"] != tokens
+    for d, n in ((0, 300), (1, 200)):
+        mine = (changed & (got["inputs_segments"] == d + 1)).sum(1)
+        z = (mine - n * p[:, d]) / np.sqrt(n * p[:, d] * (1 - p[:, d]))
+        assert abs(z.mean()) < 4 / np.sqrt(512) and abs(z.var() - 1) < 4 * np.sqrt(2 / 512)
+    first, last = IDS.text
+    others = got["inputs"][changed]
+    assert others.min() >= first and others.max() < last
+    assert abs(others.mean() - (first + last) / 2) < 4 * (last - first) / np.sqrt(12 * others.size)
+
+
+def test_the_rate_of_hidden_tokens_is_their_share():
+    tokens, hidden = np.arange(100, 110), np.arange(10) % 5 == 0
+    got = hide(uniform_diffusion, IDS, tokens, hidden)
+    np.testing.assert_array_equal(got["inputs"] != tokens, hidden)
+    assert got["rates"][0] / 2**24 == pytest.approx(0.2)
+
+
+def of_paper(logits, label, given, alpha, of_alpha):
+    """The integrand of the paper's bound, of whole distributions over the ids of text."""
+    x = np.eye(NUMBER)[label - FIRST]
+    p = np.exp(logits[slice(*TEXT)]) / np.exp(logits[slice(*TEXT)]).sum()
+    bar, bar_p = (NUMBER * alpha * y + (1 - alpha) for y in (x, p))
+    z = given - FIRST
+    inside = NUMBER / bar[z] - NUMBER / bar_p[z]
+    inside -= np.sum(bar / bar[z] * np.log(bar_p[z] * bar / (bar_p * bar[z])))
+    return of_alpha / (NUMBER * alpha) * inside
+
+
+@pytest.mark.parametrize("given", [5, 8])
+def test_the_loss_is_that_of_the_paper(given):
+    random = np.random.default_rng(1)
+    for rate in (0.01, 0.5, 0.99):
+        logits = random.normal(size=15).astype(np.float32) * 2
+        expected = of_paper(np.float64(logits), 5, given, 1 - rate, -0.999)
+        got = uniform_losses(
+            TEXT, jnp.asarray(logits), jnp.array(5), jnp.array(given), jnp.float32(rate), 0.999
+        )
+        np.testing.assert_allclose(got, expected, rtol=2e-4)
+
+
+def test_a_model_that_knows_nothing_loses_the_logarithm_of_the_number_of_ids():
+    """Its text is drawn evenly, as that of all noise is: z-test, significance 0.001."""
+    ids = IDS._replace(text=TEXT)
+    objective = uniform_diffusion(ids)
+    _, features = corrupt(objective, (4, 12), 1_500, text=TEXT)
+    columns = {
+        "input_tokens": "inputs",
+        "segment_ids": "inputs_segments",
+        "target_tokens": "labels",
+    }
+    columns |= {"target_slots": "labels_slots", "loss_weights": "labels_weights"}
+    batch = {f"encoder_{name}": features[column] for name, column in columns.items()}
+    batch["rates"] = features["rates"]
+
+    class Nothing:
+        hidden = {"top": jnp.zeros((1_500, 16, 1))}
+
+        def head(self, name, states):
+            return jnp.zeros((*states.shape[:-1], 15))
+
+    term = objective.loss(Nothing(), batch)["tokens"]
+    np.testing.assert_array_equal(term.weights, 16)
+    each = np.asarray(term.sums / term.weights, np.float64)
+    error = each.std() / np.sqrt(each.size)
+    assert abs(each.mean() - np.log(NUMBER)) < 3.3 * error and error < 0.08
