@@ -72,7 +72,11 @@ DOCS = [
     "mkdocstrings>=1.0.8,<2",
     "mkdocstrings-python>=2.0.11,<3",
 ]
-PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]
+PARITY = [
+    "torch==2.13.0",
+    "transformers>=5.23,<5.24",
+    "accelerate>=1.15,<2",  # without which transformers.Trainer does not start
+]
 
 FOLDERS = (
     *("comparing", "data", "inference", "models", "objectives"),

@@ -321,6 +321,14 @@ def test_a_batch_for_pytorch(folder):
     assert (batch["labels"][batch["labels_weights"] == 1] == 5).all()
 
 
+@pytest.mark.slow
+def test_a_trainer_of_transformers(folder):
+    pytest.importorskip("accelerate", reason="pip install -e '.[parity]'")
+    texts = ["import os, sys, and other things that a short text may hold"] * 16
+    trainer = importlib.import_module("train_spans").train(texts, "t5-v1_1-base")
+    assert trainer.state.global_step == 2
+
+
 def run_verb(arguments):
     verb, *rest = arguments
     if verb == "train":
