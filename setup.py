@@ -57,6 +57,7 @@ COMPILE_GPU = [
 BEAM = ["apache-beam>=2.77,<2.78", "google-crc32c>=1.7,<2", "sentencepiece<0.2.3"]
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
 WANDB = ["wandb>=0.31,<0.32"]  # metrics in Weights & Biases too
+GRAIN = ["grain>=0.2.18,<0.3"]  # pipelines of text of one's own
 TEST = [
     "pytest>=9.0,<10",
     "pytest-xdist>=3.8,<4",  # the tests compile many small programs, mostly on one core
@@ -115,14 +116,15 @@ setup(
     entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
     install_requires=TRAINING,
     extras_require={
-        "all": SEQIO + PREPARE + SLURM + WANDB,
-        "test": TEST + SEQIO + PREPARE + SLURM + WANDB,
+        "all": SEQIO + PREPARE + GRAIN + SLURM + WANDB,
+        "test": TEST + SEQIO + PREPARE + GRAIN + SLURM + WANDB,
         "seqio": SEQIO,
         "parity": PARITY,
         "docs": DOCS,
         "slurm": SLURM,
         "wandb": WANDB,
         "prepare": PREPARE,
+        "grain": GRAIN,
         "compile": COMPILE,
         "compile-gpu": COMPILE_GPU,
         "beam": BEAM,

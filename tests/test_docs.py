@@ -215,6 +215,12 @@ TRAINED = {  # by one of their arguments
         "--gin.models.decoder.scan_layers=False",
         "--gin.models.decoder.remat_policy='none'",
     ],
+    "--gin_file=my_grain_run.gin": [
+        "--gin.training.Run.sequence_lengths={'decoder': 64}",
+        "--gin.models.decoder.num_layers=1",
+        "--gin.models.decoder.scan_layers=False",
+        "--gin.models.decoder.remat_policy='none'",
+    ],
     "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
     "--run_dir=runs/lines": [
@@ -351,6 +357,8 @@ def start(arguments):
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
     add_gin_arguments(parser)
+    if "--gin_file=my_grain_run.gin" in arguments:
+        pytest.importorskip("grain", reason="pip install -e '.[grain]'")
     options, given = parse_with_gin(parser, arguments, files=["runs/quickstart.gin"])
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if named := next((one for one in arguments if one in TRAINED), None):
