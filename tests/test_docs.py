@@ -335,6 +335,23 @@ def test_a_trainer_of_transformers(folder):
     assert trainer.state.global_step == 2
 
 
+@pytest.mark.slow
+def test_a_task_of_the_harness(folder):
+    pytest.importorskip("lm_eval", reason="pip install -e '.[lm-eval]'")
+    rows = {"test": [{"text": "import os, sys"}, {"text": "def open("}]}
+    task = {
+        "task": "lines",
+        "test_split": "test",
+        "custom_dataset": lambda **_: rows,
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}",
+        "metric_list": [{"metric": "bits_per_byte"}],
+    }
+    found = importlib.import_module("with_harness").evaluate("runs/decoder", [task])
+    assert found["lines"]["bits_per_byte,none"] > 0
+
+
 def run_verb(arguments):
     verb, *rest = arguments
     if verb == "train":
@@ -412,6 +429,13 @@ def on_other_machines(arguments):
                 run_verb(rest)
 
 
+def upload(arguments):
+    """As `hf upload REPOSITORY DIRECTORY` would, up to the hub."""
+    command, repository, directory = arguments
+    assert command == "upload" and "/" in repository
+    assert {"README.md", "config.json", "tokenizer.json"} <= set(os.listdir(directory))
+
+
 def run_after_setting(arguments):
     TOOLS[arguments[0]](arguments[1:])
 
@@ -420,6 +444,7 @@ TOOLS = {
     "pretrax": run_verb,
     "python": run_script,
     "pip": check_extras,
+    "hf": upload,
     "pytest": check_paths,
     "PYTHONPATH=.": run_after_setting,
     "JAX_PLATFORMS=cpu": run_after_setting,
