@@ -61,6 +61,8 @@ COMPILE_GPU = [
 BEAM = ["apache-beam>=2.77,<2.78", "google-crc32c>=1.7,<2", "sentencepiece<0.2.3"]
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
 WANDB = ["wandb>=0.31,<0.32"]  # metrics in Weights & Biases too
+GRAIN = ["grain>=0.2.18,<0.3"]  # pipelines of text of one's own
+LM_EVAL = ["lm_eval>=0.4.13,<0.5"]  # with datasets, pandas and scikit-learn: 290 MB
 TEST = [
     "pytest>=9.0,<10",
     "pytest-xdist>=3.8,<4",  # the tests compile many small programs, mostly on one core
@@ -81,7 +83,11 @@ DOCS = [
     "mkdocstrings>=1.0.8,<2",
     "mkdocstrings-python>=2.0.11,<3",
 ]
-PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]
+PARITY = [
+    "torch==2.13.0",
+    "transformers>=5.23,<5.24",
+    "accelerate>=1.15,<2",  # without which transformers.Trainer does not start
+]
 
 FOLDERS = (
     *("comparing", "data", "inference", "models", "objectives"),
@@ -119,14 +125,16 @@ setup(
     cmdclass={"build_py": BuildPackage},
     install_requires=TRAINING,
     extras_require={
-        "all": SEQIO + PREPARE + SLURM + WANDB,
-        "test": TEST + SEQIO + PREPARE + SLURM + WANDB,
+        "all": SEQIO + PREPARE + GRAIN + SLURM + WANDB,
+        "test": TEST + SEQIO + PREPARE + GRAIN + SLURM + WANDB,
         "seqio": SEQIO,
         "parity": PARITY,
         "docs": DOCS,
         "slurm": SLURM,
         "wandb": WANDB,
         "prepare": PREPARE,
+        "grain": GRAIN,
+        "lm-eval": LM_EVAL,
         "compile": COMPILE,
         "compile-gpu": COMPILE_GPU,
         "beam": BEAM,

@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, running_sum
-from .contract import Objective, Row, Rows, Term, build, joint_facts
+from .contract import Loss, Objective, Row, Rows, Term, build, joint_facts
 from .features import COLUMNS, input_sequence, pool_columns
 from .losses import pool_class_terms
 from .prompt_forms import PromptForm
@@ -131,22 +131,34 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         arranged = one.lengths(n)
         return arranged | two.lengths(arranged["inputs"])
 
-    def loss(outputs, batch) -> dict[str, Term]:
-        terms, more = one.loss(outputs, batch), two.loss(outputs, batch)
-        if both := sorted(terms.keys() & more.keys()):
-            raise ValueError(
-                f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one "
-                "would be lost: expected terms of different names."
-            )
-        return terms | more
-
     return Objective(
         lengths=lengths,
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
-        loss=loss,
+        loss=SummedLosses((one.loss, two.loss)),
         prompt_forms=_framed_forms(one.prompt_forms, two.prompt_forms),
         **joint_facts({"first": one, "second": two}),
     )
+
+
+class SummedLosses(NamedTuple):
+    """The loss of several losses of one batch: the terms of all.
+
+    Calling it raises ValueError for two terms of one name.
+    """
+
+    losses: tuple[Loss, ...]
+
+    def __call__(self, outputs, batch) -> dict[str, Term]:
+        terms: dict[str, Term] = {}
+        for loss in self.losses:
+            more = loss(outputs, batch)
+            if both := sorted(terms.keys() & more.keys()):
+                raise ValueError(
+                    f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one "
+                    "would be lost: expected terms of different names."
+                )
+            terms |= more
+        return terms
 
 
 def _framed_forms(first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]):

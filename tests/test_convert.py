@@ -31,11 +31,14 @@ from pretrax.tasks.vocabularies import special_tokens, tokenization
 from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.tasks.vocabularies.word_training import train_words
 from pretrax.training import run_directory
+from pretrax.training.evaluation import Score
 from pretrax.training.run_directory import IMPORTED
+from pretrax.training.saved.result import Result, write_result
 from pretrax.training.saved.runs import open_run
 from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.settings.configuration import read_fields, read_run
 from pretrax.verbs import convert
+from tests.inference.runs import write_run
 from tests.models import test_t5x as t5x
 from tests.training import tiny
 
@@ -394,6 +397,67 @@ def test_an_export_has_the_runs_tokenizer_with_its_special_ids(make, tmp_path, c
     run(f"--from={tmp_path}/run_2", f"--to=hf:{tmp_path}/last")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "last" / name).read_text() == (tmp_path / "again" / name).read_text()
+
+
+RUN = """
+from pretrax.tasks import corpora
+training.Run.corpus = @corpora.text_files
+training.Run.sequence_lengths = {'decoder': 64}
+training.Run.batch_size = 8
+training.Run.initial_run = "runs/before/"
+"""
+
+
+def test_an_export_of_a_run_has_a_card_and_the_settings_of_generate(tmp_path):
+    path = write_run(tmp_path / "run", "decoder", "causal_lm", more=RUN, steps=(0, 4))
+    scores = (
+        Score("all", "tokens", 1.5, 3.0, 1400, of_tokens=True),
+        Score("all", "hits", 0.25, None, 10, metric=True),
+    )
+    tasks = {"task/cola/accuracy": 0.75, "baseline/task/cola/accuracy": 0.5}
+    write_result(Result(path, 4, True, scores, tasks, {}))
+    run(f"--from={path}", f"--to=hf:{tmp_path}/mine")
+    card = (tmp_path / "mine/README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-generation\n")
+    count = sum(x.size for x in jax.tree.leaves(open_run(path).params))
+    for words in (
+        "# mine",
+        f"A `LlamaForCausalLM` of {count:,} parameters, trained by pretrax with the objective "
+        "`causal_lm` for 4 steps of 8 rows of 64 decoder slots, on the text of `text_files`, from "
+        "the parameters of `before`.",
+        "| all/tokens | 1.500 | 4.5 | 3 | 1,400 |",
+        "| all/hits | 0.250 |  |  | 10 |",
+        "| cola/accuracy | 0.75 | 0.5 |",
+        'LlamaForCausalLM.from_pretrained("mine")',
+    ):
+        assert words in card
+    settings = json.loads((tmp_path / "mine/generation_config.json").read_text())
+    assert settings == dict(
+        bos_token_id=0, eos_token_id=1, pad_token_id=1, do_sample=False, max_new_tokens=64
+    )
+    # Figures are of the step that is exported.
+    write_result(Result(path, 3, True, scores, tasks, {}))
+    run(f"--from={path}", f"--to=hf:{tmp_path}/later")
+    assert "Figures" not in (tmp_path / "later/README.md").read_text()
+
+
+def test_what_came_with_an_import_is_exported_as_it_was(tmp_path):
+    source, _ = written(tmp_path / "hf", llama())
+    kept = {"README.md": "theirs", "generation_config.json": "{}"}
+    for name, text in kept.items():
+        (tmp_path / "hf" / name).write_text(text)
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert {name: (tmp_path / "again" / name).read_text() for name in kept} == kept
+
+
+def test_an_encoder_has_no_settings_of_generate(tmp_path):
+    more = RUN.replace("decoder", "encoder")
+    bert_like = dict(num_types=0, positions="rotary", dropout_shared=False)
+    path = write_run(tmp_path / "run", "encoder", "masked_lm", more=more, **bert_like)
+    run(f"--from={path}", f"--to=hf:{tmp_path}/again")
+    assert "pipeline_tag: fill-mask" in (tmp_path / "again/README.md").read_text()
+    assert not (tmp_path / "again/generation_config.json").exists()
 
 
 def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):

@@ -215,6 +215,12 @@ TRAINED = {  # by one of their arguments
         "--gin.models.decoder.scan_layers=False",
         "--gin.models.decoder.remat_policy='none'",
     ],
+    "--gin_file=my_grain_run.gin": [
+        "--gin.training.Run.sequence_lengths={'decoder': 64}",
+        "--gin.models.decoder.num_layers=1",
+        "--gin.models.decoder.scan_layers=False",
+        "--gin.models.decoder.remat_policy='none'",
+    ],
     "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
     "--run_dir=runs/lines": [
@@ -321,6 +327,31 @@ def test_a_batch_for_pytorch(folder):
     assert (batch["labels"][batch["labels_weights"] == 1] == 5).all()
 
 
+@pytest.mark.slow
+def test_a_trainer_of_transformers(folder):
+    pytest.importorskip("accelerate", reason="pip install -e '.[parity]'")
+    texts = ["import os, sys, and other things that a short text may hold"] * 16
+    trainer = importlib.import_module("train_spans").train(texts, "t5-v1_1-base")
+    assert trainer.state.global_step == 2
+
+
+@pytest.mark.slow
+def test_a_task_of_the_harness(folder):
+    pytest.importorskip("lm_eval", reason="pip install -e '.[lm-eval]'")
+    rows = {"test": [{"text": "import os, sys"}, {"text": "def open("}]}
+    task = {
+        "task": "lines",
+        "test_split": "test",
+        "custom_dataset": lambda **_: rows,
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}",
+        "metric_list": [{"metric": "bits_per_byte"}],
+    }
+    found = importlib.import_module("with_harness").evaluate("runs/decoder", [task])
+    assert found["lines"]["bits_per_byte,none"] > 0
+
+
 def run_verb(arguments):
     verb, *rest = arguments
     if verb == "train":
@@ -343,6 +374,8 @@ def start(arguments):
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
     add_gin_arguments(parser)
+    if "--gin_file=my_grain_run.gin" in arguments:
+        pytest.importorskip("grain", reason="pip install -e '.[grain]'")
     options, given = parse_with_gin(parser, arguments, files=["runs/quickstart.gin"])
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if named := next((one for one in arguments if one in TRAINED), None):
@@ -396,6 +429,13 @@ def on_other_machines(arguments):
                 run_verb(rest)
 
 
+def upload(arguments):
+    """As `hf upload REPOSITORY DIRECTORY` would, up to the hub."""
+    command, repository, directory = arguments
+    assert command == "upload" and "/" in repository
+    assert {"README.md", "config.json", "tokenizer.json"} <= set(os.listdir(directory))
+
+
 def run_after_setting(arguments):
     TOOLS[arguments[0]](arguments[1:])
 
@@ -404,6 +444,7 @@ TOOLS = {
     "pretrax": run_verb,
     "python": run_script,
     "pip": check_extras,
+    "hf": upload,
     "pytest": check_paths,
     "PYTHONPATH=.": run_after_setting,
     "JAX_PLATFORMS=cpu": run_after_setting,

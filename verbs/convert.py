@@ -4,6 +4,8 @@
     pretrax convert --from=runs/quickstart --to=hf:exported         and back
     pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=models/t5_1_1_base.gin
 
+An export of a run has the settings of `generate` and a model card, README.md, with its figures.
+
 An import is a run directory: its config.gin names the model, its vocabulary and its checkpoint lie
 beside it. The last lines printed are commands: one that trains the model on your own text, one that
 applies it. Tokens that an objective needs and the tokenizer lacks are added by --sentinels and
@@ -15,6 +17,7 @@ applies it. Tokens that an objective needs and the tokenizer lacks are added by 
 """
 
 import argparse
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from rich.progress import Progress
 
 from ..data import whole_files
 from ..data.printable import PrintableConsole
+from ..inference import Decoding
 from ..models import hugging_face
 from ..models.builders import single_transformer
 from ..models.hugging_face import sentences
@@ -38,17 +42,16 @@ from ..training import run_directory
 from ..training.reporting.next_commands import next_lines, tokenizer_lines
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms
-from ..training.saved.runs import open_run
-from ..training.settings.command_line import (
-    add_trust_argument,
-    at_least,
-    offer_completions,
-)
+from ..training.saved.model_card import model_card
+from ..training.saved.result import read_result
+from ..training.saved.runs import load_model
+from ..training.settings.command_line import add_trust_argument, at_least, offer_completions
 from ..training.settings.configuration import read_directory
 from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 HF, T5X = "hf:", "t5x:"
+CARD = "README.md"  # of a model, which the Hugging Face hub shows
 # The sources for which an option has a meaning.
 USED_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tokenizer", "sentinels", "specials"), (HF, T5X)),
@@ -172,11 +175,13 @@ def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.nda
 
 
 def export(console: Console, options: argparse.Namespace) -> None:
-    run = open_run(options.source, trusted=options.trust)
+    fields = read_directory(options.source, options.trust)
+    run = load_model(options.source, fields)
     kept = Path(options.source) / run_directory.IMPORTED
     target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
     config, params, others = single_transformer(run.model, run.params)
-    extra = config_ids(options.source, run.model.layout) | kept_config(kept)
+    ids = config_ids(options.source, run.model.layout)
+    extra = ids | kept_config(kept)
     if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
@@ -187,6 +192,15 @@ def export(console: Console, options: argparse.Namespace) -> None:
             folder, config, params, family=family, dtype=dtype, extra=extra
         )
         put_back(kept, folder)
+        name = family.architecture_of(config)
+        if "corpus" in fields:  # it was trained, and not imported alone
+            shapes = hugging_face.open_source(folder).shapes.values()
+            result, count = read_result(options.source), sum(map(math.prod, shapes))
+            card = model_card(Path(target).name, fields, result, run.step, name, count)
+            whole_files.write_text(Path(folder) / CARD, card)
+            if name.endswith(hugging_face.WRITING):
+                starts = {"decoder_start_token_id": None} if run.model.layout == "decoder" else {}
+                hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
         forms = saved_prompt_forms(options.source, options.trust)
         lacking = export_vocabulary(options.source, folder, run.model, forms)
         left = {*others, *hugging_face.left_out(family, config, params)}
@@ -195,7 +209,6 @@ def export(console: Console, options: argparse.Namespace) -> None:
             head = params["projections_embedding"]["layer"] if form.head else None
             sentences.write_modules(folder, config.emb_dim, form.pooling, head)
             left -= {"projections_embedding"} if form.head else set()
-    name = family.architecture_of(config)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
     if left:
         lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")

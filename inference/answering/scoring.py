@@ -93,17 +93,22 @@ def answer_log_probs(
     answered: Sequence[tuple[Prompt, int]],
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
+    of_slots: Callable | None = None,
 ) -> list[np.ndarray]:
     """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
 
         answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # each from those before
+
+    Args:
+      of_slots: (model, params, batch) -> [B, T, …], for other figures of each next token than
+        `next_log_probs`.
 
     Raises ValueError for a prompt of more slots than the model has positions.
     """
     model = trained.model
     prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
-    run = jitted(next_log_probs, model)
+    run = jitted(of_slots or next_log_probs, model)
 
     def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]

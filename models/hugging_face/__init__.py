@@ -29,6 +29,7 @@ from .files import (
     open_source,
     read_json,
     write_directory,
+    write_generation_config,
 )
 from .links import exported, imported, named_tensors, tensor_shapes, unmatched
 
@@ -36,6 +37,7 @@ __all__ = [
     "FAMILIES",
     "Recognised",
     "TensorFiles",
+    "WRITING",
     "check_holds_no_model",
     "class_labels",
     "class_names",
@@ -47,6 +49,7 @@ __all__ = [
     "read_json",
     "read_params",
     "recognise",
+    "write_generation_config",
     "write_model",
 ]
 
@@ -72,6 +75,8 @@ PLACEHOLDERS = dict(max_positions=512, num_types=2, num_experts=8) | dict(
     window=64, global_every=3, local_rope_theta=10_000.0
 )
 WITH_IMAGES = {"gemma3": "gemma3_text"}  # model_type -> that of its text model
+# How the names of classes of `transformers` end that have `generate`.
+WRITING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
 

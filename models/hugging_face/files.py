@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from ..directories import own_file
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+GENERATION = "generation_config.json"  # what `generate` of transformers does where it is not told
 INDEX = f"{WEIGHTS}.index.json"
 SHARD_BYTES = 5 * 10**9
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
@@ -141,6 +142,21 @@ def check_holds_no_model(directory: str) -> None:
             f"{path} holds a model already ({existing[0]}): export to a new directory, or delete "
             "it."
         )
+
+
+def write_generation_config(
+    directory: str, ids: Mapping[str, int | None], max_new_tokens: int
+) -> None:
+    """Writes the settings of `generate`, unless the directory has some: greedy, of so many tokens.
+
+    Args:
+      ids: special ids under the names of config.json.
+    """
+    path = Path(directory) / GENERATION
+    if not path.exists():
+        settings: dict[str, Any] = {name: i for name, i in ids.items() if i is not None}
+        settings |= {"do_sample": False, "max_new_tokens": max_new_tokens}
+        path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 class Tensor(NamedTuple):

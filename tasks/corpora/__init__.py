@@ -9,6 +9,7 @@ nothing else, and a second start reads no text again.
 """
 
 from .dialogue_files import dialogues
+from .grain_datasets import grain_dataset
 from .labelled_files import labelled_text
 from .labelled_words import word_lists
 from .library import docstring_pairs, python_library
@@ -19,6 +20,7 @@ from .token_stores import token_store
 __all__ = [
     "dialogues",
     "docstring_pairs",
+    "grain_dataset",
     "labelled_text",
     "python_library",
     "text_files",

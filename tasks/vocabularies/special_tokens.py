@@ -11,7 +11,7 @@ import numpy as np
 from ...data.corpus import Codec
 from ...data.whole_files import read_record
 from ...objectives import TokenIds, bitmap, check_token_ids
-from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer
+from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer, tokenizer_of
 
 DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
 SENTENCE_ENDS = tuple(".!?\n。！？")
@@ -98,13 +98,63 @@ def published_ids(
 
     Raises ValueError as `token_ids`.
     """
-    roles = _roles(tokenizer, directory, config)
+    return _ids_by_roles(tokenizer, _names_in(directory), config, sentinels, specials)
+
+
+def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
+    """The special ids of a tokenizer of `transformers`, for a model of a config, without a file.
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained("bert-base-uncased")
+        model = transformers.BertForMaskedLM(transformers.BertConfig())
+        transformers_ids(tokenizer, model.config)
+        -> TokenIds(size=30522, text=(104, 30522), pad=0, eos=102, mask=103, cls=101, sep=102, …)
+
+    What an objective needs beside them is added to the tokenizer, as `tokenizer.add_tokens(["[R]",
+    "[S]", "[X]"], special_tokens=True)`, and to the model, by `resize_token_embeddings`.
+
+    Args:
+        config: of the model: how many ids it has, and with what its decoder starts.
+
+    Raises ValueError for a tokenizer that is not of the library `tokenizers`, for ids that the
+    model has no embedding of, and as `token_ids`.
+    """
+    import tokenizers
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise ValueError(
+            f"Got a {type(tokenizer).__name__}, expected a tokenizer of transformers that the "
+            "library `tokenizers` runs: a PreTrainedTokenizerFast."
+        )
+    own = tokenizer_of(tokenizers.Tokenizer.from_str(backend.to_str()))
+    names = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in ROLES}
+    known = {name: value for name, value in config.to_dict().items() if value is not None}
+    ids = _ids_by_roles(own, names, known)
+    if ids.size > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {ids.size} ids, and the model embeddings of {config.vocab_size}: "
+            f"model.resize_token_embeddings({ids.size})."
+        )
+    return ids
+
+
+ROLES = ("pad", "eos", "bos", "mask", "cls", "sep")  # of `transformers`, each of one token
+
+
+def _ids_by_roles(
+    tokenizer: Tokenizer,
+    names: Mapping[str, Any],
+    config: Mapping[str, Any],
+    sentinels: int | None = None,
+    specials: Sequence[str] = (),
+) -> TokenIds:
+    roles = _roles(tokenizer, names, config)
     eos = roles.get("eos", roles.get("sep", tokenizer.eos))
     tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
     if tokenizer.pad is None:  # segments tell padding: any id that is no text will do
         tokenizer = tokenizer._replace(pad=eos)
-    names = KNOWN_NAMES | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
-    own = [key for key, some in names.items() if not tokenizer.named.keys().isdisjoint(some)]
+    known = KNOWN_NAMES | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
+    own = [key for key, some in known.items() if not tokenizer.named.keys().isdisjoint(some)]
     wanted = dict.fromkeys([key for key in own if key not in ("pad", "eos")] + list(specials))
     count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
     ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
@@ -114,15 +164,22 @@ def published_ids(
     return check_token_ids(ids._replace(**fields))
 
 
-def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[str, int]:
-    """The ids for padding, ending and so on, by the files of a published model."""
+def _names_in(directory: str | os.PathLike) -> dict[str, Any]:
+    """The names of tokens by their roles, in the files of a published model."""
     names: dict[str, Any] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = os.path.join(directory, file)
         if os.path.exists(path):
             names |= read_record(path, dict)
+    return names
+
+
+def _roles(
+    tokenizer: Tokenizer, names: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, int]:
+    """The ids for padding, ending and so on, by their names or the model's config."""
     roles = {}
-    for key in ("pad", "eos", "bos", "mask", "cls", "sep"):
+    for key in ROLES:
         name = names.get(f"{key}_token")
         name = name.get("content") if isinstance(name, dict) else name
         found = tokenizer.named.get(str(name), config.get(f"{key}_token_id"))

@@ -1,0 +1,329 @@
+"""Batches for PyTorch models of `transformers`, for any objective whose loss they compute.
+
+    collator = Collator(objectives.masked_lm, ids, {"encoder": 512}, seed=0)
+    transformers.Trainer(model, arguments, data_collator=collator, train_dataset=tokenised)
+
+PyTorch is imported when a batch is made, and JAX runs on the processor that makes it.
+"""
+
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from ..constraints import Natural, check_settings
+from ..objectives import (
+    Objective,
+    Row,
+    RowGroup,
+    TokenIds,
+    batched,
+    check_token_ids,
+    layouts,
+    members_of,
+    plan,
+)
+from ..objectives.contract import Builder, build
+from ..objectives.losses import token_loss
+from ..objectives.sentence_pairs import SummedLosses, pair_loss
+from . import packing as packing_policies
+from .corpus import Piece
+from .packing import empty_row
+from .token_ids_json import text_checker
+
+IGNORED = -100  # the label that no loss of `transformers` counts
+
+# The layout of a model that computes the loss, by the streams of an objective's features.
+_TARGETS = {"targets"}
+_LAYOUTS: tuple[tuple[str, set[str], set[str]], ...] = (  # layout, needed streams, possible ones
+    ("decoder", _TARGETS, {"targets", "stand_ins"}),
+    ("encoder_decoder", {"inputs", "targets"}, {"inputs", "targets"}),
+    ("encoder", {"inputs"}, {"inputs", "types", "labels", "pools"}),
+)
+
+
+class Collator:
+    """Texts of a batch to the tensors that a model of `transformers` takes, with its noise drawn.
+
+        ids = special_tokens.transformers_ids(tokenizer, model.config)
+        collator = Collator(objectives.span_corruption, ids, {"encoder": 512, "decoder": 114})
+        collator([{"input_ids": [71, 8, 12]}, {"input_ids": [6, 21]}])["labels"]
+
+    An objective that predicts in place, as `masked_lm`, is for an encoder such as
+    `BertForMaskedLM`, and gives `input_ids`, `attention_mask` and `labels`. So does one that
+    predicts from left to right, as `causal_lm`, for a decoder. One that is given a text and writes
+    another, as `span_corruption`, is for an encoder-decoder, and gives `decoder_input_ids` too. One
+    that judges pairs, as `next_sentence_prediction`, gives `token_type_ids`, and the class of each
+    row as `labels`, or as `next_sentence_label` where `then` adds masks.
+
+    Labels are -100 where no loss counts, tensors are i64[rows, slots], as short as the longest row
+    of the batch. Text is a list of objects with `input_ids`, or of lists of ids; special tokens
+    around it are taken off, since the objective adds its own. An end-of-sequence follows each
+    document where the objective has none and its rows are a stream, as in a run.
+
+    Args:
+      builder: of the objective, such as `ul2`; settings go in by `functools.partial`.
+      ids: of the tokenizer (`tasks.vocabularies.special_tokens.transformers_ids`).
+      sequence_lengths: slots of the model's stacks, {"encoder": 512}, {"decoder": 1024} or both. A
+        decoder has one slot for `ids.bos`.
+      packing: "single", a text of at most `max_tokens` to a row; or "concatenate", the texts of a
+        batch end to end, cut into rows, of which the last may be short.
+      seed: of the noise, which is a function of the seed and of the batch's tokens, so that
+        neither the number of workers nor an interruption changes it. Of a loader that shuffles the
+        noise is another one in every epoch; of one that does not, as of evaluation, the same.
+
+    Raises ValueError for an objective whose loss no such model computes, saying why, and as `plan`;
+    when called, for a text that is too long, special ids within a text, weights of a loss that are
+    neither 0 nor 1. Raises RuntimeError in a forked process whose parent has called a collator.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        ids: TokenIds,
+        sequence_lengths: Mapping[str, int],
+        *,
+        packing: Literal["single", "concatenate"] = "single",
+        seed: Natural = 0,
+    ):
+        check_settings(Collator.__init__, {"packing": packing, "seed": seed}, "Collator.")
+        self._builder, self._ids, self._seed = builder, check_token_ids(ids), seed
+        objective = _facts_of(builder, ids)
+        self._layout = _layout_of(objective)
+        self._group = _row_group(objective, self._layout, ids, sequence_lengths)
+        rates = [member.rate for member in members_of(objective)]
+        if any(map(callable, rates)):
+            raise ValueError("The rates of the mixture follow a schedule, expected numbers.")
+        self._rates = np.asarray(rates) / sum(rates)
+        self._packing, marks = packing_policies.resolve(objective, packing)
+        # What is read by itself needs no end beside that which its frame has already.
+        closed = any(form.after[-1:] == (ids.eos,) for form in objective.prompt_forms)
+        self._end = ids.eos if marks and not (closed and packing == "single") else None
+        self._compiled: Callable | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        """Returns the tokens of the longest text that a row of its own holds."""
+        return min(self._group.raw_lengths) - (self._end is not None)
+
+    def __call__(self, examples: Sequence[Any]) -> dict[str, Any]:
+        import torch
+
+        _check_process()
+        batch = self._arranged(self._rows([self._text(example) for example in examples]))
+        named = _NAMED[self._layout](jax.tree.map(np.asarray, batch), self._ids.pad)
+        return {name: torch.from_numpy(x.astype(np.int64)) for name, x in named.items()}
+
+    def __getstate__(self) -> dict:
+        return self.__dict__ | {"_compiled": None}  # each worker compiles its own
+
+    def _text(self, example: Any) -> np.ndarray:
+        """Returns i32[n]: the text of an example, without the special tokens around it."""
+        given = example["input_ids"] if isinstance(example, Mapping) else example
+        tokens = np.atleast_1d(np.asarray(given))
+        around = [i for i in (self._ids.pad, self._ids.bos, self._ids.eos) if i is not None]
+        around += [i for i in (self._ids.cls, self._ids.sep) if i is not None]
+        inside = np.flatnonzero(~np.isin(tokens, around))
+        if not inside.size:
+            return np.zeros(0, np.int32)
+        tokens = tokens[inside[0] : inside[-1] + 1]
+        text_checker(self._ids)(tokens, "A text of the batch")
+        if self._packing == "single" and tokens.size > self.max_tokens:
+            raise ValueError(
+                f"Got a text of {tokens.size} tokens, expected at most {self.max_tokens}: cut it, "
+                f"as tokenizer(…, truncation=True, max_length={self.max_tokens}, "
+                'add_special_tokens=False) does, or give packing="concatenate".'
+            )
+        return tokens.astype(np.int32)
+
+    def _rows(self, texts: list[np.ndarray]) -> list[packing_policies.PackedRow]:
+        limits = packing_policies.concatenation([self._group]).limits
+        shortest = min(limits.values(), key=lambda limit: limit.raw)
+        rows = packing_policies.rows_of_documents(
+            [Piece(text, True) for text in texts if text.size],
+            self._packing,
+            shortest,
+            end_of_document=self._end,
+        )
+        if not rows:
+            raise ValueError(f"Got {len(texts)} texts without any token, expected some: drop them.")
+        return rows
+
+    def _arranged(self, rows: list[packing_policies.PackedRow]) -> dict[str, Any]:
+        """Returns the arranged features of rows, of which few numbers are compiled."""
+        crc = zlib.crc32(np.concatenate([row.tokens for row in rows]).tobytes())
+        crc = zlib.crc32(np.asarray([row.tokens.size for row in rows]).tobytes(), crc)
+        draw = np.random.default_rng((self._seed, crc))
+        members = draw.choice(self._rates.size, len(rows), p=self._rates)
+        # Partners of the last rows are others of the batch.
+        size = max(2, 1 << (len(rows) - 1).bit_length())
+        given = rows if len(rows) > 1 else [*rows, empty_row()]
+        filled = [given[i % len(given)] for i in range(size)]
+        batch = packing_policies.stacked(filled, np.resize(members, size), self._group.row_length)
+        key = jax.random.fold_in(jax.random.key(self._seed), crc)
+        if self._compiled is None:
+            self._compiled = _compiled(self._builder, self._ids, self._layout, self._group)
+        arranged = self._compiled(jax.random.split(key, size), batch)
+        return {name: x[: len(rows)] for name, x in arranged.items()}
+
+
+# --- what is checked before any batch -----------------------------------------------------------
+
+
+def _facts_of(builder: Builder, ids: TokenIds) -> Objective:
+    """Returns the objective for its facts and lengths alone.
+
+    It is built while JAX traces, so that no backend starts in a process that may be forked.
+    """
+    found: list[Objective] = []
+    jax.eval_shape(lambda: found.append(build(builder, ids)))
+    return found[0]
+
+
+def _layout_of(objective: Objective) -> str:
+    """Raises ValueError, saying why, where no model of `transformers` computes the loss."""
+    losses = (
+        objective.loss.losses if isinstance(objective.loss, SummedLosses) else (objective.loss,)
+    )
+    unknown = [loss for loss in losses if loss not in (token_loss, pair_loss)]
+    heads, streams = list(objective.heads), set(objective.lengths(2)) - {"sentinels", "both"}
+    if objective.rows.column:
+        raise ValueError(
+            f"The objective reads {objective.rows.description}, expected one that reads text "
+            "alone: for examples transformers has collators of its own, such as "
+            "DataCollatorForSeq2Seq."
+        )
+    if False:
+        raise ValueError(
+            "The objective's noise follows the model, which a collator never meets: expected one "
+            "such as masked_lm."
+        )
+    if unknown or objective.couples_rows or objective.needs_dropout:
+        raise ValueError(
+            f"A model of transformers computes the mean cross-entropy of its labels, and this "
+            f"objective has another loss, of the heads {heads}: take `objectives.corruptor` and "
+            "compute it in a loop of your own."
+        )
+    for layout, needed, possible in _LAYOUTS:
+        if needed <= streams <= possible:
+            return layout
+    raise ValueError(
+        f"The objective gives {sorted(streams)}, expected targets alone (a decoder), inputs and "
+        "targets (an encoder-decoder), or inputs and labels (an encoder): a model of transformers "
+        "takes no positions or attention but its own."
+    )
+
+
+def _row_group(
+    objective: Objective, layout: str, ids: TokenIds, sequence_lengths: Mapping[str, int]
+) -> RowGroup:
+    shape = dict(sequence_lengths)
+    if layout == "decoder" and shape.keys() == {"decoder"}:
+        shape["decoder"] -= 1  # the first label is predicted from a slot of its own
+    (group,) = plan(objective, layouts.LAYOUTS[layout], ids, [shape])
+    return group
+
+
+# The process in which a batch was made. What is forked of it inherits JAX without its threads.
+_made_in: list[int] = []
+
+
+def _check_process() -> None:
+    if _made_in and _made_in[0] != os.getpid():
+        raise RuntimeError(
+            "This process was forked from one in which a collator ran, and with it JAX, which "
+            "would wait here forever: call collators in the workers alone, or give the loader "
+            'multiprocessing_context="forkserver" (dataloader_multiprocessing_context of '
+            "TrainingArguments)."
+        )
+    _made_in[:] = [os.getpid()]
+
+
+def _compiled(builder: Builder, ids: TokenIds, layout: str, group: RowGroup) -> Callable:
+    """Returns (keys_B, rows_B) -> the model's features, jitted."""
+    corrupt = batched(build(builder, ids), group.features)
+    arrange = layouts.LAYOUTS[layout].arrange
+
+    @jax.jit
+    def arranged(keys_B, rows_B: Row):
+        features = corrupt(keys_B, rows_B)
+        return jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1))(features)
+
+    return arranged
+
+
+# --- from our names to those of transformers ----------------------------------------------------
+
+
+def _of_encoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    named = _given("encoder", batch, pad)
+    slots = named["input_ids"].shape[1]
+    if "encoder_types" in batch:
+        named["token_type_ids"] = batch["encoder_types"][:, :slots]
+    if "encoder_target_tokens" in batch:
+        counts = _counts(batch["encoder_loss_weights"])
+        rows, predicted = np.nonzero(counts)
+        named["labels"] = np.full_like(named["input_ids"], IGNORED)
+        at = batch["encoder_target_slots"][rows, predicted]
+        named["labels"][rows, at] = batch["encoder_target_tokens"][rows, predicted]
+    if "pools_labels" in batch:
+        counts = _counts(batch["pools_weights"][:, 0])
+        pairs = np.where(counts, batch["pools_labels"][:, 0], IGNORED)
+        named["next_sentence_label" if "labels" in named else "labels"] = pairs
+    return named
+
+
+def _of_decoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    """The model moves labels one slot to the left itself: there is one slot more than predict."""
+    named = _given("decoder", batch, pad)
+    live = named["attention_mask"].astype(bool)
+    slots = live.shape[1]
+    targets = batch["decoder_target_tokens"][:, :slots]
+    labels = np.where(_counts(batch["decoder_loss_weights"][:, :slots]), targets, IGNORED)
+    ids, first = np.pad(named["input_ids"], ((0, 0), (0, 1)), constant_values=pad), live[:, :1]
+    rows, last = np.arange(len(ids)), live.sum(1)
+    ids[rows, last] = targets[rows, np.maximum(last - 1, 0)]
+    return {
+        "input_ids": ids,
+        "attention_mask": np.concatenate([first, live], axis=1),
+        "labels": np.concatenate([np.full_like(labels[:, :1], IGNORED), labels], axis=1),
+    }
+
+
+def _of_encoder_decoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    written = _given("decoder", batch, pad)
+    slots = written["input_ids"].shape[1]
+    counts = _counts(batch["decoder_loss_weights"][:, :slots])
+    labels = np.where(counts, batch["decoder_target_tokens"][:, :slots], IGNORED)
+    return _given("encoder", batch, pad) | {
+        "decoder_input_ids": written["input_ids"],
+        "labels": labels,
+    }
+
+
+_NAMED = {
+    "encoder": _of_encoder,
+    "decoder": _of_decoder,
+    "encoder_decoder": _of_encoder_decoder,
+}
+
+
+def _given(stack: str, batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    """Returns the ids of a stack and where they are, as short as the longest row."""
+    live = batch[f"{stack}_segment_ids"] > 0
+    slots = max(int(live.sum(1).max()), 1)
+    ids = np.where(live, batch[f"{stack}_input_tokens"], pad)
+    return {"input_ids": ids[:, :slots], "attention_mask": live[:, :slots]}
+
+
+def _counts(weights: np.ndarray) -> np.ndarray:
+    """Raises ValueError for weights that a model of `transformers` has no place for."""
+    if not np.isin(weights, (0, 1)).all():
+        raise ValueError(
+            f"Got a loss weight of {int(weights.max())}, expected 0 or 1: a model of transformers "
+            "counts each label once or not at all."
+        )
+    return weights > 0

@@ -1,0 +1,63 @@
+"""A token store as a data source of Grain, for a pipeline of one's own; Grain itself is not needed.
+
+dataset = grain.MapDataset.source(StoreSource("stores/web")).shuffle(seed=0).repeat()
+dataset[0]["tokens"]
+"""
+
+import functools
+import os
+from typing import Any
+
+import numpy as np
+
+from .records import DocumentArrays
+from .token_store import TRAIN, open_store
+
+_KEPT = 64  # blocks in memory: a block is 256 records, or fewer of 2**20 tokens
+
+
+class StoreSource:
+    """The records of a split of a token store, in the order in which they were written.
+
+    It is a `grain.sources.RandomAccessDataSource`: it has a length, gives a record by its number,
+    is named in checkpoints by its representation, and is pickled for Grain's workers.
+
+        source = StoreSource("stores/web", "heldout")
+        source[0]        # {"tokens": i32[n], "ends": True}, and "parts" or "labels" of such a store
+
+    A record is a document, or a piece of one of more than 16,384 tokens, which then does not end.
+
+    Raises ValueError for no finished store, and a split that it lacks; when read, for a block whose
+    checksums differ, and IndexError for a number that is no record's.
+    """
+
+    def __init__(self, path: str | os.PathLike, split: str = TRAIN):
+        self._path, self._split = os.fspath(path), split
+        store = open_store(path)
+        if split not in store.splits:
+            raise ValueError(
+                f"{self._path} has no split {split!r}, expected one of {list(store.splits)}."
+            )
+        self._records = store.records(split)
+        self._ends = np.cumsum(self._records.counts)  # the records up to the end of each block
+        self._block = functools.lru_cache(maxsize=_KEPT)(self._load)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"Got record {index}, expected one of 0 … {len(self) - 1}.")
+        block = int(np.searchsorted(self._ends, index, side="right"))
+        first = int(self._ends[block] - self._records.counts[block])
+        piece = self._block(block).piece(index - first)
+        return {name: x for name, x in piece._asdict().items() if x is not None}
+
+    def __repr__(self) -> str:
+        return f"StoreSource({self._path!r}, {self._split!r}, {self._records.fingerprint:#010x})"
+
+    def __reduce__(self):
+        return StoreSource, (self._path, self._split)
+
+    def _load(self, block: int) -> DocumentArrays:
+        return self._records.load(np.array([block]))

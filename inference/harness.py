@@ -1,0 +1,163 @@
+"""A trained model as one of the lm-evaluation-harness (Gao et al., EleutherAI), package `lm_eval`.
+
+model = harness_model(open_trained("runs/decoder"))
+lm_eval.simple_evaluate(model=model, tasks=["lambada_openai"])["results"]
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..constraints import Count, checked
+from ..objectives.cross_entropy import cross_entropy
+from .answering.generation import Decoding, generate
+from .answering.scoring import answer_log_probs, answered_prompt
+from .prompting.prompts import Prompt, text_prompt
+from .trained import Trained, allowed_token_mask, check_mode, predicts_from_left, writing_mode
+
+MAX_NEW = 256  # tokens of an answer, where a task does not say, as of the harness's own models
+
+
+@checked
+def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
+    """Returns the `lm_eval.api.model.LM` of a trained model, for `lm_eval.simple_evaluate`.
+
+    `loglikelihood` is that of `score`: an encoder-decoder reads the context, and the end of its
+    answer is scored too. `loglikelihood_rolling` is of a whole text, each token once, in windows of
+    the rows of training. `generate_until` answers in the mode that training prompted.
+
+    A context of a model that reads from left to right loses its first tokens where the whole is
+    longer than the rows of training, or than the model's positions.
+
+    Args:
+      batch_size: rows of a batch.
+
+    Raises ValueError for a model that predicts no text from left to right, and ImportError without
+    the package; when called, for an answer that is empty, a whole text for a model that reads one
+    before it writes, and as `score` and `generate` do.
+    """
+    from lm_eval.api.model import LM
+
+    if not predicts_from_left(trained) or "vocabulary" not in trained.model.heads:
+        raise ValueError(
+            "Got a model that never learned to predict a text from left to right, expected one of "
+            "a causal language model or an encoder-decoder: the harness asks for probabilities of "
+            "answers."
+        )
+
+    likeliest = functools.partial(_next_log_probs_and_hits, trained.ids)  # compiled once
+
+    class RunModel(LM):
+        """Hands requests on, and keeps their answers for the harness's cache."""
+
+        def loglikelihood(self, requests, disable_tqdm: bool = False):
+            pairs = [request.args for request in requests]
+            found = _answers_scored(trained, pairs, batch_size, likeliest)
+            return self._kept("loglikelihood", requests, found)
+
+        def loglikelihood_rolling(self, requests, disable_tqdm: bool = False):
+            texts = [text for request in requests for text in request.args]
+            return self._kept("loglikelihood_rolling", requests, _texts_scored(trained, texts))
+
+        def generate_until(self, requests, disable_tqdm: bool = False):
+            asked = [request.args for request in requests]
+            return self._kept("generate_until", requests, _answers(trained, asked, batch_size))
+
+        def _kept(self, name: str, requests, results: Sequence) -> list:
+            for request, result in zip(requests, results):
+                self.cache_hook.add_partial(name, request.args, result)
+            return list(results)
+
+    return RunModel()
+
+
+def _longest(trained: Trained) -> int | None:
+    """Returns the slots of the longest row that a decoder was trained on, or can read."""
+    return trained.lengths.get("decoder") or trained.model.max_positions or None
+
+
+def _cut(trained: Trained, prompt: Prompt, most: int | None) -> Prompt:
+    """Returns a prompt with the last `most` tokens, where it is read from left to right alone."""
+    if most is None or prompt.inputs or trained.model.layout != "decoder":
+        return prompt
+    return prompt._replace(start=prompt.start[-most:])
+
+
+def _answers_scored(trained: Trained, pairs, batch_size: int, likeliest) -> list:
+    """Returns the log-probability of each second text after the first, and whether it is greedy."""
+    if any(not text for _, text in pairs):
+        raise ValueError("Got an empty answer to be scored, expected some words.")
+    longest = _longest(trained)
+    answered = []
+    for given, text in pairs:
+        prompt, count = answered_prompt(trained, given, text)
+        prompt = _cut(trained, prompt, longest and longest - 1)
+        answered.append((prompt, min(count, len(prompt.start))))
+    found = answer_log_probs(trained, answered, batch_size, of_slots=likeliest)
+    return [(float(log_probs.sum()), bool(hits.all())) for log_probs, hits in (x.T for x in found)]
+
+
+def _next_log_probs_and_hits(ids, model, params, batch):
+    """Returns f32[B, T, 2]: the next token's log-probability, and 1 where none is likelier."""
+    outputs = model.apply(params, batch)
+    logits = outputs.head("vocabulary", outputs.hidden["top"])
+    next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
+    losses, _ = cross_entropy(logits, next_BxT)
+    allowed = allowed_token_mask(ids, logits.shape[-1])
+    likeliest = jnp.argmax(jnp.where(allowed[None, None], logits, -jnp.inf), -1)
+    return jnp.stack([-losses, (likeliest == next_BxT).astype(losses.dtype)], -1)
+
+
+def _texts_scored(trained: Trained, texts: Sequence[str]) -> list[float]:
+    """Returns the log-probability of each text: every token once, after as many as a row holds."""
+    longest = _longest(trained)
+    windows, owners = [], []
+    for number, text in enumerate(texts):
+        prompt, count = answered_prompt(trained, "", text)
+        size = longest - 1 if longest else count
+        for first in range(0, count, size):
+            end = min(first + size, count)
+            start = prompt.start[max(end - size, 0) : end]
+            windows.append((prompt._replace(start=start), end - first))
+            owners.append(number)
+    totals = np.zeros(len(texts))
+    for number, log_probs in zip(owners, answer_log_probs(trained, windows)):
+        totals[number] += log_probs.sum()
+    return totals.tolist()
+
+
+def _answers(trained: Trained, asked: Sequence[tuple[str, dict]], batch_size: int) -> list[str]:
+    """Returns the answer to each (context, settings of generation)."""
+    mode, longest = writing_mode(trained), _longest(trained)
+    check_mode(trained, mode)
+    answers = [""] * len(asked)
+    alike: dict[Decoding, list[int]] = {}
+    for number, (_, settings) in enumerate(asked):
+        alike.setdefault(_decoding(settings, longest, batch_size), []).append(number)
+    for decoding, numbers in alike.items():
+        most = longest and longest - 1 - decoding.max_new
+        prompts = [text_prompt(trained, mode, asked[number][0]) for number in numbers]
+        prompts = [_cut(trained, prompt, most) for prompt in prompts]
+        for number, (answer, *_) in zip(numbers, generate(trained, prompts, decoding)):
+            answers[number] = answer.text
+    return answers
+
+
+def _decoding(settings: dict, longest: int | None, batch_size: int) -> Decoding:
+    """Returns our settings of the harness's, by which an answer takes half a row at most."""
+    until = settings.get("until") or ()
+    stops = (until,) if isinstance(until, str) else tuple(until)
+    max_new = int(settings.get("max_gen_toks", MAX_NEW))
+    sampling = {}
+    if settings.get("do_sample") and settings.get("temperature", 1.0) > 0:
+        names = ("temperature", "top_k", "top_p", "min_p")
+        sampling = {"temperature": 1.0} | {n: settings[n] for n in names if n in settings}
+    return Decoding(
+        max_new=min(max_new, longest // 2) if longest else max_new,
+        stop_strings=tuple(stop for stop in stops if stop),
+        batch_size=batch_size,
+        **sampling,
+    )

@@ -1,0 +1,324 @@
+"""Batches for `transformers`: its loss of them is ours, and its Trainer takes them."""
+
+import functools
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+pytest.importorskip(
+    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
+)
+pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+
+import torch
+import transformers
+
+from pretrax import objectives
+from pretrax.data import collators
+from pretrax.data.collators import Collator
+from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.trees import nested
+from pretrax.objectives.contract import build
+from pretrax.objectives.losses import token_loss
+from pretrax.tasks.vocabularies import Vocabulary, tokenization
+from pretrax.tasks.vocabularies.special_tokens import token_ids, transformers_ids
+from pretrax.tasks.vocabularies.tokenizer_json import write_tokenizer
+from tests.objectives.registry import CASES, IDS
+
+torch.set_num_threads(1)
+
+VOCAB = 420
+TEXTS = ["a bird in the hand. is worth two.", "a stitch in time. saves nine.", "no.", "to. be."]
+BERT = transformers.BertConfig(
+    vocab_size=VOCAB,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=64,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+GPT2 = transformers.GPT2Config(
+    vocab_size=VOCAB,
+    n_embd=16,
+    n_layer=1,
+    n_head=2,
+    n_positions=64,
+    bos_token_id=0,
+    eos_token_id=1,
+    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+)
+T5 = transformers.T5Config(
+    vocab_size=VOCAB,
+    d_model=16,
+    d_kv=8,
+    d_ff=16,
+    num_layers=1,
+    num_heads=2,
+    dropout_rate=0.0,
+    decoder_start_token_id=0,
+)
+
+
+def bert(ids):
+    unframed = functools.partial(objectives.masked_lm, framed=False)
+    return objectives.then(ids, objectives.next_sentence_prediction, unframed)
+
+
+ENCODER, DECODER, BOTH = {"encoder": 48}, {"decoder": 48}, {"encoder": 48, "decoder": 48}
+MODELS = {
+    "masked_lm": (objectives.masked_lm, ENCODER, transformers.BertForMaskedLM, BERT),
+    "bert": (bert, ENCODER, transformers.BertForPreTraining, BERT),
+    "causal_lm": (objectives.causal_lm, DECODER, transformers.GPT2LMHeadModel, GPT2),
+    "middle": (objectives.fill_in_the_middle, DECODER, transformers.GPT2LMHeadModel, GPT2),
+    "spans": (objectives.span_corruption, BOTH, transformers.T5ForConditionalGeneration, T5),
+    "ul2": (objectives.ul2, BOTH, transformers.T5ForConditionalGeneration, T5),
+}
+QUICK = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ("bert", "middle", "ul2")))
+    for name in MODELS
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("tokenizer"))
+    ours = tokenization.byte_tokenizer()
+    write_tokenizer(folder, Vocabulary(ours, token_ids(ours), {}))
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def collator(tokenizer):
+    """name -> its collator."""
+
+    @functools.cache
+    def made(name):
+        builder, lengths, _, config = MODELS[name]
+        return Collator(builder, transformers_ids(tokenizer, config), lengths, seed=3)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def examples(tokenizer):
+    return [dict(tokenizer(text)) for text in TEXTS]
+
+
+def their_model(name):
+    _, _, model, config = MODELS[name]
+    torch.manual_seed(0)
+    return model(config).eval()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_loss_is_that_of_the_objective(name, collator, examples, tmp_path):
+    theirs, ours = their_model(name), collator(name)
+    with torch.no_grad():
+        loss = float(theirs(**ours(examples)).loss)
+    theirs.save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    found = recognise(source)
+    params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
+    batch = ours._arranged(ours._rows([ours._text(example) for example in examples]))
+    objective = build(MODELS[name][0], ours._ids)
+    terms = objective.loss(found.model.apply(params, batch), batch).values()
+    expected = sum(t.scale * t.sums.sum() / t.weights.sum() for t in terms if t.scale is not None)
+    assert 0 < loss == pytest.approx(float(expected), abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_trainer_trains(name, collator, examples, tmp_path):
+    pytest.importorskip("accelerate", reason="the extra `parity` is not installed")
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=6,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=3,
+        learning_rate=0.02,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(
+        their_model(name),
+        arguments,
+        data_collator=collator(name),
+        train_dataset=examples * 6,
+        eval_dataset=examples,
+    )
+    before, again = (trainer.evaluate()["eval_loss"] for _ in range(2))
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before - 0.1 and before == again
+
+
+def test_masks_are_labelled_with_what_they_hide(collator, examples, tokenizer):
+    batch = collator("masked_lm")(examples)
+    counts = batch["labels"] != -100
+    restored = torch.where(counts, batch["labels"], batch["input_ids"])
+    texts = tokenizer.batch_decode(restored, skip_special_tokens=True)
+    assert texts == TEXTS
+    # max(1, round(15% of the text and its end)) of each row
+    assert counts.sum(1).tolist() == [max(1, round(0.15 * (len(text) + 1))) for text in TEXTS]
+    assert (batch["attention_mask"].sum(1) == torch.tensor([len(t) + 3 for t in TEXTS])).all()
+
+
+def test_a_decoder_predicts_the_text_after_its_start(collator, examples):
+    batch = collator("causal_lm")(examples)
+    ids, labels, live = (batch[name] for name in ("input_ids", "labels", "attention_mask"))
+    assert (ids[:, 0] == 0).all() and (labels[:, 0] == -100).all()
+    assert (labels[:, 1:] == torch.where(live[:, 1:] > 0, ids[:, 1:], -100)).all()
+    assert [row[n - 1].item() for row, n in zip(ids, live.sum(1))] == [1] * 4  # the end of each
+
+
+def test_types_and_labels_of_pairs(tokenizer, examples):
+    ids = transformers_ids(tokenizer, BERT)
+    ours = Collator(objectives.next_sentence_prediction, ids, ENCODER)
+    batch = ours(examples * 4)
+    second = batch["token_type_ids"] == 1
+    assert set(batch["labels"].tolist()) >= {0, 1} and second.any(1).all()
+    row = batch["input_ids"][0]
+    between = (row == tokenizer.sep_token_id).nonzero()[0].item()
+    assert second[0].nonzero()[0].item() == between + 1
+
+
+def test_texts_of_a_batch_are_packed_end_to_end(tokenizer, examples):
+    ids = transformers_ids(tokenizer, GPT2)
+    ours = Collator(objectives.causal_lm, ids, {"decoder": 24}, packing="concatenate")
+    batch = ours(examples)
+    assert batch["input_ids"].shape[1] == 24
+    live = batch["attention_mask"][:, 1:] > 0
+    written = tokenizer.decode(batch["input_ids"][:, 1:][live])
+    assert written == "".join(text + "</s>" for text in TEXTS)
+
+
+def test_noise_follows_from_the_seed_and_the_batch(collator, examples):
+    ours = collator("masked_lm")
+    same = pickle.loads(pickle.dumps(ours))  # as a worker has it
+    assert (ours(examples)["labels"] == same(examples)["labels"]).all()
+    other = Collator(objectives.masked_lm, ours._ids, ENCODER, seed=4)
+    assert not torch.equal(ours(examples)["labels"], other(examples)["labels"])
+    turned = ours(examples[::-1])["labels"].flip(0)
+    assert not torch.equal(ours(examples)["labels"], turned)
+
+
+WORKERS = """
+import sys, torch
+from pretrax import objectives
+from pretrax.data.collators import Collator
+ids = objectives.TokenIds(size=64, text=(3, 50), mask=50, cls=51, sep=52)
+collator = Collator(objectives.masked_lm, ids, {"encoder": 16})
+texts = [[3 + i + j for j in range(12)] for i in range(8)]
+loader = torch.utils.data.DataLoader(
+    texts, 2, collate_fn=collator, num_workers=int(sys.argv[1]),
+    multiprocessing_context="fork" if sys.argv[1] != "0" else None,
+)
+print([batch["input_ids"].tolist() for batch in loader])
+"""
+
+
+@pytest.mark.slow
+def test_forked_workers_draw_the_same_noise():
+    def printed(workers):
+        finished = subprocess.run(
+            [sys.executable, "-c", WORKERS, str(workers)],
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
+
+    assert printed(2) == printed(0) != ""
+
+
+def test_a_process_forked_after_jax_ran_is_refused(collator, examples, monkeypatch):
+    monkeypatch.setattr(collators, "_made_in", [1])
+    with pytest.raises(RuntimeError, match="forkserver"):
+        collator("masked_lm")(examples)
+
+
+REFUSED = """
+    adaptive_masked_lm blank_infilling block_diffusion contrastive contrastive_pairs dialogue
+    future_summary hybrid_diffusion llm_jepa masked_diffusion masked_permuted_lm mass
+    multi_token_prediction next_latent permutation_lm replaced_token_detection retromae
+    sequence_classification sequence_regression shifted_diffusion text_to_text
+    token_classification token_order_prediction
+""".split()
+
+
+def test_which_objectives_are_taken():
+    refused = set()
+    for case in CASES.values():
+        try:
+            collators._layout_of(case.objective)
+        except ValueError:
+            refused.add(case.builder)
+    assert sorted(refused) == REFUSED and len({case.builder for case in CASES.values()}) > 40
+
+
+def test_objectives_that_transformers_cannot_train_are_refused():
+    for builder, why in (
+        (objectives.multi_token_prediction, "another loss, of the heads .*ahead_2"),
+        (objectives.masked_diffusion, "another loss"),
+        (objectives.masked_permuted_lm, "no positions or attention but its own"),
+        (objectives.adaptive_masked_lm, "follows the model"),
+        (objectives.text_to_text, "DataCollatorForSeq2Seq"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Collator(builder, IDS, {"encoder": 64})
+    with pytest.raises(ValueError, match="got 'whole'"):
+        Collator(objectives.masked_lm, IDS, {"encoder": 64}, packing="whole")
+    with pytest.raises(ValueError, match="packing='concatenate'"):
+        Collator(objectives.fill_in_the_middle, IDS, {"decoder": 64}, packing="concatenate")
+    rates = {"a": (objectives.causal_lm, lambda step: 1.0)}
+    with pytest.raises(ValueError, match="follow a schedule"):
+        Collator(lambda ids: objectives.mixture(ids, rates), IDS, {"decoder": 64})
+
+
+def test_weights_other_than_0_and_1_are_refused():
+    def doubled(ids):
+        plain = objectives.causal_lm(ids)
+
+        def corrupt(*args):
+            features = plain.corrupt(*args)
+            return features | {"targets_weights": 2 * features["targets_weights"]}
+
+        return plain._replace(corrupt=corrupt)
+
+    assert build(doubled, IDS).loss is token_loss
+    with pytest.raises(ValueError, match="Got a loss weight of 2"):
+        Collator(doubled, IDS, {"decoder": 16})([[5, 6, 7]])
+
+
+def test_texts_that_do_not_fit_or_are_none_are_refused(collator, examples):
+    ours = collator("causal_lm")
+    assert ours.max_tokens == 46
+    ours([[5] * 46])
+    with pytest.raises(ValueError, match="47 tokens, expected at most 46.*max_length=46"):
+        ours([[5] * 47])
+    with pytest.raises(ValueError, match="special ids"):
+        ours([[5, 390, 5]])
+    with pytest.raises(ValueError, match="without any token"):
+        ours([[], [1]])
+
+
+def test_ids_of_a_tokenizer(tokenizer):
+    ids = transformers_ids(tokenizer, T5)
+    assert (ids.pad, ids.eos, ids.bos, ids.size) == (0, 1, 0, len(tokenizer))
+    assert ids.mask == tokenizer.mask_token_id and ids.cls == tokenizer.cls_token_id
+    assert ids.sentinels[0] == tokenizer.convert_tokens_to_ids("<extra_id_0>")
+    assert dict(ids.modes)["X"] == tokenizer.convert_tokens_to_ids("[X]")
+    with pytest.raises(ValueError, match="resize_token_embeddings"):
+        transformers_ids(tokenizer, transformers.T5Config(vocab_size=300))
+    with pytest.raises(ValueError, match="PreTrainedTokenizerFast"):
+        transformers_ids(inspect, T5)
