@@ -196,7 +196,7 @@ def _layout_of(objective: Objective) -> str:
             "alone: for examples transformers has collators of its own, such as "
             "DataCollatorForSeq2Seq."
         )
-    if False:
+    if objective.adaptation:
         raise ValueError(
             "The objective's noise follows the model, which a collator never meets: expected one "
             "such as masked_lm."
