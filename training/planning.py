@@ -149,7 +149,8 @@ def compiled(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     Raises ValueError for an option that the compiler does not have.
     """
     is_tpu = plan.mesh.devices.flat[0].platform == "tpu"
-    options = dict(plan.run.tpu_compiler_options or {}) if is_tpu else {}
+    given = plan.run.tpu_compiler_options if is_tpu else None
+    options = {name: x if isinstance(x, bool) else str(x) for name, x in (given or {}).items()}
     try:
         return lowered.compile(compiler_options=options or None)
     except jax.errors.JaxRuntimeError as error:
