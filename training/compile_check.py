@@ -2,8 +2,9 @@
 
     pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8
 
-It says whether a run's mesh suits the slice, how much memory the step takes on a chip, and what it
-sends between chips. No corpus is opened, and nothing is trained.
+It says whether a run's mesh suits the slice, how much memory the step takes on a chip, what it
+sends between chips, and how long the compiler for TPUs expects it to take. No corpus is opened, and
+nothing is trained.
 """
 
 import inspect
@@ -23,9 +24,10 @@ from ..objectives.contract import with_counted_classes
 from ..objectives.token_ids import specimen_ids
 from .devices.accelerators import ACCELERATORS
 from .devices.collectives import Traffic, traffic
+from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
-from .devices.topologies import Topology, devices_of
-from .planning import abstract_rows, abstract_state_of, check_run, compiled_step, plan
+from .devices.topologies import GPUS, Topology, devices_of
+from .planning import abstract_rows, abstract_state_of, check_run, compiled, compiled_step, plan
 from .settings.bound import bound
 from .settings.run import T5_VOCABULARY, Run
 from .state import parameter_count
@@ -62,10 +64,20 @@ class Check(NamedTuple):
     seconds: float  # that compilation took here
     refusal: str = ""  # of the compiler, where the step does not fit
     attention: str | None = None  # as `Model` has it
+    options: Mapping[str, Any] = {}  # of the compiler
+    estimate: StepTime | None = None  # of the step's time; None: the compiler gives no cycles
 
     @property
     def chip_gib(self) -> int:
         return ACCELERATORS[self.topology.kind].gib
+
+    @property
+    def peak_share(self) -> float | None:
+        """The share of the peak that the step's FLOPs come to; None without an estimate."""
+        if self.estimate is None:
+            return None
+        peak = math.prod(self.mesh.values()) * ACCELERATORS[self.topology.kind].flops
+        return self.flops / (self.estimate.seconds * peak)
 
     @property
     def fits(self) -> bool:
@@ -96,16 +108,19 @@ def check(run: Run, topology: Topology) -> Check:
     kept = state.opt_state, state.adaptation
     memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(kept), 0, 0)
     collectives: Mapping[str, Traffic] = {}
-    refusal = ""
+    refusal, estimated = "", None
     try:
-        compiled = lowered.compile()
+        program = compiled(planned, lowered)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         refusal = _shortened(str(error))
     else:
-        sizes: Any = compiled.memory_analysis()
-        collectives = traffic(compiled.as_text() or "")
+        sizes: Any = program.memory_analysis()
+        text = program.as_text() or ""
+        collectives = traffic(text)
+        chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
+        estimated = estimate(text, topology, chips)
         new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         memory = memory._replace(
             activations=sizes.temp_size_in_bytes + new,
@@ -124,6 +139,8 @@ def check(run: Run, topology: Topology) -> Check:
         seconds=time.monotonic() - started,
         refusal=refusal,
         attention=planned.recipe.model.attention,
+        options=(topology.kind not in GPUS and run.tpu_compiler_options) or {},
+        estimate=estimated,
     )
 
 

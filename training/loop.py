@@ -16,7 +16,7 @@ from . import run_directory
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook, own_hooks
-from .planning import Plan, abstract_rows, compiled_step
+from .planning import Plan, abstract_rows, compiled, compiled_step
 from .read_ahead import ReadAhead
 from .reporting.console import StepProgress, print_warning
 from .reporting.metrics import MetricsWriter
@@ -95,7 +95,7 @@ def take_steps(
         monitor = Monitor(plan, writer, progress, training.spikes, wall_time)
         with wall_time.of("compile"):
             rows, shapes = abstract_rows(plan, batch_sharding(plan.mesh)), training.shapes.shapes
-            take_step = compiled_step(plan, shapes).lower(shapes, rows).compile()
+            take_step = compiled(plan, compiled_step(plan, shapes).lower(shapes, rows))
         while step < run.steps:
             step += 1
             profiler.before(step)

@@ -143,6 +143,25 @@ def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(plan.mesh)))
 
 
+def compiled(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles a lowered step, for TPUs with the run's `tpu_compiler_options`.
+
+    Raises ValueError for an option that the compiler does not have.
+    """
+    is_tpu = plan.mesh.devices.flat[0].platform == "tpu"
+    given = plan.run.tpu_compiler_options if is_tpu else None
+    options = {name: x if isinstance(x, bool) else str(x) for name, x in (given or {}).items()}
+    try:
+        return lowered.compile(compiler_options=options or None)
+    except jax.errors.JaxRuntimeError as error:
+        if not options or "compile option" not in str(error):
+            raise
+        raise ValueError(
+            f"The compiler refuses --gin.training.Run.tpu_compiler_options={options}: {error}. "
+            "Leave out what this version of libtpu does not have."
+        ) from error
+
+
 def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
     """Returns the shapes of the rows that a step takes."""
 

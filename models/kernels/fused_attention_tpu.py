@@ -175,6 +175,7 @@ def _outputs(s, arrays):
         [(jax.ShapeDtypeStruct(arrays.q.shape, arrays.v.dtype), specs.q), (log_sum, specs.log_sum)],
         [(1, s.query_block), (1, s.query_block), (s.width, s.query_block)],
         parallel=3,
+        products=2,
     )
 
 
@@ -219,6 +220,7 @@ def _query_gradients(s, arrays):
         [(s.width, s.query_block)],
         # All rows and blocks of a head add to the gradient of its tiles.
         parallel=1 if biased else 3,
+        products=3,
     )
 
 
@@ -263,6 +265,7 @@ def _key_gradients(s, arrays):
         [(arrays.k, specs.k), (arrays.v, specs.v)],
         [(s.width, s.key_block)] * 2,
         parallel=3,
+        products=4,
     )
 
 
@@ -286,8 +289,9 @@ def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
         d_k[...], d_v[...] = k_sums[...].astype(d_k.dtype), v_sums[...].astype(d_v.dtype)
 
 
-def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel):
-    """Runs a kernel; `outputs`: (shape and dtype, spec); `parallel`: axes that have no order."""
+def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel, products):
+    """Runs a kernel; `outputs`: (shape and dtype, spec); `parallel`: axes that have no order;
+    `products`: of a block of keys and one of queries."""
     specs = _Blocks(*(None if x is None else spec for x, spec in zip(arrays, specs)))
     shapes, out_specs = zip(*outputs)
     return pl.pallas_call(
@@ -303,8 +307,20 @@ def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel):
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel",) * parallel + ("arbitrary",) * (len(grid) - parallel)
         ),
+        cost_estimate=_cost(kernel.args[0], products, [*arrays, *shapes]),
         name=f"attention{kernel.func.__name__.removesuffix('_kernel')}",
     )(*prefetched, arrays)
+
+
+def _cost(s, products, arrays):
+    """Returns what the compiler is told that a kernel costs: as if every query attended to every
+    key, since the intervals are not known before it runs."""
+    scores = s.rows * s.heads * s.queries * s.keys
+    return pl.CostEstimate(
+        flops=2 * products * scores * s.width,
+        transcendentals=scores,
+        bytes_accessed=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays)),
+    )
 
 
 def _if_visible(s, visible, at, step):

@@ -14,9 +14,10 @@ from pretrax.training import compile_check
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.devices import topologies
 from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, short_names
+from pretrax.training.devices.cycles import Exchanges, PartTime, SlowProducts, StepTime
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
-from pretrax.training.planning import plan_evaluation
+from pretrax.training.planning import compiled, plan_evaluation
 from pretrax.training.reporting import console
 from pretrax.verbs import train
 from tests.training import tiny
@@ -49,6 +50,7 @@ def chips(x: int, y: int, z: int, slices: int = 1) -> list[Chip]:
         ("v5p:4x4x8", Topology("TPU v5p", (4, 4, 8))),
         ("2*v5e:16x16", Topology("TPU v5e", (16, 16), 2)),
         ("V6E:4x4", Topology("TPU v6e", (4, 4))),
+        ("v7x:2x2x1", Topology("TPU v7x", (2, 2, 1))),
         ("h100:8", Topology("NVIDIA H100", (8,))),
         ("4*H200:8", Topology("NVIDIA H200", (8,), 4)),
     ],
@@ -153,6 +155,8 @@ def test_the_two_cores_of_a_v4_are_one_device(monkeypatch):
     )
     topologies.devices_of(Topology("TPU v4", (2, 2, 1)))
     assert asked["chip_config_name"] == "megacore"
+    topologies.devices_of(Topology("TPU v7x", (4, 4, 4)))
+    assert asked["topology_name"] == "tpu7x:4x4x4"  # as libtpu calls it
 
 
 @pytest.mark.parametrize(
@@ -316,11 +320,75 @@ def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsy
     assert "It does not fit." in said and advice in said and refusal in said
 
 
+def estimated(**others) -> Check:
+    parts = {"attention": PartTime(0.02, 0.05), "copies": PartTime(0, 0.01, 0.03)}
+    exchanges = Exchanges(3 * GIB, 0.06, waited=0.02, unknown=GIB)
+    slow = [SlowProducts("bf16[4096,128] × bf16[128,2816]", "MLP", 0.03, 0.14, "an inner size")]
+    return Check(
+        topology=Topology("TPU v5e", (4, 4)),
+        mesh={"data": 1, "fsdp": 16},
+        parameters=10**9,
+        active=10**9,
+        flops=round(0.4 * 0.13 * 16 * 197e12),
+        text_tokens=4096,
+        memory=Memory(GIB, GIB, GIB, 0),
+        traffic={},
+        seconds=1.0,
+        estimate=StepTime(parts, 0.004, exchanges, slow),
+        **others,
+    )
+
+
+def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
+    options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}
+    assert console.print_check(console.make_console(), estimated(options=options))
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "estimated step: 130 ms, 40% of peak"
+    assert "windowed_einsum_mib = 1000000" in said and "in all" in said
+    assert re.search(r"attention +20\.0 +50\.0 +70\.0 +54 *\n", said)
+    assert re.search(r"copies +10\.0 +30\.0 +40\.0 +31 *\n", said)
+    assert re.search(r"waited for +20\.0 +15 *\n", said)
+    assert "3.00 GiB are exchanged in 60.0 ms, 40.0 of them beside" in said
+    assert "1.00 GiB go between slices" in said and "4.0 ms are of kernels" in said
+    assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", said)
+
+
+def test_a_step_that_does_not_fit_has_no_time_in_its_last_line(capsys):
+    check = estimated()._replace(memory=Memory(GIB, GIB, 15 * GIB, 0))
+    assert not console.print_check(console.make_console(), check)
+    assert "estimated step" not in capsys.readouterr().out
+
+
+class Lowered:
+    """A lowered step that keeps the options it is compiled with."""
+
+    def compile(self, compiler_options):
+        self.options = compiler_options
+        if "xla_unknown" in (compiler_options or {}):
+            raise jax.errors.JaxRuntimeError("No such compile option: 'xla_unknown'")
+        return self
+
+
+def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
+    run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
+    run = dataclasses.replace(run, tpu_compiler_options={"xla_some": 1})
+    planned, lowered = tiny.planned(run), Lowered()
+    assert compiled(planned, lowered).options is None
+    on_tpus = planned._replace(mesh=make_mesh(devices=chips(2, 1, 1)))
+    assert compiled(on_tpus, lowered).options == {"xla_some": "1"}
+    bare = dataclasses.replace(run, tpu_compiler_options=None)
+    assert compiled(on_tpus._replace(run=bare), lowered).options is None
+    other = dataclasses.replace(run, tpu_compiler_options={"xla_unknown": True})
+    with pytest.raises(ValueError, match="tpu_compiler_options=.*No such compile option"):
+        compiled(on_tpus._replace(run=other), lowered)
+
+
 def test_kinds_of_devices():
     assert {kind_of_device(name) for one in ACCELERATORS.values() for name in one.also} == {
         "TPU v5e",
         "TPU v5p",
         "TPU v6e",
+        "TPU v7x",
     }
     assert "v5p" in short_names() and kind_of_device("cpu") is None
 

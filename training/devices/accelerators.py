@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Accelerator(NamedTuple):
-    """One device of a kind, as JAX counts devices: of a TPU v3, each of the two cores of a chip."""
+    """One device of a kind, as JAX counts devices: of a TPU v3 or v7x, each half of a chip."""
 
     flops: float  # FLOP/s, dense, in bfloat16
     gib: int  # of memory
@@ -18,6 +18,7 @@ ACCELERATORS = {
     "TPU v5e": Accelerator(197e12, 16, ("TPU v5 lite",)),
     "TPU v5p": Accelerator(459e12, 95, ("TPU v5",)),
     "TPU v6e": Accelerator(918e12, 32, ("TPU v6 lite",)),
+    "TPU v7x": Accelerator(1153.5e12, 96, ("TPU7x",), on_chip=2),
     "NVIDIA A100": Accelerator(312e12, 80),
     "NVIDIA H100": Accelerator(989e12, 80),
     "NVIDIA H200": Accelerator(989e12, 141),

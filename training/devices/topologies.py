@@ -23,16 +23,16 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
-# The slices that Google has, by chips a side (https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p
-# and v6e). Those in three dimensions beyond `_SMALL` have a multiple of four chips a side, the
-# shortest first, and as many as `_LARGEST` in all.
+# The slices that Google has, by chips a side (https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p,
+# v6e and tpu7x). Those in three dimensions beyond `_SMALL` have a multiple of four chips a side,
+# the shortest first, and as many as `_LARGEST` in all.
 _FLAT = {
     "TPU v3": "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32",
     "TPU v5e": "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16",
     "TPU v6e": "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16",
 }
 _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
-_LARGEST = {"TPU v4": 4096, "TPU v5p": 6144}
+_LARGEST = {"TPU v4": 4096, "TPU v5p": 6144, "TPU v7x": 9216}
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
@@ -159,7 +159,8 @@ def _tpus(topology: Topology) -> dict:
             "pip install --no-deps libtpu==0.0.42.1"
         )
     os.environ.update(_ENVIRONMENT)  # JAX has set some of them
-    options: dict = {"platform": "tpu", "topology_name": str(topology._replace(slices=1))}
+    name = str(topology._replace(slices=1)).replace("v7x:", "tpu7x:")  # as libtpu has it
+    options: dict = {"platform": "tpu", "topology_name": name}
     if topology.slices > 1:
         options["num_slices"] = topology.slices
     if topology.kind == "TPU v4":  # its two cores are one device, as they are on its own hosts

@@ -19,6 +19,7 @@ from ...data.printable import PrintableConsole
 from ...models.experts import active_parameters
 from ...objectives import RowGroup, members_of
 from ..compile_check import GIB, Check
+from ..devices.cycles import StepTime
 from ..evaluation import Score
 from ..planning import Plan
 from ..settings.run import Run, fields_of
@@ -117,6 +118,8 @@ def print_check(console: Console, check: Check) -> bool:
     what.add_row("parameters", f"{check.parameters:,}{active}")
     if check.attention is not None:
         what.add_row("attention", check.attention)
+    for name, value in check.options.items():
+        what.add_row("compiler option", Text(f"{name} = {value}"))
     what.add_row("text", f"{check.text_tokens:,} tokens a step")
     what.add_row("compute", f"{tflop:,.4g} TFLOP a step, {tflop / devices:,.4g} a chip")
     console.print(what)
@@ -135,12 +138,55 @@ def print_check(console: Console, check: Check) -> bool:
         for kind, one in check.traffic.items():
             sent.add_row(f"  {kind}", f"{one.calls:,}", f"{one.bytes / GIB:.3f}")
         console.print(sent)
+    if check.estimate:
+        _print_estimate(console, check.estimate)
     if check.fits:
         console.print("It fits.")
+        if check.estimate:
+            seconds, share = check.estimate.seconds, check.peak_share or 0.0
+            console.print(f"estimated step: {1e3 * seconds:,.0f} ms, {100 * share:.0f}% of peak")
         return True
     state = check.memory.parameters + check.memory.optimizer
     console.print("[bold red]It does not fit.[/]", Text(_advice(state, check.chip_gib * GIB)))
     return False
+
+
+def _print_estimate(console: Console, estimate: StepTime) -> None:
+    """Prints how long each part of a step takes by the compiler's cycles, and slow products."""
+    columns = (Column(name, justify="right") for name in ("forward", "backward", "rest", "ms", "%"))
+    parts = Table("time, by the compiler's cycles", *columns, box=None)
+    for name, part in estimate.parts.items():
+        each = (f"{1e3 * seconds:,.1f}" if seconds else "" for seconds in part)
+        parts.add_row(f"  {name}", *each, *_of_step(part.seconds, estimate))
+    sent = estimate.exchanges
+    parts.add_row("  exchanges, waited for", "", "", "", *_of_step(sent.waited, estimate))
+    console.print(parts)
+    console.print(
+        f"  {sent.bytes / GIB:,.2f} GiB are exchanged in {1e3 * sent.seconds:,.1f} ms, "
+        f"{1e3 * (sent.seconds - sent.waited):,.1f} of them beside computation."
+    )
+    if sent.unknown:
+        console.print(
+            f"  {sent.unknown / GIB:,.2f} GiB go between slices, for which no time is counted."
+        )
+    if estimate.kernels:
+        console.print(
+            f"  {1e3 * estimate.kernels:,.1f} ms are of kernels, which have no cycles: the least "
+            "that their FLOPs and bytes take."
+        )
+    if estimate.slow:
+        slow = Table(
+            "products", *(Column(x, justify="right") for x in ("ms", "% of peak")), box=None
+        )
+        slow.add_column("what to change")
+        for one in estimate.slow:
+            figures = f"{1e3 * one.seconds:,.1f}", f"{100 * one.peak:.0f}"
+            slow.add_row(Text(f"  {one.part} {one.shapes}"), *figures, one.advice)
+        console.print(slow)
+
+
+def _of_step(seconds: float, estimate: StepTime) -> tuple[str, str]:
+    return f"{1e3 * seconds:,.1f}", f"{100 * seconds / estimate.seconds:.0f}"
 
 
 def _advice(state: int, most: int) -> str:

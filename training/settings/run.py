@@ -77,6 +77,8 @@ class Run:
 
     # Devices
     mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
+    # Of the compiler for TPUs, {name: value}, where the mesh is of these.
+    tpu_compiler_options: Mapping[str, bool | int | float | str] | None = None
     distributed: bool = False  # several processes, see `training.processes.join_processes`
 
     # Schedule, in steps

@@ -1,0 +1,89 @@
+"""How long the exchanges of a compiled program take on the links between a slice's chips."""
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from .accelerators import ACCELERATORS
+from .collectives import Collective
+from .topologies import Topology
+
+# Bytes a second through one link, in one direction: "How to scale your model",
+# https://jax-ml.github.io/scaling-book/tpus; of v7x a twelfth of the 1,200 GB/s of its data sheet,
+# https://cloud.google.com/tpu/docs/tpu7x, for six links in both directions.
+LINKS = {"TPU v5e": 45e9, "TPU v5p": 90e9, "TPU v6e": 90e9, "TPU v7x": 100e9}
+
+Coordinates = Sequence[Sequence[int]]  # of the chip of each device, in the order of the mesh
+
+
+def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) -> float | None:
+    """Returns the seconds that a collective takes with the links to itself; None between slices.
+
+    A chip of the group has one link along each side of the slice that the group spans, two where it
+    is a ring. A gather of n chips brings it (n - 1) / n of the whole through these, a
+    reduce-scatter as much, an all-reduce twice as much. An all-to-all is bound by the links through
+    the middle of the longest side, and a permutation by the one to a neighbour.
+
+    >>> v5e = Topology("TPU v5e", (4, 4))
+    >>> chips = [(x, y, 0) for x in range(4) for y in range(4)]
+    >>> gather = Collective("all-gather", 96 * 10**6, False, "replica_groups={}")
+    >>> exchange_seconds(gather, v5e, chips)  # two links of 45 GB/s
+    0.001
+    """
+    group = group_of(one.line, len(chips))
+    slices = len(chips) // topology.slices
+    if len({device // slices for device in group}) > 1:
+        return None
+    link = LINKS[topology.kind] / ACCELERATORS[topology.kind].on_chip  # which its devices share
+    spanned = [len(set(side)) for side in zip(*(chips[device] for device in group))]
+    rings = [_is_ring(topology, axis) for axis in range(len(topology.shape))]
+    sides = [(n, 2 if rings[axis] and n == topology.shape[axis] else 1)
+             for axis, n in enumerate(spanned[: len(rings)]) if n > 1]  # fmt: skip
+    if not sides:  # the devices of one chip
+        sides = [(2, 1)]
+    if one.kind == "collective-permute":
+        return one.bytes / link
+    if one.kind in ("all-to-all", "ragged-all-to-all"):
+        longest, links = max(sides)
+        return longest * one.bytes / (4 * links * link)
+    times = 2 if one.kind == "all-reduce" else 1
+    received = times * one.bytes * (len(group) - 1) / len(group)
+    return received / (link * sum(links for _, links in sides))
+
+
+def _is_ring(topology: Topology, axis: int) -> bool:
+    """Returns whether the last chip along a side is linked to the first."""
+    if len(topology.shape) == 2:
+        return topology.shape[axis] == 16
+    return all(side % 4 == 0 for side in topology.shape)
+
+
+def group_of(line: str, devices: int) -> list[int]:
+    """Returns the first group of devices that a collective joins, of three ways to write it; all of
+    them where it names none.
+
+    >>> group_of("replica_groups={{0,2},{1,3}}", 4), group_of("replica_groups=[2,2]<=[4]", 4)
+    ([0, 2], [0, 1])
+    >>> group_of("replica_groups=mesh['a'=2,'b'=2] {'a'}", 4), group_of("", 4)
+    ([0, 2], [0, 1, 2, 3])
+    """
+    if listed := re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", line):
+        return _numbers(listed[1])
+    if spread := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
+        shape, sizes = _numbers(spread[1]), _numbers(spread[2])
+        order = _numbers(spread[3]) if spread[3] else range(len(sizes))
+        all_groups = np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(shape)
+        return all_groups[0].tolist()
+    if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
+        axes = re.findall(r"'(\w+)'=(\d+)", named[1])
+        joined = re.findall(r"'(\w+)'", named[2])
+        ids = np.arange(math.prod(int(n) for _, n in axes)).reshape([int(n) for _, n in axes])
+        first = tuple(slice(None) if name in joined else 0 for name, _ in axes)
+        return ids[first].reshape(-1).tolist()
+    return list(range(devices))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
