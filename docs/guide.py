@@ -38,6 +38,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
+    "reversal": ("Berglund et al. 2023", "2309.12288"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
@@ -174,6 +175,11 @@ SETTINGS = (
         "prefix or causal",
         "prefix_or_causal",
         "Reading the given text from both sides is better ({t5}).",
+    ),
+    Setting(
+        "facts asked in the other direction",
+        "reversal",
+        "A causal model that has read that A is B does not know that B is A ({reversal}).",
     ),
     Setting(
         "input format",
