@@ -37,6 +37,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
+    "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
     "reversal": ("Berglund et al. 2023", "2309.12288"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
@@ -180,6 +181,12 @@ SETTINGS = (
         "facts asked in the other direction",
         "reversal",
         "A causal model that has read that A is B does not know that B is A ({reversal}).",
+    ),
+    Setting(
+        "looking ahead",
+        "star_graphs",
+        "Next tokens alone do not teach the first step of a path that its end tells; predicting "
+        "several at once may ({pitfalls}).",
     ),
     Setting(
         "input format",

@@ -9,6 +9,7 @@ your own is one more function `(*, seed) -> World` (docs/own_world.md).
 
 from .labelled_words import word_lists
 from .one_direction import reversal
+from .path_star import star_graphs
 from .world import World, WorldQuestion
 
-__all__ = ["World", "WorldQuestion", "reversal", "word_lists"]
+__all__ = ["World", "WorldQuestion", "reversal", "star_graphs", "word_lists"]
