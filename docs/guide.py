@@ -28,6 +28,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "albert": ("Lan et al. 2020", "1909.11942"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bert": ("Devlin et al. 2019", "1810.04805"),
+    "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
     "ding": ("Ding et al. 2024", "2404.10830"),
@@ -47,6 +48,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
+    "zoology": ("Arora et al. 2023", "2312.04927"),
 }
 
 
@@ -187,6 +189,17 @@ SETTINGS = (
         "star_graphs",
         "Next tokens alone do not teach the first step of a path that its end tells; predicting "
         "several at once may ({pitfalls}).",
+    ),
+    Setting(
+        "a grammar",
+        "grammar",
+        "Causal models learn its deep levels, encoders trained on masks less of them ({cfg}).",
+    ),
+    Setting(
+        "associative recall",
+        "recall",
+        "Attention learns it, architectures without attention less well ({zoology}); of objectives "
+        "we know of no comparison.",
     ),
     Setting(
         "input format",

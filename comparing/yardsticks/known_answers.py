@@ -7,7 +7,7 @@ import numpy as np
 from ...constraints import checked
 from ...inference import Trained
 from ...tasks.corpora import world_documents
-from ...tasks.worlds.world import WorldQuestion, drawn_world
+from ...tasks.worlds.world import World, WorldQuestion, drawn_world
 from ...training.settings.bound import bound
 from ..figures import HIGHER, Figure
 from .parts.ranking import Question, answer_log_probs, share_right
@@ -28,14 +28,14 @@ def world_questions(subject: Subject) -> list[Figure]:
     Raises ValueError for a run whose corpus is no world, or has changed since, and for a model that
     gives no probability to text.
     """
-    questions = questions_of(subject)
+    questions = world_of(subject).questions
     by_kind = figures_of_questions("world_questions", subject.trained, questions)
     first = by_kind[questions[0].kind]
     return [first._replace(name="world_questions"), *by_kind.values()]
 
 
-def questions_of(subject: Subject) -> Sequence[WorldQuestion]:
-    """Returns the questions of the world that a run was trained on.
+def world_of(subject: Subject) -> World:
+    """Returns the world that a run was trained on.
 
     Raises ValueError for a run whose corpus is no world, or has changed since.
     """
@@ -47,7 +47,7 @@ def questions_of(subject: Subject) -> Sequence[WorldQuestion]:
             "such as runs/reversal.gin."
         )
     _ = subject.plan  # whose corpus is refused where it has changed
-    return drawn_world(corpus.settings["world"], corpus.settings.get("seed", 0)).questions
+    return drawn_world(corpus.settings["world"], corpus.settings.get("seed", 0))
 
 
 def figures_of_questions(

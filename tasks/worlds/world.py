@@ -38,6 +38,7 @@ class World(NamedTuple):
     documents: Sequence[str]  # to train on
     heldout: Sequence[str]  # text of the same world, for the loss
     questions: Sequence[WorldQuestion]  # the kind of the first one sums the world up
+    accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
 
 
 def drawn_world(function: Callable[..., Any], seed: int) -> World:
@@ -50,7 +51,8 @@ def drawn_world(function: Callable[..., Any], seed: int) -> World:
     made = function(seed=seed)
     if not isinstance(made, World):
         raise ValueError(f"{name} returned {made!r:.80}, expected a `tasks.worlds.World`.")
-    empty = [field for field in World._fields if not getattr(made, field)]
+    needed = ("documents", "heldout", "questions")
+    empty = [field for field in needed if not getattr(made, field)]
     if empty:
         raise ValueError(
             f"{name} returned a world without {' and '.join(empty)}, expected some: give it more "

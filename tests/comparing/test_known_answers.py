@@ -72,7 +72,9 @@ def test_a_model_that_knows_nothing_is_worth_chance_exactly(builder, objective):
 def test_the_questions_are_those_of_the_seed_of_the_run(monkeypatch):
     of = subject(of=reversal)
     assert (
-        known_answers.questions_of(of) == reversal(seed=3).questions != reversal(seed=0).questions
+        known_answers.world_of(of).questions
+        == reversal(seed=3).questions
+        != reversal(seed=0).questions
     )
 
 

@@ -171,6 +171,7 @@ MODULES_OF_CODE = {
     "finetune_to_write": 9,
     "in_context": 10,
     "world_questions": 8,
+    "world_completions": 11,
     "cost": 5,
 }
 

@@ -183,3 +183,16 @@ def test_errors():
     responds = trained("encoder_decoder", "text_to_text")
     with pytest.raises(ValueError, match="expected one that infills"):
         answer_log_probs(responds, [BLANKED])
+
+
+def test_a_model_of_middles_is_asked_for_the_middle():
+    one = trained("decoder", "fill_in_the_middle")
+    found = np.concatenate(answer_log_probs(one, [BLANKED, OPEN]))
+    before, after, middle = one.ids.fim
+    given = [before, *one.encode("so "), after, *one.encode("!"), middle]
+    rests = [[*one.encode(word), one.ids.eos] for word in BLANKED.answers]
+    asked = [(Prompt([], [*given, *rest]), len(rest)) for rest in rests]
+    whole = [one.encode(f"so {word}") for word in OPEN.answers]
+    asked += [(Prompt([], tokens), len(tokens) - 3) for tokens in whole]
+    expected = rows(scoring.answer_log_probs(one, asked))
+    np.testing.assert_allclose(found, expected, atol=1e-4)

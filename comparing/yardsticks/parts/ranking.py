@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ....inference import Trained, mode_of, score
+from ....inference.answering import scoring
 from ....inference.answering.scoring import hidden_log_probs
-from ....inference.prompting.prompts import BLANK, completes
+from ....inference.prompting.prompts import BLANK, Prompt, completes, middle_prompt
 from ....inference.trained import prompt_form
 from ....tasks.python_library.python_passages import SENTINEL
 from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs
@@ -32,10 +33,11 @@ class Question(NamedTuple):
 def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
     """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
 
-    Each model scores as it was trained: an answer follows the text, or fills a blank. A model that
-    only continues texts scores the whole text with the answer in it, one that completes them what
-    begins with the answer, and one that predicts masks the answer's tokens, all masked at once; it
-    reads what is known to come `after`, and end-of-sequence, as it has in training.
+    Each model scores as it was trained: an answer follows the text, or fills a blank, which is the
+    middle of a text for a model that writes middles. A model that only continues texts scores the
+    whole text with the answer in it, one that completes them what begins with the answer, and one
+    that predicts masks the answer's tokens, all masked at once; it reads what is known to come
+    `after`, and end-of-sequence, as it has in training.
 
     Raises ValueError for a model that does none of these, such as one that only classifies.
     """
@@ -52,7 +54,10 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
         encode = trained.encode
         rests = [(encode(before), encode(rest)) for before, rest in split]
         found = log_probs(trained, reading, rests)
-    elif mode in ("continue", "complete", "infill", "middle", "respond", "restore"):
+    elif mode == "middle":
+        middles = [_middle(trained, question.text, answer) for question, answer in candidates]
+        found = scoring.answer_log_probs(trained, middles)
+    elif mode in ("continue", "complete", "infill", "respond", "restore"):
         pairs = [_pair(trained, mode, question.text, answer) for question, answer in candidates]
         found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
     else:
@@ -76,6 +81,16 @@ def share_right(scores_A: np.ndarray, right: int | slice) -> float:
     scores_A = np.round(scores_A, 4)  # alike, whatever the rounding
     highest_A = scores_A == scores_A.max()
     return float(np.sum(highest_A[right]) / np.sum(highest_A))
+
+
+def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
+    """Returns the prompt in which the answer is a text's middle, or continues a text without blank,
+    and the number of tokens that are scored."""
+    if not BLANK.search(text):
+        return scoring.answered_prompt(trained, text, answer)
+    before, _, after = text.partition(SENTINEL)
+    prompt, rest = middle_prompt(trained, before, after), [*trained.encode(answer), trained.ids.eos]
+    return prompt._replace(start=[*prompt.start, *rest]), len(rest)
 
 
 def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
