@@ -28,6 +28,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "albert": ("Lan et al. 2020", "1909.11942"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bert": ("Devlin et al. 2019", "1810.04805"),
+    "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
     "ding": ("Ding et al. 2024", "2404.10830"),
@@ -37,7 +38,9 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
+    "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
+    "reversal": ("Berglund et al. 2023", "2309.12288"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
@@ -45,6 +48,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
+    "zoology": ("Arora et al. 2023", "2312.04927"),
 }
 
 
@@ -174,6 +178,28 @@ SETTINGS = (
         "prefix or causal",
         "prefix_or_causal",
         "Reading the given text from both sides is better ({t5}).",
+    ),
+    Setting(
+        "facts asked in the other direction",
+        "reversal",
+        "A causal model that has read that A is B does not know that B is A ({reversal}).",
+    ),
+    Setting(
+        "looking ahead",
+        "star_graphs",
+        "Next tokens alone do not teach the first step of a path that its end tells; predicting "
+        "several at once may ({pitfalls}).",
+    ),
+    Setting(
+        "a grammar",
+        "grammar",
+        "Causal models learn its deep levels, encoders trained on masks less of them ({cfg}).",
+    ),
+    Setting(
+        "associative recall",
+        "recall",
+        "Attention learns it, architectures without attention less well ({zoology}); of objectives "
+        "we know of no comparison.",
     ),
     Setting(
         "input format",

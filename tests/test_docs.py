@@ -222,6 +222,7 @@ TRAINED = {  # by one of their arguments
         "--gin.models.decoder.remat_policy='none'",
     ],
     "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
+    "--gin_file=my_world_run.gin": ["--gin.models.decoder.num_layers=1"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
     "--run_dir=runs/lines": [
         "--gin.training.Run.initial_run=None",  # a stand-in of another size
@@ -365,7 +366,8 @@ def run_verb(arguments):
     else:
         asked = [YARDSTICKS[name] for name in YARDSTICKS if f"--yardstick={name}" in rest]
         yardsticks = " ".join(asked).split()
-        verbs.run(verb, rest + (yardsticks or ([] if "--heldout" in rest else MORE[verb])))
+        told = any(word.startswith(("--heldout", "--yardstick")) for word in rest)
+        verbs.run(verb, rest + (yardsticks or ([] if told else MORE[verb])))
 
 
 def start(arguments):

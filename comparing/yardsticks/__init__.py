@@ -13,12 +13,14 @@ be measured so, saying which can.
 from collections.abc import Callable
 
 from .acceptability import minimal_pairs
+from .completions import world_completions
 from .compression import bits_per_byte
 from .context_learning import in_context
 from .costs import cost
 from .finetuning import finetune
 from .generations import continuation, infilling
 from .heldout_loss import loss_under
+from .known_answers import world_questions
 from .probes import classify, pairs, retrieve, tag
 from .rankings import fill_in, rank_classes
 from .text_pairs import pair_accuracy
@@ -31,6 +33,7 @@ YARDSTICKS: dict[str, Callable] = {
     for yardstick in (
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
         *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
-        *(infilling, unmasking, pair_accuracy, cost),
+        *(infilling, unmasking, pair_accuracy, world_questions, world_completions),
+        cost,
     )
 }

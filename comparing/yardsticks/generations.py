@@ -51,7 +51,7 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     lines = [(gap.prefix.splitlines()[-1] + "\n") * len(gap.truth) for gap in gaps]
     trivial = [line[: len(text)] for line, text in zip(lines, truth)]
     first, *others = _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
-    if (mode := _continuing_mode(trained)) in ("unmask", "blocks"):
+    if (mode := continuing_mode(trained)) in ("unmask", "blocks"):
         masks = f"{max_new} masks" if mode == "unmask" else "blocks of masks"
         how = f"{masks} filled, the surest first, samples in any order and without top-p"
         first = first._replace(note=f"{first.note}; {how}")
@@ -79,16 +79,16 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 
 def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
     """Returns what the model writes after each prefix."""
-    mode, options = _continuing_mode(trained), Options(decoding)
+    mode, options = continuing_mode(trained), Options(decoding)
     if mode == "unmask":
         return in_masks(trained, gaps, decoding)
     if mode == "blocks":
-        options = _unmasking(decoding)
+        options = unmasking_options(decoding)
     items = [{"text": gap.prefix} for gap in gaps]
     return [x["answer"] for x in answer(trained, mode, items, options)]
 
 
-def _continuing_mode(trained: Trained) -> str:
+def continuing_mode(trained: Trained) -> str:
     """Returns the mode in which the model continues a text; raises ValueError where it has none."""
     modes = {form.mode for form in trained.prompt_forms}
     if trained.model.layout == "decoder" and (not modes or modes & {"continue", "middle"}):
@@ -110,13 +110,13 @@ def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[
     """Returns what the model writes into `max_new` masks after each prefix."""
     items = with_masks([{"text": gap.prefix} for gap in gaps], decoding.max_new)
     written = []
-    for gap, record in zip(gaps, answer(trained, "unmask", items, _unmasking(decoding))):
+    for gap, record in zip(gaps, answer(trained, "unmask", items, unmasking_options(decoding))):
         read, whole = trained.decode(trained.encode(gap.prefix)), record["answer"]
         written.append(whole[len(os.path.commonprefix([read, whole])) :])
     return written
 
 
-def _unmasking(decoding: Decoding) -> Options:
+def unmasking_options(decoding: Decoding) -> Options:
     """Returns how masks are written: greedily the surest first.
 
     Samples are in any order, since the surest of them would be no draw of the model, and without

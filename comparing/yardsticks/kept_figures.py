@@ -28,7 +28,7 @@ from .subject import Subject
 CODE = (
     "pretrax.comparing.",
     "pretrax.tasks.python_library.",
-    "pretrax.tasks.corpora.labelled_words",
+    "pretrax.tasks.worlds.",
 )
 
 

@@ -9,9 +9,9 @@ nothing else, and a second start reads no text again.
 """
 
 from .dialogue_files import dialogues
+from .generated import world_documents
 from .grain_datasets import grain_dataset
 from .labelled_files import labelled_text
-from .labelled_words import word_lists
 from .library import docstring_pairs, python_library
 from .text import text_files
 from .token_files import token_files
@@ -26,5 +26,5 @@ __all__ = [
     "text_files",
     "token_files",
     "token_store",
-    "word_lists",
+    "world_documents",
 ]

@@ -169,7 +169,9 @@ MODULES_OF_CODE = {
     **dict.fromkeys(("classify", "tag", "pairs", "retrieve"), 10),
     **dict.fromkeys(("finetune", "rank_classes", "fill_in"), 11),
     "finetune_to_write": 9,
-    "in_context": 8,
+    "in_context": 10,
+    "world_questions": 8,
+    "world_completions": 11,
     "cost": 5,
 }
 

@@ -6,14 +6,14 @@ import doctest
 import numpy as np
 import pytest
 
-from pretrax.comparing.yardsticks import context_learning, rankings
+from pretrax.comparing.yardsticks import context_learning, known_answers, rankings
 from pretrax.comparing.yardsticks.parts import ranking
 from pretrax.comparing.yardsticks.parts.ranking import Question, answer_log_probs
 from pretrax.inference import score
 from pretrax.inference.answering import scoring
 from pretrax.inference.answering.scoring import hidden_log_probs
 from pretrax.inference.prompting.prompts import Prompt
-from pretrax.tasks.corpora import labelled_words
+from pretrax.tasks.worlds import labelled_words
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
@@ -86,6 +86,10 @@ def test_a_model_that_completes_is_asked_of_a_blank_that_no_word_precedes(builde
 def test_masked_answers_are_hidden_at_once():
     one = trained("encoder", "masked_lm")  # reads bytes
     found = answer_log_probs(one, [BLANKED, OPEN])
+    (ending,) = answer_log_probs(one, [OPEN._replace(after=" of")])  # as documents of training end
+    whole = [(one.encode(f"so {word} of"), [*range(3, 3 + len(word))]) for word in OPEN.answers]
+    whole = [([*tokens, one.ids.eos], slots) for tokens, slots in whole]
+    np.testing.assert_allclose(ending, rows(hidden_log_probs(one, whole)), atol=1e-4)
     texts = [("so he!", [3, 4]), ("so she!", [3, 4, 5]), ("so he", [3, 4]), ("so she", [3, 4, 5])]
     expected = rows(hidden_log_probs(one, [(one.encode(text), slots) for text, slots in texts]))
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
@@ -146,7 +150,7 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
             found.append(np.stack([of, of], axis=-1))
         return found
 
-    monkeypatch.setattr(context_learning, "answer_log_probs", read)
+    monkeypatch.setattr(known_answers, "answer_log_probs", read)
     subject = subject_of(trained("decoder", "causal_lm"))
     first, *others = context_learning.in_context(subject, shots=(8, 0, 1), examples=400)
     assert [figure.name for figure in others] == [f"in_context/{n}_shots" for n in (0, 1, 8)]
@@ -154,7 +158,7 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
     assert others[0].value == others[0].baseline == 0.25  # there is nothing above
     for figure, known in zip(others, (0.25, 0.4375, 0.9249)):
         assert figure.value == pytest.approx(known, abs=0.05)
-        assert figure.note == f"{known:.2f} for a reader who knows the kinds"
+        assert figure.note == f"400 questions, {known:.2f} for a reader who knows the world"
 
 
 def test_an_answer_that_no_training_example_has_is_named(monkeypatch):
@@ -179,3 +183,16 @@ def test_errors():
     responds = trained("encoder_decoder", "text_to_text")
     with pytest.raises(ValueError, match="expected one that infills"):
         answer_log_probs(responds, [BLANKED])
+
+
+def test_a_model_of_middles_is_asked_for_the_middle():
+    one = trained("decoder", "fill_in_the_middle")
+    found = np.concatenate(answer_log_probs(one, [BLANKED, OPEN]))
+    before, after, middle = one.ids.fim
+    given = [before, *one.encode("so "), after, *one.encode("!"), middle]
+    rests = [[*one.encode(word), one.ids.eos] for word in BLANKED.answers]
+    asked = [(Prompt([], [*given, *rest]), len(rest)) for rest in rests]
+    whole = [one.encode(f"so {word}") for word in OPEN.answers]
+    asked += [(Prompt([], tokens), len(tokens) - 3) for tokens in whole]
+    expected = rows(scoring.answer_log_probs(one, asked))
+    np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -32,6 +32,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.tasks.evaluation.seqio_evaluation": ("evaluation_tasks",),
     "pretrax.tasks.seqio.seqio_vocabularies": ("of_task",),
     "pretrax.tasks.vocabularies": ("trained", "utf8_bytes", "from_file", "of_run"),
+    "pretrax.tasks.worlds": (),
     "pretrax.training": ("Run",),
     "pretrax.training.devices.mesh": ("make_mesh",),
     "pretrax.training.optimizers": (),

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ....inference import Trained, mode_of, score
+from ....inference.answering import scoring
 from ....inference.answering.scoring import hidden_log_probs
-from ....inference.prompting.prompts import BLANK, completes
+from ....inference.prompting.prompts import BLANK, Prompt, completes, middle_prompt
 from ....inference.trained import prompt_form
 from ....tasks.python_library.python_passages import SENTINEL
 from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs
@@ -24,21 +25,26 @@ class Question(NamedTuple):
 
     text: str
     answers: tuple[str, ...]
+    # What follows the answer up to the end of its document; None: not known. Models that predict
+    # masks read it, since training hides tokens of whole documents.
+    after: str | None = None
 
 
 def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
     """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
 
-    Each model scores as it was trained: an answer follows the text, or fills a blank. A model that
-    only continues texts scores the whole text with the answer in it, one that completes them what
-    begins with the answer, and one that predicts masks the answer's tokens, all masked at once.
+    Each model scores as it was trained: an answer follows the text, or fills a blank, which is the
+    middle of a text for a model that writes middles. A model that only continues texts scores the
+    whole text with the answer in it, one that completes them what begins with the answer, and one
+    that predicts masks the answer's tokens, all masked at once; it reads what is known to come
+    `after`, and end-of-sequence, as it has in training.
 
     Raises ValueError for a model that does none of these, such as one that only classifies.
     """
     mode = mode_of(trained)
     candidates = [(question, answer) for question in questions for answer in question.answers]
     if mode in MASKED:
-        tokens = [_around(trained, question.text, answer) for question, answer in candidates]
+        tokens = [_around(trained, question, answer) for question, answer in candidates]
         found = hidden_log_probs(trained, tokens)
     elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
         # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty. No
@@ -48,7 +54,10 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
         encode = trained.encode
         rests = [(encode(before), encode(rest)) for before, rest in split]
         found = log_probs(trained, reading, rests)
-    elif mode in ("continue", "complete", "infill", "middle", "respond", "restore"):
+    elif mode == "middle":
+        middles = [_middle(trained, question.text, answer) for question, answer in candidates]
+        found = scoring.answer_log_probs(trained, middles)
+    elif mode in ("continue", "complete", "infill", "respond", "restore"):
         pairs = [_pair(trained, mode, question.text, answer) for question, answer in candidates]
         found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
     else:
@@ -61,14 +70,27 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
     return [np.array([next(each) for _ in question.answers]) for question in questions]
 
 
-def share_right(scores_A: np.ndarray, right: int) -> float:
-    """Returns 1 where the right answer scores highest, and 1/n where n answers do, it among them.
+def share_right(scores_A: np.ndarray, right: int | slice) -> float:
+    """Returns the share of right answers among those that score highest.
 
     >>> share_right(np.array([0.1, 0.7, 0.7]), 1), share_right(np.array([0.1, 0.7, 0.7]), 0)
     (0.5, 0.0)
+    >>> share_right(np.array([0.7, 0.1, 0.7]), slice(2))  # the first two are right
+    0.5
     """
     scores_A = np.round(scores_A, 4)  # alike, whatever the rounding
-    return float(scores_A[right] == scores_A.max()) / int(np.sum(scores_A == scores_A.max()))
+    highest_A = scores_A == scores_A.max()
+    return float(np.sum(highest_A[right]) / np.sum(highest_A))
+
+
+def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
+    """Returns the prompt in which the answer is a text's middle, or continues a text without blank,
+    and the number of tokens that are scored."""
+    if not BLANK.search(text):
+        return scoring.answered_prompt(trained, text, answer)
+    before, _, after = text.partition(SENTINEL)
+    prompt, rest = middle_prompt(trained, before, after), [*trained.encode(answer), trained.ids.eos]
+    return prompt._replace(start=[*prompt.start, *rest]), len(rest)
 
 
 def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
@@ -94,10 +116,14 @@ def _split(text: str, answer: str) -> tuple[str, str]:
     return before, answer + after
 
 
-def _around(trained: Trained, text: str, answer: str) -> tuple[list[int], list[int]]:
+def _around(trained: Trained, question: Question, answer: str) -> tuple[list[int], list[int]]:
     """Returns (tokens of the text with the answer, the slots of those that hold some of it)."""
+    text = question.text
+    if question.after is not None:
+        text += SENTINEL + question.after
     before, _, after = (text if BLANK.search(text) else text + SENTINEL).partition(SENTINEL)
     tokens = trained.encode(before + answer + after)
     start = len(os.path.commonprefix([tokens, trained.encode(before)]))
     end = min(len(trained.encode(before + answer)), len(tokens))
-    return tokens, list(range(min(start, len(tokens) - 1), max(end, start + 1)))
+    hidden = list(range(min(start, len(tokens) - 1), max(end, start + 1)))
+    return tokens if question.after is None else [*tokens, trained.ids.eos], hidden

@@ -1,12 +1,10 @@
-"""Lists of labelled words: what a label means in one, and what a corpus of them gives."""
+"""Lists of labelled words: what a label means in one, and what is asked."""
 
 import doctest
-import functools
 
 import numpy as np
 
-from pretrax.tasks.corpora import labelled_words
-from pretrax.tasks.vocabularies import trained
+from pretrax.tasks.worlds import labelled_words
 
 
 def test_the_examples_in_docstrings():
@@ -36,14 +34,12 @@ def test_the_share_that_can_be_known_is_what_a_reader_knows():
     assert abs(right / lists - labelled_words.known_share(2)) < 0.02
 
 
-def test_a_corpus_of_lists(tmp_path):
-    vocabulary = functools.partial(trained, model_type="word", size=25)
-    read = functools.partial(labelled_words.word_lists, vocabulary=vocabulary, lists=40, examples=4)
-    corpus = read(str(tmp_path / "one"))
-    assert "40 documents" in corpus.summary and "2 documents" in corpus.summary
-    assert corpus.summary.endswith("left out: nothing")
-    pieces = corpus.heldout(1000)
-    assert [piece.tokens.size for piece in pieces] == [8, 8]  # a word and a label each
-    again, other = read(str(tmp_path / "two")), read(str(tmp_path / "three"), seed=1)
-    first = [one.heldout(1)[0].tokens.tolist() for one in (corpus, again, other)]
-    assert first[0] == first[1] != first[2]
+def test_documents_and_questions():
+    world = labelled_words.word_lists(seed=0, lists=40, examples=4, questions=3)
+    assert (len(world.documents), len(world.heldout)) == (40, 2)
+    assert {len(document.split()) for document in world.documents} == {8}  # a word and a label each
+    assert [question.kind for question in world.questions[::3]] == [
+        f"after_{shots}" for shots in (3, 2, 1, 0)
+    ]
+    other = labelled_words.word_lists(seed=1, lists=40, examples=4, questions=3)
+    assert not set(other.documents) & set(world.documents)

@@ -12,16 +12,13 @@ labels better than chance has learned to use its context. As linear functions ar
 need not have stood in the list before: another of its kind tells its label.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ...constraints import Count, checked
-from ...data.corpus import Corpus
-from ..vocabularies import Factory, VocabularySource
-from .text_readers import LeftOut, TextPart
-from .tokenising import SplitText, corpus_of, tokenised
+from ...constraints import AtLeastTwo, Count, checked
+from .world import World, WorldQuestion
 
 KINDS = (  # of words of one token in most vocabularies
     ("lion", "horse", "dog", "cat"),
@@ -31,6 +28,7 @@ KINDS = (  # of words of one token in most vocabularies
 )
 LABELS = ("dax", "wug", "fep", "kiv")  # which are no words
 _HELDOUT_EVERY = 20  # lists
+_FEW = (8, 4, 2, 1, 0)  # examples before a question
 
 
 class LabelledWord(NamedTuple):
@@ -74,41 +72,48 @@ def known_share(shots: int) -> float:
     return 1 - unseen + unseen / len(LABELS)
 
 
+def list_questions(
+    rng: np.random.Generator, shots: Sequence[int], count: int
+) -> list[WorldQuestion]:
+    """Returns `count` questions after each number of examples, the last ones of the same lists.
+
+    Asked for is the label of a list's last word; a kind is such as `after_8`.
+    """
+    lists = [word_list(rng, max(shots) + 1) for _ in range(count)]
+    return [_question(one[len(one) - 1 - shown :]) for shown in shots for one in lists]
+
+
+def _question(examples: Sequence[LabelledWord]) -> WorldQuestion:
+    """Returns the question which label the last of a list's words has."""
+    *shown, asked = examples
+    others = (label for label in LABELS if label != asked.label)
+    return WorldQuestion(
+        kind=f"after_{len(shown)}",
+        text=f"{written(shown)}{asked.word}",
+        answers=tuple(f" {label}" for label in (asked.label, *others)),
+        after=None,
+        known=known_share(len(shown)),
+    )
+
+
 @checked
 def word_lists(
-    run_dir: str,
-    *,
-    vocabulary: Factory,
-    lists: Count = 20_000,
-    examples: Count = 16,
-    seed: int = 0,
-) -> Corpus:
-    """Lists of labelled words, drawn from a seed: nothing to download.
+    *, seed: int, lists: Count = 20_000, examples: AtLeastTwo = 16, questions: Count = 200
+) -> World:
+    """Lists of labelled words; asked for is the label of the last word, after all others or few.
 
-        training.Run.corpus = @corpora.word_lists
-        corpora.word_lists.vocabulary = @vocabularies.trained
-        vocabularies.trained.model_type = "word"
+        corpora.world_documents.world = @worlds.word_lists
 
     Args:
-        lists: how many there are to train on; a twentieth more is held out.
-        examples: of each list.
-        seed: of what is drawn, and of the order of reading.
-        The others: as for `text_files`.
+      lists: how many there are to train on; a twentieth more is held out.
+      examples: of each list.
+      questions: of each number of examples.
     """
-    counts = {"train": lists, "heldout": -(-lists // _HELDOUT_EVERY)}
-
-    def text(split: str) -> SplitText:
-        def read(advance) -> Iterator[TextPart]:
-            rng = np.random.default_rng([seed, list(counts).index(split)])
-            for _ in range(counts[split]):
-                yield TextPart(written(word_list(rng, examples)))
-                advance(1)
-
-        version = [KINDS, LABELS, counts[split], examples, seed]
-        return SplitText(read, counts[split], version, LeftOut())
-
-    texts = {split: text(split) for split in counts}
-    source = VocabularySource(lambda: (part.text for part in texts["train"].read(lambda _: None)))
-    made = vocabulary(run_dir, source)
-    tokens = tokenised(run_dir, texts, made)
-    return corpus_of("Lists of labelled words", tokens, made, held_out="other lists", seed=seed)
+    counts = (lists, -(-lists // _HELDOUT_EVERY))
+    documents = []
+    for split, count in enumerate(counts):
+        rng = np.random.default_rng([seed, split])
+        documents.append([written(word_list(rng, examples)) for _ in range(count)])
+    shots = [examples - 1, *(few for few in _FEW if few < examples - 1)]
+    asked = np.random.default_rng([seed, len(counts)])
+    return World(*documents, list_questions(asked, shots, questions))

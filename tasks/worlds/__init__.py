@@ -1,0 +1,17 @@
+"""Worlds: functions that draw text from a seed, and questions about it whose answers are known.
+
+    training.Run.corpus = @corpora.world_documents
+    corpora.world_documents.world = @worlds.reversal
+
+The yardstick `world_questions` asks a run the questions of the world that it was trained on. One of
+your own is one more function `(*, seed) -> World` (docs/own_world.md).
+"""
+
+from .key_values import recall
+from .labelled_words import word_lists
+from .level_grammar import grammar
+from .one_direction import reversal
+from .path_star import star_graphs
+from .world import World, WorldQuestion
+
+__all__ = ["World", "WorldQuestion", "grammar", "recall", "reversal", "star_graphs", "word_lists"]

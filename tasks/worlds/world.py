@@ -1,0 +1,67 @@
+"""`World`: text that a function draws, and questions about it whose answers are known."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ...training.settings.bound import bound
+
+
+class WorldQuestion(NamedTuple):
+    """A text with a blank, <extra_id_0>, or at whose end the answer belongs, and what may answer.
+
+    >>> question = WorldQuestion("capitals", "The capital of France is", (" Paris", " Rome"))
+    >>> question.chance
+    0.5
+    """
+
+    kind: str  # the figure in which it counts, in letters, digits and underscores
+    text: str
+    answers: tuple[str, ...]  # candidates; those that are right come first
+    right: int = 1  # how many of them are right
+    # What follows the answer up to the end of its document, for models that predict masks, which
+    # have read whole documents; a mask may stand in it. None: not a document's end.
+    after: str | None = ""
+    known: float = 1.0  # how often a reader is right who knows the world and reads the text
+
+    @property
+    def chance(self) -> float:
+        """Returns how often one is right who draws an answer."""
+        return self.right / len(self.answers)
+
+
+class World(NamedTuple):
+    """Documents drawn from a seed, and questions that tell whether a model has learned from them.
+
+    A world is a function of a seed, `(*, seed, …) -> World`, with settings of its own.
+    """
+
+    documents: Sequence[str]  # to train on
+    heldout: Sequence[str]  # text of the same world, for the loss
+    questions: Sequence[WorldQuestion]  # the kind of the first one sums the world up
+    accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
+
+
+def drawn_world(function: Callable[..., Any], seed: int) -> World:
+    """Returns the world that a function draws from a seed.
+
+    Raises ValueError for what is no world, has no text or no question, or a question that names no
+    kind or has no wrong answer.
+    """
+    name = bound(function).function.__name__
+    made = function(seed=seed)
+    if not isinstance(made, World):
+        raise ValueError(f"{name} returned {made!r:.80}, expected a `tasks.worlds.World`.")
+    needed = ("documents", "heldout", "questions")
+    empty = [field for field in needed if not getattr(made, field)]
+    if empty:
+        raise ValueError(
+            f"{name} returned a world without {' and '.join(empty)}, expected some: give it more "
+            "of what it draws."
+        )
+    for question in made.questions:
+        if not question.kind.isidentifier() or not 0 < question.right < len(question.answers):
+            raise ValueError(
+                f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers "
+                "of which the first, as many as `right`, are right and at least one is wrong."
+            )
+    return made
