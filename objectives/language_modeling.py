@@ -159,7 +159,8 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
         source = document.start[of_copy // 2] + place
         masked = row.hidden[jnp.clip(source, 0, row.tokens.size - 1)]
     masked &= (tokens >= text[0]) & (tokens < text[1]) & (segments > 0) & (segments % 2 == 0)
-    no_pools = pool_columns(*jnp.zeros((3, 0), jnp.int32), lengths["pools"])
+    none = jnp.zeros(0, jnp.int32)
+    no_pools = pool_columns(none, none, none, lengths["pools"])
     stand_ins = {"targets_stand_ins": jnp.where(masked, mask, 0)}
     return target_sequence((tokens, segments)) | stand_ins | no_pools
 
