@@ -17,7 +17,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import below, hits, product24, ratio, round_ratio, share24, traced
-from .contract import ModelOutputs, Objective, Rows, Term
+from .contract import Labels, ModelOutputs, Objective, Rows, Term
 from .features import fit, pool_columns, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
 from .prompt_forms import PromptForm
@@ -159,7 +159,8 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
         source = document.start[of_copy // 2] + place
         masked = row.hidden[jnp.clip(source, 0, row.tokens.size - 1)]
     masked &= (tokens >= text[0]) & (tokens < text[1]) & (segments > 0) & (segments % 2 == 0)
-    no_pools = pool_columns(*jnp.zeros((3, 0), jnp.int32), lengths["pools"])
+    none = jnp.zeros(0, jnp.int32)
+    no_pools = pool_columns(none, none, none, lengths["pools"])
     stand_ins = {"targets_stand_ins": jnp.where(masked, mask, 0)}
     return target_sequence((tokens, segments)) | stand_ins | no_pools
 
@@ -177,7 +178,8 @@ def _loss_of_both(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]
         names = "target_tokens", "target_slots", "loss_weights"
         columns = (jnp.take_along_axis(x, first, axis=1) for x in (tokens, slots, counts))
         own = {f"decoder_{name}": x for name, x in zip(names, columns)}
-        return token_loss(outputs, batch | own)["tokens"]
+        labels = Labels(tokens, counts.astype(jnp.float32), "vocabulary")  # in the order of slots
+        return dataclasses.replace(token_loss(outputs, batch | own)["tokens"], labels=labels)
 
     again = dataclasses.replace(of_copies(0), scale=scale)
     return {"tokens": of_copies(1), "masked_inputs": again}

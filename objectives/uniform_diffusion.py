@@ -39,8 +39,9 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objecti
       ids: only text tokens are replaced, by ids of text.
       lowest_rate: e, the least time; of the published code.
 
-    Left out: the paper's curriculum, whose first steps give the model mixtures of embeddings, from
-    Gaussian noise, in place of tokens; and the time as an input of the model.
+    A trained model gives its states: the paper's samplers are left out. So are its curriculum,
+    whose first steps give the model mixtures of embeddings, from Gaussian noise, in place of
+    tokens, and the time as an input of the model.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
     i32[D], (1 - e) t as 24-bit integers.

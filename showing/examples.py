@@ -342,7 +342,8 @@ def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
 
 
 def _pools(view: ModelView, row: int, objective: Objective) -> list[Pool]:
-    if "pools_slots" not in view.batch:
+    # Those of an objective without inputs count its segments alone.
+    if "pools_slots" not in view.batch or "inputs" not in view.features:
         return []
     names = next((form.classes for form in objective.prompt_forms if form.classes), ())
     classes = any(n is not None for n in objective.heads.values())  # some head tells them apart

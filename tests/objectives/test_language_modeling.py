@@ -181,4 +181,6 @@ def test_the_terms_are_those_of_each_copy():
         mine = (segments > 0) & (segments % 2 == remainder) & (weights > 0)
         np.testing.assert_allclose(terms[name].sums, (losses * mine).sum(1), rtol=1e-4)
         np.testing.assert_array_equal(terms[name].weights, [0, 35, 35, 35])
+        np.testing.assert_array_equal(terms[name].labels.weights, mine)  # `show` tells them by slot
+        np.testing.assert_array_equal(terms[name].labels.values, tokens)
         assert terms[name].scale == scale
