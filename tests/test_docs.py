@@ -221,7 +221,10 @@ TRAINED = {  # by one of their arguments
         "--gin.models.decoder.scan_layers=False",
         "--gin.models.decoder.remat_policy='none'",
     ],
-    "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
+    **dict.fromkeys(
+        (f"--gin_file=my_{kind}_run.gin" for kind in ("model", "nnx", "equinox")),
+        ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
+    ),
     "--gin_file=my_world_run.gin": ["--gin.models.decoder.num_layers=1"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
     "--run_dir=runs/lines": [
@@ -253,9 +256,15 @@ YARDSTICKS = {
 }
 
 
+NEEDED = {"my_grain": "grain", "my_equinox": "equinox", "runs/equinox": "equinox"}  # by commands
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{COMMANDS[c]} {c[:40]}")
 def test_a_command(folder, command, capsys):
+    for part, package in NEEDED.items():
+        if part in command:
+            pytest.importorskip(package, reason=f"pip install {package}")
     capsys.readouterr()
     for word, *arguments in parts_of(command):
         TOOLS[word](arguments)
@@ -339,11 +348,12 @@ def test_a_trainer_of_transformers(folder):
 @pytest.mark.slow
 def test_a_task_of_the_harness(folder):
     pytest.importorskip("lm_eval", reason="pip install -e '.[lm-eval]'")
-    rows = {"test": [{"text": "import os, sys"}, {"text": "def open("}]}
+    datasets = importlib.import_module("datasets")
+    lines = datasets.Dataset.from_list([{"text": "import os, sys"}, {"text": "def open("}])
     task = {
         "task": "lines",
         "test_split": "test",
-        "custom_dataset": lambda **_: rows,
+        "custom_dataset": lambda **_: {"test": lines},
         "output_type": "loglikelihood_rolling",
         "doc_to_text": "",
         "doc_to_target": "{{text}}",
@@ -376,8 +386,6 @@ def start(arguments):
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
     add_gin_arguments(parser)
-    if "--gin_file=my_grain_run.gin" in arguments:
-        pytest.importorskip("grain", reason="pip install -e '.[grain]'")
     options, given = parse_with_gin(parser, arguments, files=["runs/quickstart.gin"])
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if named := next((one for one in arguments if one in TRAINED), None):
