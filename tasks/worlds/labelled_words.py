@@ -116,4 +116,5 @@ def word_lists(
         documents.append([written(word_list(rng, examples)) for _ in range(count)])
     shots = [examples - 1, *(few for few in _FEW if few < examples - 1)]
     asked = np.random.default_rng([seed, len(counts)])
-    return World(*documents, list_questions(asked, shots, questions))
+    train, heldout = documents
+    return World(train, heldout, list_questions(asked, shots, questions))

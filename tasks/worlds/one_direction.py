@@ -70,7 +70,9 @@ def reversal(*, seed: int, people: AtLeastTwo = 30, choices: AtLeastTwo = 10) ->
     names, titles = np.split(rng.permutation(invented_words(6 * people)), 2)
     jobs = rng.choice(JOBS, len(titles))
     facts = [f"the {job} of {title}" for job, title in zip(jobs, titles)]
-    documents, heldout, questions = [], [], {"reversed": [], "as_read": []}
+    documents: list[str] = []
+    heldout: list[str] = []
+    questions: dict[str, list[WorldQuestion]] = {"reversed": [], "as_read": []}
     for group in range(3):
         members = range(group * people, (group + 1) * people)
         for person, order in itertools.product(members, _ORDERS):
