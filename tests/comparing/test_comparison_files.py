@@ -50,8 +50,10 @@ def test_a_comparison_opens_with_its_command(named):
 def test_a_comparison_says_what_it_follows_and_cannot_prove(named):
     name, comparison, _ = named
     assert comparison.directory == f"comparisons/{name}"
-    # A law is fitted to all runs at once.
-    assert comparison.seeds == ([0, 1] if name == "scaling" else [0, 1, 2, 3, 4])
+    # A law is fitted to all runs at once. Of fewer than three runs an interval says nothing.
+    fewest = 2 if name == "scaling" else 3
+    assert fewest <= len(comparison.seeds) <= 5
+    assert comparison.seeds == list(range(len(comparison.seeds)))
     assert "arXiv:" in comparison.about and comparison.question.endswith("?")
 
 
