@@ -95,7 +95,7 @@ class Drawn(NamedTuple):
     facts: list[str]
     members: list[ShownObjective]
     others: int  # members that are not shown
-    count: int  # examples of each member
+    each: int  # examples of each member
     examples: list[Example]
 
 
@@ -107,7 +107,7 @@ def show(
     text = open_text(console, options, choice)
     found = drawn(options, choice, text)
     print_heading(console, choice.name, found.layout, found.facts)
-    print_examples(console, found.examples[:: found.count if options.html else 1])
+    print_examples(console, found.examples[:: found.each if options.html else 1])
     if found.others:
         shown = len(found.members)
         console.print(f"The first {shown} of {shown + found.others} members.")

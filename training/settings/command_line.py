@@ -17,7 +17,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...constraints import selector_of
 from .configuration import GIN_CONFIGS, Macro, read_macros, value_in_gin
@@ -66,7 +66,8 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 
 def _add_repeatable(
     parser: argparse.ArgumentParser, name: str, metavar: str, text: str
-) -> argparse.Action:
+) -> Any:
+    """Returns the action, of which argcomplete reads `completer`."""
     return parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
 
 
