@@ -39,7 +39,7 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
     the package; when called, for an answer that is empty, a whole text for a model that reads one
     before it writes, and as `score` and `generate` do.
     """
-    from lm_eval.api.model import LM
+    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]  (an extra)
 
     if not predicts_from_left(trained) or "vocabulary" not in trained.model.heads:
         raise ValueError(

@@ -6,8 +6,8 @@ import pytest
 
 lm_eval = pytest.importorskip("lm_eval", reason="the extra `lm-eval` is not installed")
 
-import datasets  # noqa: E402
-from lm_eval.api.instance import Instance  # noqa: E402
+import datasets  # noqa: E402  # pyright: ignore[reportMissingImports]
+from lm_eval.api.instance import Instance  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from pretrax import inference  # noqa: E402
 from pretrax.inference.harness import harness_model  # noqa: E402

@@ -81,11 +81,19 @@ def kill_at(process: subprocess.Popen, seconds: float) -> bool:
     return False
 
 
-def storm(start_it: Callable[[], subprocess.Popen], draw: random.Random, lasts: float) -> None:
+def storm(
+    start_it: Callable[[], subprocess.Popen],
+    draw: random.Random,
+    lasts: float,
+    is_done: Callable[[], bool] = lambda: False,
+) -> None:
     """Kills a command that takes so many seconds at drawn moments, `KILLS` times in a row unless it
-    succeeds before, and starts it a last time."""
+    succeeds before, and starts it a last time.
+
+    `is_done`: whether its work was whole when it was killed, of one that is refused where it is.
+    """
     moments = [draw.uniform(0.3, 1.0) * lasts for _ in range(KILLS)]
-    if all(kill_at(start_it(), moment) for moment in moments):
+    if all(kill_at(start_it(), moment) and not is_done() for moment in moments):
         finish(start_it())
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pretrax.training.run_directory import is_run
 from tests import test_convert as converting
 from tests.comparing import small
 from tests.preparing import planted
@@ -45,7 +46,7 @@ def test_convert_there_and_back(draw, tmp_path):
         return start("convert", f"--from=hf:{source}", f"--to={tmp_path / out}")
 
     lasts = timed(lambda: read_in("whole"))
-    storm(lambda: read_in("killed"), draw, lasts)
+    storm(lambda: read_in("killed"), draw, lasts, lambda: is_run(str(tmp_path / "killed")))
     arrays = [tiny.saved_arrays(tmp_path / out, 0) for out in ("killed", "whole")]
     tiny.assert_same(*arrays)
     others = [
@@ -58,6 +59,6 @@ def test_convert_there_and_back(draw, tmp_path):
         return start("convert", f"--from={tmp_path}/whole", f"--to=hf:{tmp_path / out}")
 
     lasts = timed(lambda: write_out("exported"))
-    storm(lambda: write_out("again"), draw, lasts)
+    storm(lambda: write_out("again"), draw, lasts, (tmp_path / "again").exists)
     assert planted.tree(tmp_path / "again") == planted.tree(tmp_path / "exported")
     assert not list(tmp_path.glob("*.partial"))

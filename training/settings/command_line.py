@@ -64,9 +64,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     _add_repeatable(parser, "--trust", "MODULE", modules)
 
 
-def _add_repeatable(
-    parser: argparse.ArgumentParser, name: str, metavar: str, text: str
-) -> Any:
+def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, text: str) -> Any:
     """Returns the action, of which argcomplete reads `completer`."""
     return parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
 
