@@ -149,6 +149,7 @@ def special_ids():
             sentinels=tuple(range(32_127, 31_999, -1)),
             modes=(("R", 32_128), ("S", 32_129), ("X", 32_130)),
             fim=(32_134, 32_135, 32_136),
+            digits=tuple((10 + value, value) for value in range(10)),
             word_starts=objectives.bitmap(np.arange(32_200) % 3 < 2),
             sentence_ends=objectives.bitmap(np.arange(32_200) % 20 == 0),
         )

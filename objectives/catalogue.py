@@ -163,7 +163,7 @@ CATALOGUE = {
     ),
     "permutation_lm": Entry(
         "decoder",
-        "representations, and any order",
+        "representations and any order",
         "XLNet, arXiv:1906.08237",
         85,
         attends="permuted",

@@ -127,7 +127,7 @@ def show_all(
 ) -> None:
     """Writes a page of each objective into --out, and one that lists them."""
     text = open_text(console, options, choose(options, gin_arguments))
-    text = text._replace(stream=functools.cache(text.stream))
+    text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
     pages, refused = {}, {}
     for name in track(CATALOGUE, "Objectives", console=console, disable=not console.is_terminal):
         one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
