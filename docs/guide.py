@@ -290,7 +290,7 @@ def drawn(docs: Path) -> dict[str, str]:
 
 def by_task(found: Found) -> str:
     """Returns the table of tasks by the size of models."""
-    heads = ["to", "here: about a million parameters", "to a billion", "beyond"]
+    heads = ["to", "here: small models", "to a billion", "beyond"]
     rows = [[one.task, _measured(found, one), _cited(one.base), _cited(one.large)] for one in TASKS]
     return _table(heads, rows)
 
@@ -305,7 +305,7 @@ def by_setting(found: Found) -> str:
             lines = [*(means(told, part) for part in one.parts), settled(told), unlearned(told)]
             here = f"{' '.join(filter(None, lines))} ({_link(one.comparison)})"
         rows.append([one.choice, here, _cited(one.literature)])
-    return _table(["choice", "here: about a million parameters", "literature"], rows)
+    return _table(["choice", "here: small models", "literature"], rows)
 
 
 def means(told: Summary, part: str) -> str:
