@@ -77,7 +77,8 @@ class Collator:
 
     Raises ValueError for an objective whose loss no such model computes, saying why, and as `plan`;
     when called, for a text that is too long, special ids within a text, weights of a loss that are
-    neither 0 nor 1. Raises RuntimeError in a forked process whose parent has called a collator.
+    neither 0 nor 1, and a single row where texts are paired.
+    Raises RuntimeError in a forked process whose parent has called a collator.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Collator:
         self._builder, self._ids, self._seed = builder, check_token_ids(ids), seed
         objective = _facts_of(builder, ids)
         self._layout = _layout_of(objective)
+        self._pairs_rows = pair_loss in _losses_of(objective)
         self._group = _row_group(objective, self._layout, ids, sequence_lengths)
         rates = [member.rate for member in members_of(objective)]
         if any(map(callable, rates)):
@@ -150,6 +152,12 @@ class Collator:
         )
         if not rows:
             raise ValueError(f"Got {len(texts)} texts without any token, expected some: drop them.")
+        if self._pairs_rows and len(rows) == 1:
+            raise ValueError(
+                "Got a batch of one row, expected two or more: a text of this objective is paired "
+                "with one of another row. Drop the last batch of a loader (drop_last=True, "
+                "dataloader_drop_last of TrainingArguments), or choose another batch size."
+            )
         return rows
 
     def _arranged(self, rows: list[packing_policies.PackedRow]) -> dict[str, Any]:
@@ -183,12 +191,14 @@ def _facts_of(builder: Builder, ids: TokenIds) -> Objective:
     return found[0]
 
 
+def _losses_of(objective: Objective) -> Sequence[Callable]:
+    loss = objective.loss
+    return loss.losses if isinstance(loss, SummedLosses) else (loss,)
+
+
 def _layout_of(objective: Objective) -> str:
     """Raises ValueError, saying why, where no model of `transformers` computes the loss."""
-    losses = (
-        objective.loss.losses if isinstance(objective.loss, SummedLosses) else (objective.loss,)
-    )
-    unknown = [loss for loss in losses if loss not in (token_loss, pair_loss)]
+    unknown = [loss for loss in _losses_of(objective) if loss not in (token_loss, pair_loss)]
     heads, streams = list(objective.heads), set(objective.lengths(2)) - {"sentinels", "both"}
     if objective.rows.column:
         raise ValueError(
@@ -321,9 +331,10 @@ def _given(stack: str, batch: Mapping[str, np.ndarray], pad: int) -> dict[str, n
 
 def _counts(weights: np.ndarray) -> np.ndarray:
     """Raises ValueError for weights that a model of `transformers` has no place for."""
-    if not np.isin(weights, (0, 1)).all():
+    others = weights[~np.isin(weights, (0, 1))]
+    if others.size:
         raise ValueError(
-            f"Got a loss weight of {int(weights.max())}, expected 0 or 1: a model of transformers "
-            "counts each label once or not at all."
+            f"Got a loss weight of {others[0]:g}, expected 0 or 1: a model of transformers counts "
+            "each label once or not at all."
         )
     return weights > 0

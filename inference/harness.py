@@ -60,7 +60,9 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
 
         def loglikelihood_rolling(self, requests, disable_tqdm: bool = False):
             texts = [text for request in requests for text in request.args]
-            return self._kept("loglikelihood_rolling", requests, _texts_scored(trained, texts))
+            return self._kept(
+                "loglikelihood_rolling", requests, _texts_scored(trained, texts, batch_size)
+            )
 
         def generate_until(self, requests, disable_tqdm: bool = False):
             asked = [request.args for request in requests]
@@ -111,7 +113,7 @@ def _next_log_probs_and_hits(ids, model, params, batch):
     return jnp.stack([-losses, (likeliest == next_BxT).astype(losses.dtype)], -1)
 
 
-def _texts_scored(trained: Trained, texts: Sequence[str]) -> list[float]:
+def _texts_scored(trained: Trained, texts: Sequence[str], batch_size: int) -> list[float]:
     """Returns the log-probability of each text: every token once, after as many as a row holds."""
     longest = _longest(trained)
     windows, owners = [], []
@@ -124,7 +126,7 @@ def _texts_scored(trained: Trained, texts: Sequence[str]) -> list[float]:
             windows.append((prompt._replace(start=start), end - first))
             owners.append(number)
     totals = np.zeros(len(texts))
-    for number, log_probs in zip(owners, answer_log_probs(trained, windows)):
+    for number, log_probs in zip(owners, answer_log_probs(trained, windows, batch_size)):
         totals[number] += log_probs.sum()
     return totals.tolist()
 
@@ -148,13 +150,16 @@ def _answers(trained: Trained, asked: Sequence[tuple[str, dict]], batch_size: in
 
 def _decoding(settings: dict, longest: int | None, batch_size: int) -> Decoding:
     """Returns our settings of the harness's, by which an answer takes half a row at most."""
-    until = settings.get("until") or ()
-    stops = (until,) if isinstance(until, str) else tuple(until)
-    max_new = int(settings.get("max_gen_toks", MAX_NEW))
-    sampling = {}
-    if settings.get("do_sample") and settings.get("temperature", 1.0) > 0:
-        names = ("temperature", "top_k", "top_p", "min_p")
-        sampling = {"temperature": 1.0} | {n: settings[n] for n in names if n in settings}
+    from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
+
+    settings = normalize_gen_kwargs(settings, MAX_NEW)  # the harness's aliases and defaults
+    stops, max_new = settings["until"], int(settings["max_gen_toks"])
+    sampling, temperature = {}, settings.get("temperature", 1.0 if settings.get("do_sample") else 0)
+    if temperature > 0:
+        sampling = {
+            name: settings[name] for name in ("top_k", "top_p", "min_p") if name in settings
+        }
+        sampling["temperature"] = temperature
     return Decoding(
         max_new=min(max_new, longest // 2) if longest else max_new,
         stop_strings=tuple(stop for stop in stops if stop),

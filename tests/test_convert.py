@@ -423,8 +423,8 @@ def test_an_export_of_a_run_has_a_card_and_the_settings_of_generate(tmp_path):
     for words in (
         "# mine",
         f"A `LlamaForCausalLM` of {count:,} parameters, trained by pretrax with the objective "
-        "`causal_lm` for 4 steps of 8 rows of 64 decoder slots, on the text of `text_files`, from "
-        "the parameters of `before`.",
+        "`causal_lm` for 4 steps of 8 rows of up to 64 decoder slots, on the text of `text_files`, "
+        "from the parameters of `before`.",
         "| all/tokens | 1.500 | 4.5 | 3 | 1,400 |",
         "| all/hits | 0.250 |  |  | 10 |",
         "| cola/accuracy | 0.75 | 0.5 |",

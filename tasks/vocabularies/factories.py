@@ -94,9 +94,9 @@ def trained(
     def make() -> Tokenizer:
         if source.texts is None:
             raise ValueError(
-                "Got vocabularies.trained for a corpus of SeqIO tasks, which has no plain text to "
-                "train on: give it seqio_vocabularies.of_task, vocabularies.from_file, or "
-                "vocabularies.of_run."
+                "Got vocabularies.trained for a corpus that gives no plain text to train on, as "
+                "one of SeqIO tasks or of Grain: give it vocabularies.from_file, "
+                "vocabularies.of_run or, of a task, seqio_vocabularies.of_task."
             )
         texts, words = source.texts(), os.path.join(run_dir, TOKENIZER)
         path = os.path.join(run_dir, SENTENCEPIECE_MODEL)

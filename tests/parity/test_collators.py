@@ -285,6 +285,13 @@ def test_objectives_that_transformers_cannot_train_are_refused():
         Collator(lambda ids: objectives.mixture(ids, rates), IDS, {"decoder": 64})
 
 
+def test_a_row_without_another_to_pair_it_with_is_refused():
+    pairs = Collator(objectives.next_sentence_prediction, IDS, {"encoder": 64})
+    with pytest.raises(ValueError, match="a batch of one row.*drop_last"):
+        pairs([[5, 6, 7, 8]])
+    assert (pairs([[5, 6, 7, 8], [9, 10, 11, 12]])["labels"] != -100).any()
+
+
 def test_weights_other_than_0_and_1_are_refused():
     def doubled(ids):
         plain = objectives.causal_lm(ids)

@@ -540,6 +540,16 @@ MOVED_NAMES = {
 }
 
 
+def test_a_function_that_is_no_more_says_what_to_do(tmp_path):
+    file = tmp_path / "config.gin"
+    file.write_text(
+        "from __gin__ import dynamic_registration\nfrom pretrax import training\n"
+        "from pretrax.tasks import corpora\ntraining.Run.corpus = @corpora.word_lists\n"
+    )
+    with pytest.raises(ValueError, match="line 4.* names corpora.word_lists, and lists of words"):
+        read_fields([str(file)])
+
+
 @pytest.mark.parametrize("module", MOVED)
 def test_a_module_that_has_moved(tmp_path, module):
     """A directory of an earlier version opens; in a file of the user's, the import is to be

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...constraints import name_of
 from ..evaluation import Score
+from ..settings.run import longest_rows
 from .result import Result
 
 # The end of the name of a class of `transformers` -> what the hub calls its task.
@@ -43,8 +44,7 @@ def model_card(
       parameters: their number.
     """
     objective, corpus = (_name(fields[name]) for name in ("objective", "corpus"))
-    lengths = fields["sequence_lengths"]
-    longest = lengths if isinstance(lengths, Mapping) else lengths[-1]
+    longest = longest_rows(fields["sequence_lengths"])
     rows = " and ".join(f"{slots:,} {stack} slots" for stack, slots in longest.items())
     base = fields.get("initial_run")
     started = f", from the parameters of `{_last(base)}`" if base else ""
@@ -54,8 +54,8 @@ def model_card(
         *("---", "library_name: transformers", f"pipeline_tag: {task}", "tags:", "- pretrax"),
         *(f"- {json.dumps(objective)}", "---", "", f"# {name}", ""),
         f"A `{architecture}` of {parameters:,} parameters, trained by pretrax with the objective "
-        f"`{objective}` for {step:,} steps of {fields['batch_size']:,} rows of {rows}, on the text "
-        f"of `{corpus}`{started}.",
+        f"`{objective}` for {step:,} steps of {fields['batch_size']:,} rows of up to {rows}, on "
+        f"the text of `{corpus}`{started}.",
         *_figures(result if result and result.step == step else None),
         *("", "## Use", "", "```python", f"from transformers import AutoTokenizer, {architecture}"),
         *("", f'tokenizer = AutoTokenizer.from_pretrained("{name}")'),

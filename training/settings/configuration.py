@@ -59,6 +59,13 @@ DROPPED = dict.fromkeys(
     "data.token_store_files.write_store, and train on it by corpora.token_store",
 )
 
+# Functions that are no more, and what to do instead.
+DROPPED_FUNCTIONS = {
+    "corpora.word_lists": "lists of words are a world now: training.Run.corpus = "
+    "@corpora.world_documents with corpora.world_documents.world = @worlds.word_lists, as "
+    "corpora/word_lists.gin has it",
+}
+
 # What users of T5X call a setting, and how it is set here.
 T5X_NAMES = {
     "MODEL_DIR": "RUN_DIR, or CHECKPOINT_DIR for a bucket",
@@ -660,6 +667,8 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
             "the gin file, such as `from pretrax.training import optimizers`; the command line "
             f"knows what the run's files import: {', '.join(sorted(names))}."
         )
+    if selector in DROPPED_FUNCTIONS:
+        raise ValueError(f"{at} names {selector}, and {DROPPED_FUNCTIONS[selector]}.")
     value = names[first]
     for name in rest:
         if not hasattr(value, name):
