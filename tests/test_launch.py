@@ -1,5 +1,6 @@
 """The start scripts of launch/, with stand-ins for gcloud, Slurm and the environment."""
 
+import argparse
 import os
 import re
 import subprocess
@@ -7,6 +8,8 @@ import tomllib
 
 import yaml
 
+from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
+from pretrax.training.settings.configuration import read_run
 from tests.training.tiny import ROOT
 
 TRAIN = ["train", "--gin_file=runs/decoder.gin", "--files=data/my texts/*.txt"]
@@ -57,9 +60,11 @@ def test_a_dry_run_calls_nothing(tmp_path):
 
 
 def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
-    """There is none at the second try; at the third the stand-in ends the script."""
+    """A look that fails says nothing. There is none at the second try; at the third the stand-in
+    ends the script."""
     body = """case "$*" in
-*describe*) echo PREEMPTED ;;
+*describe*) echo >> "$FOLDER/looks"
+    case $(wc -l < "$FOLDER/looks") in 1) echo "no network"; exit 1 ;; *) echo PREEMPTED ;; esac ;;
 *create*) echo >> "$FOLDER/tries"
     case $(wc -l < "$FOLDER/tries") in 2) exit 1 ;; 3) kill "$PPID" ;; esac ;;
 esac"""
@@ -68,7 +73,7 @@ esac"""
     calls, _ = noted(tmp_path, keep, EVERY="0.1")
     did = [re.findall(r"<(create|scp|ssh|describe|delete)>", call) for call in calls]
     did = [one[0] for one in did if one]  # a command of several lines has others
-    first = ["create", "scp", "ssh", "ssh", "describe", "delete"]
+    first = ["create", "scp", "ssh", "ssh", "describe", "describe", "delete"]
     assert did == [*first, "create", "delete", "create"]
     assert all("<--spot>" in call for call in calls if "<create>" in call)
 
@@ -88,6 +93,39 @@ def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
     asked = "".join(f" <{word}>" for word in ["pretrax", *TRAIN])
     assert "<--ntasks-per-node=8>" in call and asked in call
     assert call.endswith("<--gin.training.Run.distributed=True>")
+
+
+def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
+    """USR1 to the batch shell, and SIGTERM to the processes by scancel, not to srun."""
+    stand_in(
+        tmp_path,
+        "srun",
+        'touch "$FOLDER/began"; while [ ! -e "$FOLDER/told" ]; do sleep 0.05; done',
+    )
+    stand_in(tmp_path, "scancel", 'touch "$FOLDER/told"')
+    stand_in(tmp_path, "scontrol", "")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").write_text("")
+    script = f'cd "{tmp_path}" && exec "{ROOT}/launch/slurm.sh" "$@"'
+    up = 'while [ ! -e "$FOLDER/began" ]; do sleep 0.05; done; kill -USR1 $$'
+    job = ["bash", "-c", f"({up}) & {script}", "job", *TRAIN]
+    calls, status = noted(tmp_path, job, SLURM_JOB_ID="17")
+    assert status == 0 and [call.split()[0] for call in calls] == ["srun", "scancel", "scontrol"]
+    assert calls[1:] == ["scancel <--signal=TERM> <17>", "scontrol <requeue> <17>"]
+
+
+def test_the_run_of_skypilot_is_one():
+    sky = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
+    typed = sky["run"].splitlines()[-1].replace("$COMMAND", sky["envs"]["COMMAND"])
+    _, verb, *arguments = typed.replace("$BUCKET", "gs://bucket/run").split()
+    _, given = parse_with_gin(made_for(verb), arguments)
+    assert read_run(given.files, given.bindings).checkpoint_dir == "gs://bucket/run"
+
+
+def made_for(verb: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(verb)
+    add_gin_arguments(parser)
+    return parser
 
 
 def test_images_have_the_python_that_the_package_wants():

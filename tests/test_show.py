@@ -258,6 +258,7 @@ def test_a_page_of_each_objective_and_one_that_lists_them(capsys, tmp_path, monk
     assert f"1 page, listed in {tmp_path}/index.html" in said and "Without one: masked_lm" in said
     assert sorted(file.name for file in tmp_path.iterdir()) == ["causal_lm.html", "index.html"]
     assert "<h2>Statistics</h2>" in (tmp_path / "causal_lm.html").read_text()
+    assert f"--objective=causal_lm --html={tmp_path}/" in (tmp_path / "causal_lm.html").read_text()
     index = (tmp_path / "index.html").read_text()
     assert 'href="causal_lm.html"' in index and "<li>masked_lm: the text has" in index
 

@@ -8,6 +8,7 @@ import pytest
 
 from pretrax import __main__ as command
 from pretrax import verbs
+from pretrax.training.settings.mistakes import explanation
 from tests.training.tiny import ROOT, environment
 
 
@@ -49,6 +50,13 @@ def test_help_of_each_verb(verb, capsys):
     said = capsys.readouterr().out
     assert end.value.code == 0
     assert said.startswith(f"usage: pretrax {verb}") and f"\n    pretrax {verb}" in said
+
+
+def test_a_bucket_whose_package_is_absent_is_a_sentence():
+    """fsspec says what to install; other absent modules are looked up among the extras."""
+    said = "Please install gcsfs to access Google Storage"
+    assert explanation(ImportError(said)) == said
+    assert explanation(ModuleNotFoundError(name="nothing_here")) is None
 
 
 def completions(line: str, folder) -> list[str]:

@@ -5,6 +5,7 @@ returns an optax transformation. So a run states its length once. An optimizer's
 schedule, or a number for a constant one.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Literal
 
@@ -31,8 +32,14 @@ def warmup_cosine(
 
     The warm-up has `warmup_steps`, but at most `warmup_share` of all steps.
     """
-    if warmup_share < 1:
-        warmup_steps = min(warmup_steps, int(warmup_share * total_steps))
+    most = int(warmup_share * total_steps)
+    if warmup_share < 1 and warmup_steps > most:
+        warnings.warn(
+            f"The warm-up takes {most} steps in place of {warmup_steps}: at most a share of "
+            f"{warmup_share:g} of {total_steps} (--gin.optimizers.warmup_cosine.warmup_share).",
+            stacklevel=1,
+        )
+        warmup_steps = most
     _check_warmup("warmup_cosine", warmup_steps, total_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, total_steps, end_share * peak

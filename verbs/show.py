@@ -129,19 +129,23 @@ def show_all(
     text = open_text(console, options, choose(options, gin_arguments))
     text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
     pages, refused = {}, {}
+    index = os.path.join(options.out, "index.html")
     for name in track(CATALOGUE, "Objectives", console=console, disable=not console.is_terminal):
         one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
         if not console.is_terminal:
             console.print(f"{name} …")
+        path = os.path.join(options.out, one.html)
+        shown = command.replace(" --all", f" --objective={name}", 1)
+        shown = shown.replace(f"--out={options.out}", f"--html={path}")
         try:
             found = drawn(one, choose(one, gin_arguments), text)
-            path = os.path.join(options.out, one.html)
-            write_page(path, one, found, found.members, text, command)
+            write_page(path, one, found, found.members, text, shown)
             pages[name] = one.html
         except ValueError as error:  # such as of a text without sentences
             refused[name] = str(error)
-    index = os.path.join(options.out, "index.html")
-    whole_files.write_text(index, index_page(pages, refused, command))
+        whole_files.write_text(index, index_page(pages, refused, command))
+    if not pages:
+        raise ValueError(f"No objective takes this text: {refused.popitem()[1]}")
     console.print(in_words(pages, refused, index), markup=False, soft_wrap=True)
 
 

@@ -116,6 +116,16 @@ def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> li
     return lines
 
 
+def _absolute(directory: str) -> epath.Path:
+    """Returns where a directory is, for whoever changes the folder that a command runs in.
+
+    >>> _absolute("gs://bucket/run").as_posix()
+    'gs://bucket/run'
+    """
+    path = epath.Path(directory)
+    return path if "://" in directory else path.absolute()
+
+
 class Checkpoints:
     """The checkpoints of one run, `DIRECTORY/STEP`, of which those of `keep` are kept.
 
@@ -123,7 +133,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str, keep: Keep | None = LATEST):
-        self._root = epath.Path(directory).absolute()
+        self._root = _absolute(directory)
         self._checkpointer: Any = None
         if keep is not None or self._root.exists():  # to open it would make it
             self._checkpointer = ocp.training.Checkpointer(

@@ -3,6 +3,8 @@
 # Package -> its extra, and what takes it.
 EXTRAS = {
     "datatrove": ("prepare", "To prepare text"),
+    "grain": ("grain", "To read a pipeline of Grain"),
+    "lm_eval": ("lm-eval", "To evaluate by the lm-evaluation-harness"),
     "rouge_score": ("seqio", "To score summaries"),
     "sacrebleu": ("seqio", "To score translations"),
     "seqio": ("seqio", "To read SeqIO tasks and mixtures"),

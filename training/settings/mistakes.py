@@ -20,7 +20,8 @@ def explanation(error: Exception) -> str | None:
         return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
     if isinstance(error, ModuleNotFoundError):
         return words_of_absent(error)
-    mendable = isinstance(error, ValueError | OSError | FloatingPointError)
+    # An ImportError: what fsspec says where the package of a kind of bucket is absent.
+    mendable = isinstance(error, ValueError | OSError | FloatingPointError | ImportError)
     return (str(error).strip() or type(error).__name__) if mendable else None
 
 
