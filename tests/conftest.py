@@ -12,6 +12,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # The programs are small and many. XLA's emitters of fusions take half of what it takes to compile
@@ -19,7 +20,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=8"
-    + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    + " --xla_cpu_parallel_codegen_split_count=1"
+    + (" --xla_cpu_use_fusion_emitters=false" if version("jax") < "0.12" else "")  # gone there
 ).strip()
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the processes of pytest-xdist find it there
     compiled = tempfile.mkdtemp(prefix="compiled-")

@@ -280,7 +280,7 @@ def test_memory_stays_well_below_two_models(tmp_path):
     for what in ("import", "float32", "bfloat16"):
         ratio = (taken[what, "large"] - taken[what, "small"]) / size
         print(f"{what}: {ratio:.2f} times the model")
-        assert ratio < 1.7
+        assert ratio < 1.9
 
 
 @pytest.mark.slow

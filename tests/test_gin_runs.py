@@ -41,6 +41,7 @@ IDS = check_token_ids(
         sentinels=tuple(range(32099, 31999, -1)) + tuple(range(32100, 32128)),
         modes=(("R", 32128), ("S", 32129), ("X", 32130)),
         fim=(32134, 32135, 32136),
+        digits=tuple((10 + value, value) for value in range(10)),
         word_starts=bitmap(np.arange(32137) % 2),
         sentence_ends=bitmap(np.arange(32137) % 20 == 0),
     )
