@@ -68,7 +68,8 @@ class Cell(NamedTuple):
     @property
     def measured(self) -> list[Measured | None]:
         """What each yardstick has measured; None of one that has not."""
-        return kept_figures.read_measured(self.run.run_dir, self.run.steps, self.yardsticks)
+        run = self.run
+        return kept_figures.read_measured(run.run_dir, run.steps, self.yardsticks, run.corpus)
 
     @property
     def is_complete(self) -> bool:
@@ -171,6 +172,6 @@ def _measure(cell: Cell) -> None:
             traceback.print_exc()
             broken.append(f"The yardstick {name}: {failure_words(error)}")
             continue
-        kept_figures.write_measured(run.run_dir, run.steps, yardstick, measured)
+        kept_figures.write_measured(run.run_dir, run.steps, yardstick, measured, run.corpus)
     if broken:
         raise ValueError(" ".join(broken))

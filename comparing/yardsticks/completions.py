@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...constraints import Count, checked
+from ...constraints import AtLeastTwo, checked
 from ...inference import Decoding, Trained, answer
 from ..figures import HIGHER, Figure
 from .generations import continued, continuing_mode, unmasking_options
@@ -12,7 +12,7 @@ from .subject import Subject
 
 
 @checked
-def world_completions(subject: Subject, *, texts: Count = 64) -> list[Figure]:
+def world_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[Figure]:
     """Share of held-out beginnings that the model completes to a text that its world accepts.
 
     Documents are cut after half of their words, and completed by samples at temperature 1, as
@@ -23,14 +23,19 @@ def world_completions(subject: Subject, *, texts: Count = 64) -> list[Figure]:
     Args:
       texts: the first held-out documents, so many.
 
-    Raises ValueError for a run whose corpus is no world, or one that does not say what it accepts,
-    and for a model that does not continue texts.
+    Raises ValueError for a run whose corpus is no world, or one that holds out a single document or
+    does not say what it accepts, and for a model that does not continue texts.
     """
     world, trained = world_of(subject), subject.trained
     if world.accepts is None:
         raise ValueError(
             "Got a world without `accepts`, expected a function that says whether a text may be a "
             "document: measure a run of one that has it, such as corpora/grammar.gin."
+        )
+    if len(world.heldout) < 2:
+        raise ValueError(
+            "Got a world with one held-out document, expected two or more, since the baseline ends "
+            "one as another: let the world hold out more."
         )
     halves = [_halves(document) for document in world.heldout[:texts]]
     befores, rests = zip(*halves)
@@ -40,6 +45,8 @@ def world_completions(subject: Subject, *, texts: Count = 64) -> list[Figure]:
         for some in (completed, map(" ".join, zip(befores, [rests[-1], *rests])))
     )
     note = f"{len(halves)} beginnings, 1.00 of the true texts"
+    if continuing_mode(trained) == "unmask":
+        note += "; the true number of tokens is given"
     return [Figure("world_completions", share, "share", HIGHER, baseline, note)]
 
 

@@ -3,7 +3,8 @@
     RUN/evaluation/yardsticks.jsonl    a line for each measurement, of which the latest counts
 
 A line has the yardstick's settings with defaults, the checkpoint's step, and a checksum of the
-code, so that a yardstick that has changed is measured again.
+code, so that a yardstick that has changed is measured again; of a run whose corpus is a world also
+one of the world's code, which asks the questions.
 """
 
 import ast
@@ -91,21 +92,33 @@ def _checked(name: str, figures: Any) -> list[Figure]:
 
 
 def read_measured(
-    run_dir: str, step: int | None, yardsticks: Iterable[Callable]
+    run_dir: str,
+    step: int | None,
+    yardsticks: Iterable[Callable],
+    corpus: Callable | None = None,
 ) -> list[Measured | None]:
     """Returns what each yardstick, as it is now, measured of a checkpoint last; None of one that
     has not.
 
+    `corpus` is the factory of the run's corpus, whose world may have changed.
+
     Raises ValueError, naming the file and the line, where it is damaged.
     """
     kept = _kept(run_dir)[::-1]
-    lines = (_line(step, yardstick).items() for yardstick in yardsticks)
+    lines = (_line(step, yardstick, corpus).items() for yardstick in yardsticks)
     return [next((one for line, one in kept if wanted <= line.items()), None) for wanted in lines]
 
 
-def write_measured(run_dir: str, step: int | None, yardstick: Callable, measured: Measured) -> None:
+def write_measured(
+    run_dir: str,
+    step: int | None,
+    yardstick: Callable,
+    measured: Measured,
+    corpus: Callable | None = None,
+) -> None:
+    """Adds what a yardstick measured of a checkpoint of a run of this corpus."""
     figures = [figure.record for figure in measured.figures]
-    line = _line(step, yardstick) | {"figures": figures, "refusal": measured.refusal}
+    line = _line(step, yardstick, corpus) | {"figures": figures, "refusal": measured.refusal}
     write_lines(_path(run_dir), [*(kept for kept, _ in _kept(run_dir)), line])
 
 
@@ -116,14 +129,18 @@ def forget_refusals(run_dir: str) -> None:
         write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
 
 
-def _line(step: int | None, yardstick: Callable) -> dict[str, Any]:
+def _line(step: int | None, yardstick: Callable, corpus: Callable | None) -> dict[str, Any]:
     function = bound(yardstick).function
-    return {
+    line = {
         "yardstick": function.__name__,
         "step": step,
         "settings": settings_of_yardstick(yardstick),
         "code": checksum_of_code(function.__module__),
     }
+    world = None if corpus is None else bound(corpus).settings.get("world")
+    if world is None:
+        return line
+    return line | {"world": checksum_of_code(bound(world).function.__module__)}
 
 
 def _path(run_dir: str) -> Path:
@@ -139,7 +156,8 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
 
 @functools.lru_cache(maxsize=64)
 def checksum_of_code(module: str) -> str:
-    """Returns a checksum of the code of a yardstick's module, without comments and docstrings."""
+    """Returns a checksum of the code of a yardstick's module, or a world's, without comments and
+    docstrings."""
     trees = sorted((name, ast.dump(tree)) for name, tree in code_of(module).items())
     return hashlib.sha256(repr(trees).encode()).hexdigest()[:16]
 

@@ -63,7 +63,8 @@ def measured(subject: Subject, chosen: Mapping[str, Bound]) -> list[Figure]:
     figures: list[Figure] = []
     for yardstick in chosen.values():
         some = measure(yardstick, subject)
-        write_measured(subject.directory, subject.step, yardstick, Measured(some, ""))
+        kept = Measured(some, "")
+        write_measured(subject.directory, subject.step, yardstick, kept, subject.corpus)
         figures += some
     return figures
 

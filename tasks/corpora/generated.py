@@ -1,5 +1,6 @@
 """The documents of a world, as the corpus of a run."""
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -8,6 +9,7 @@ from ...data.corpus import Corpus
 from ...data.token_store import HELDOUT, TRAIN
 from ...training.settings.bound import bound
 from ..vocabularies import Factory, VocabularySource
+from ..vocabularies.tokenization import Tokenizer, batches
 from ..worlds.world import World, drawn_world
 from .text_readers import LeftOut, TextPart
 from .tokenising import SplitText, corpus_of, tokenised
@@ -29,8 +31,9 @@ def world_documents(
         vocabulary: as for `text_files`; one of whole words suits most worlds.
         seed: of what is drawn, and of the order of reading.
 
-    Raises ValueError for what `drawn_world` refuses, and for a run that was trained on other
-    documents than the world now has.
+    Raises ValueError for what `drawn_world` refuses, for a vocabulary that lacks words of the
+    documents or answers or encodes two answers of a question alike, and for a run that was trained
+    on other documents than the world now has.
     """
     drawn, name = drawn_world(world, seed), bound(world).function.__name__
     texts = {TRAIN: _split(drawn.documents), HELDOUT: _split(drawn.heldout)}
@@ -42,7 +45,31 @@ def world_documents(
             "questions are of another world: set the function and its settings back, or start a "
             "new run directory."
         )
+    _check_known(drawn, name, made.tokenizer)
     return corpus_of(f"Documents of {name}", tokens, made, held_out="drawn by the world", seed=seed)
+
+
+def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
+    answers = list({answer for question in world.questions for answer in question.answers})
+    encoded = {one: tuple(ids) for one, ids in zip(answers, tokenizer.encode_batch(answers))}
+    documents = itertools.chain.from_iterable(
+        zip(some, tokenizer.encode_batch(some))
+        for some in batches(itertools.chain(world.documents, world.heldout))
+    )
+    for text, ids in itertools.chain(encoded.items(), documents):
+        if tokenizer.unknown is not None and tokenizer.unknown in ids:
+            raise ValueError(
+                f"{name} draws {text!r:.80}, of which the vocabulary of {tokenizer.size} tokens "
+                "lacks a word, expected one of all words of documents and answers: raise "
+                "vocabularies.trained.size, and let documents have every word that is asked."
+            )
+    for question in world.questions:
+        if len({encoded[answer] for answer in question.answers}) < len(question.answers):
+            raise ValueError(
+                f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, some of "
+                "which the vocabulary encodes alike, expected different tokens: change the answers "
+                "or the vocabulary."
+            )
 
 
 def _split(documents: Sequence[str]) -> SplitText:

@@ -117,4 +117,11 @@ def word_lists(
     shots = [examples - 1, *(few for few in _FEW if few < examples - 1)]
     asked = np.random.default_rng([seed, len(counts)])
     train, heldout = documents
-    return World(train, heldout, list_questions(asked, shots, questions))
+    return World(
+        train,
+        heldout,
+        [  # the first shots and their answer are a document, which ends with its line
+            one._replace(after="\n") if number < questions else one
+            for number, one in enumerate(list_questions(asked, shots, questions))
+        ],
+    )

@@ -8,7 +8,7 @@ that only the whole tells which of them the grammar has. Theirs has seven levels
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import numpy as np
@@ -22,6 +22,7 @@ TERMINALS = "abc"  # those of the lowest level
 RULES = 2  # of a symbol
 _LENGTHS = (2, 3)  # symbols of a rule
 _HELDOUT_EVERY = 20  # strings
+_DRAWS = 20  # until it is given up: of places to ask, and for each document that is to be new
 
 Rule = tuple[int, ...]  # symbols of the level below
 Grammar = Sequence[Sequence[Sequence[Rule]]]  # the rules of each symbol, by level; one root
@@ -80,7 +81,7 @@ def grammar(
     *,
     seed: int,
     strings: Count = 20_000,
-    levels: Annotated[int, Ge(1), Le(7)] = 4,
+    levels: Annotated[int, Ge(1), Le(6)] = 4,
     hidden: Annotated[int, Ge(1), Le(4)] = 3,
     questions: Count = 60,
 ) -> World:
@@ -98,7 +99,11 @@ def grammar(
       hidden: consecutive terminals of a question's string.
       questions: how many, each of another string.
 
-    Raises ValueError where strings may be shorter than what is hidden and what stands around it.
+    None of the strings to train on is held out or asked, and where a question's terminals are
+    hidden not all sequences are right.
+
+    Raises ValueError where strings may be shorter than what is hidden and what stands around it,
+    and for a grammar that has too few strings, or all of them.
     """
     if 2**levels < hidden + 2:
         raise ValueError(
@@ -110,18 +115,39 @@ def grammar(
     counts = (strings, -(-strings // _HELDOUT_EVERY), questions)
     train, heldout, asked = ([derived(rng, rules) for _ in range(n)] for n in counts)
     accepted = functools.partial(accepts, rules)
-    return World(
-        train, heldout, [_question(rng, accepted, one.split(), hidden) for one in asked], accepted
-    )
+    asking = [_question(rng, accepted, one.split(), hidden) for one in asked]
+    return World(_unread(rng, rules, train, {*heldout, *asked}), heldout, asking, accepted)
+
+
+def _unread(rng, rules: Grammar, strings: Sequence[str], others: Collection[str]) -> list[str]:
+    """Returns as many strings of the grammar, without the others, for which new ones are drawn."""
+    drawn = (derived(rng, rules) for _ in range(_DRAWS * len(strings)))
+    new = (one for one in itertools.chain(strings, drawn) if one not in others)
+    found = [*itertools.islice(new, len(strings))]
+    if len(found) < len(strings):
+        raise ValueError(
+            f"Got a grammar of {len(rules)} levels, of whose strings most are held out or asked, "
+            f"expected others for {len(strings)} documents: raise worlds.grammar.levels, or lower "
+            "its strings and questions."
+        )
+    return found
 
 
 def _question(rng, accepted, string: Sequence[str], hidden: int) -> WorldQuestion:
     """Returns the question for so many terminals of a string, neither its first nor its last."""
-    start = int(rng.integers(1, len(string) - hidden))
-    before, after = (" ".join(part) for part in (string[:start], string[start + hidden :]))
-    answers: dict[bool, list[str]] = {True: [], False: []}
-    for one in map(" ".join, itertools.product(TERMINALS, repeat=hidden)):
-        answers[accepted(f"{before} {one} {after}")].append(f" {one}")
+    for _ in range(_DRAWS):
+        start = int(rng.integers(1, len(string) - hidden))
+        before, after = (" ".join(part) for part in (string[:start], string[start + hidden :]))
+        answers: dict[bool, list[str]] = {True: [], False: []}
+        for one in map(" ".join, itertools.product(TERMINALS, repeat=hidden)):
+            answers[accepted(f"{before} {one} {after}")].append(f" {one}")
+        if answers[False]:
+            break
+    else:
+        raise ValueError(
+            f"Got a grammar that has {' '.join(string)} with any {hidden} terminals in {_DRAWS} "
+            "places, expected one that refuses some: raise worlds.grammar.hidden or its levels."
+        )
     return WorldQuestion(
         kind="filled_in",
         text=f"{before}<extra_id_0> {after}",

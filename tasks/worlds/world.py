@@ -1,5 +1,6 @@
 """`World`: text that a function draws, and questions about it whose answers are known."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +19,9 @@ class WorldQuestion(NamedTuple):
     text: str
     answers: tuple[str, ...]  # candidates; those that are right come first
     right: int = 1  # how many of them are right
-    # What follows the answer up to the end of its document, for models that predict masks, which
-    # have read whole documents; a mask may stand in it. None: not a document's end.
+    # What follows the answer, or a text with a blank, up to the end of its document, for models
+    # that predict masks, which have read whole documents; a mask may stand in it. None: not a
+    # document's end.
     after: str | None = ""
     known: float = 1.0  # how often a reader is right who knows the world and reads the text
 
@@ -44,14 +46,31 @@ class World(NamedTuple):
 def drawn_world(function: Callable[..., Any], seed: int) -> World:
     """Returns the world that a function draws from a seed.
 
-    Raises ValueError for what is no world, has no text or no question, or a question that names no
-    kind or has no wrong answer.
+    Raises ValueError for a function without `seed`, for what is no world, has no text or no
+    question, or for a question that names no kind or has no wrong answer.
     """
     name = bound(function).function.__name__
+    try:
+        one = bound(function)
+        inspect.signature(one.function).bind(**{**one.settings, "seed": seed})
+    except TypeError as error:
+        raise ValueError(
+            f"{name} cannot draw a world ({error}), expected a function of `seed` alone, with "
+            "defaults for all else: write `def my_world(*, seed): …`, or bind what it lacks."
+        ) from None
     made = function(seed=seed)
     if not isinstance(made, World):
         raise ValueError(f"{name} returned {made!r:.80}, expected a `tasks.worlds.World`.")
     needed = ("documents", "heldout", "questions")
+    for field in needed:
+        if not isinstance(getattr(made, field), list | tuple):
+            raise ValueError(
+                f"{name} returned {field} of type {type(getattr(made, field)).__name__}, expected "
+                "a list: convert it, an array by its `tolist()`."
+            )
+    strange = [text for text in (*made.documents, *made.heldout) if not isinstance(text, str)]
+    if strange:
+        raise ValueError(f"{name} returned the document {strange[0]!r:.80}, expected a text.")
     empty = [field for field in needed if not getattr(made, field)]
     if empty:
         raise ValueError(
@@ -59,9 +78,31 @@ def drawn_world(function: Callable[..., Any], seed: int) -> World:
             "of what it draws."
         )
     for question in made.questions:
+        _check_types(name, question)
+        answers = question.answers
+        twice = [answer for answer in answers if answers.count(answer) > 1]
+        if twice:
+            raise ValueError(
+                f"{name} asks {question!r:.200} with the answer {twice[0]!r} more than once, "
+                "expected different ones: leave the right answer out of the wrong ones."
+            )
         if not question.kind.isidentifier() or not 0 < question.right < len(question.answers):
             raise ValueError(
                 f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers "
                 "of which the first, as many as `right`, are right and at least one is wrong."
             )
     return made
+
+
+def _check_types(name: str, question: Any) -> None:
+    if not isinstance(question, WorldQuestion):
+        raise ValueError(
+            f"{name} asks {question!r:.200}, expected a `tasks.worlds.WorldQuestion`: "
+            "WorldQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))."
+        )
+    answers = question.answers
+    if not isinstance(answers, list | tuple) or not all(isinstance(one, str) for one in answers):
+        raise ValueError(
+            f"{name} asks {question!r:.200} with answers {answers!r:.80}, expected a tuple of "
+            "texts, such as (' Paris', ' Rome')."
+        )

@@ -58,13 +58,20 @@ def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its
     ("builder", "objective"), [("decoder", "causal_lm"), ("encoder", "masked_diffusion")]
 )
 def test_a_model_that_knows_nothing_writes_nothing_that_is_accepted(builder, objective):
-    (figure,) = completions.world_completions(subject(builder, objective), texts=1)
-    assert figure.value == 0.0 and figure.baseline == 1.0
+    (figure,) = completions.world_completions(subject(builder, objective), texts=2)
+    assert figure.value == 0.0 and figure.baseline == 0.0  # the other's end
+    given = figure.note.endswith("the true number of tokens is given")
+    assert given == (objective == "masked_diffusion")
 
 
 def test_errors():
     silent = lambda *, seed: pairs(seed=seed)._replace(accepts=None)  # noqa: E731
     with pytest.raises(ValueError, match="a world without `accepts`, expected a function"):
         completions.world_completions(subject(of=silent))
+    with pytest.raises(ValueError, match="texts must be a whole number of at least 2, got 1"):
+        completions.world_completions(subject(), texts=1)
+    single = lambda *, seed: pairs(seed=seed)._replace(heldout=HELDOUT[:1])  # noqa: E731
+    with pytest.raises(ValueError, match="one held-out document, expected two or more"):
+        completions.world_completions(subject(of=single))
     with pytest.raises(ValueError, match="expected one that continues texts"):
         completions.world_completions(subject("encoder_decoder", "span_corruption"))

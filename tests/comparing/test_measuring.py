@@ -1,5 +1,6 @@
 """What is kept of the figures of yardsticks, and when they are measured again."""
 
+import importlib
 import json
 import math
 import re
@@ -13,6 +14,7 @@ from pretrax.comparing.figures import LOWER, Figure
 from pretrax.comparing.yardsticks import YARDSTICKS, kept_figures, measuring
 from pretrax.comparing.yardsticks.kept_figures import Measured, read_measured, write_measured
 from pretrax.inference.prompting.windows import BeyondTraining
+from pretrax.tasks.corpora import world_documents
 from pretrax.training.settings.bound import Bound, parameters
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
@@ -30,7 +32,7 @@ def sized(subject, *, layers=(), text=b"", times: int = 1) -> list[Figure]:
 
 
 def test_settings_that_json_lacks_are_kept_with_the_defaults(tmp_path):
-    subject = SimpleNamespace(directory=str(tmp_path), step=3)
+    subject = SimpleNamespace(directory=str(tmp_path), step=3, corpus=None)
     measuring.measured(subject, {"sized": Bound(sized, layers={"c", "a", "b"}, text=b"x")})
     line = json.loads((tmp_path / "evaluation/yardsticks.jsonl").read_text())
     assert line["settings"] == {
@@ -132,6 +134,20 @@ def test_a_yardstick_whose_code_has_changed_is_measured_again(tmp_path, monkeypa
     assert last_of(str(tmp_path), 3, sized).refusal
     monkeypatch.setattr(kept_figures, "checksum_of_code", lambda module: "another")
     assert last_of(str(tmp_path), 3, sized) is None
+
+
+def test_a_run_whose_world_has_other_code_is_measured_again(tmp_path, monkeypatch):
+    file, run = tmp_path / "world_of_measuring.py", str(tmp_path)
+    file.write_text("def drawn(*, seed):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    uncached = kept_figures.checksum_of_code.__wrapped__
+    monkeypatch.setattr(kept_figures, "checksum_of_code", uncached)
+    world = importlib.import_module("world_of_measuring").drawn
+    corpus = Bound(world_documents, world=world)
+    write_measured(run, 3, sized, Measured((), "no such model"), corpus)
+    assert read_measured(run, 3, [sized], corpus)[0].refusal
+    file.write_text("def drawn(*, seed):\n    return 2\n")
+    assert read_measured(run, 3, [sized], corpus) == [None]
 
 
 def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch, tmp_path):

@@ -95,6 +95,16 @@ def test_masked_answers_are_hidden_at_once():
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
 
 
+def test_a_masked_model_reads_the_whole_document_of_a_blank(monkeypatch):
+    one, asked = trained("encoder", "masked_lm"), []
+    record = lambda trained, some: asked.extend(some) or hidden_log_probs(trained, some)  # noqa: E731
+    monkeypatch.setattr(ranking, "hidden_log_probs", record)
+    answer_log_probs(one, [BLANKED._replace(after=after) for after in ("", " of")])
+    texts = ("so he!", "so she!", "so he! of", "so she! of")
+    assert [tokens for tokens, _ in asked] == [[*one.encode(x), one.ids.eos] for x in texts]
+    assert [slots for _, slots in asked] == [[3, 4], [3, 4, 5]] * 2
+
+
 def test_no_question_is_a_list_that_a_corpus_trains_on(monkeypatch):
     asked, drawn = [], labelled_words.word_list
     record = lambda *args: asked.append(drawn(*args)) or asked[-1]  # noqa: E731

@@ -3,18 +3,19 @@
 import functools
 import os
 
+import numpy as np
 import pytest
 
 from pretrax.tasks.corpora import tokenising, world_documents
 from pretrax.tasks.vocabularies import trained
 from pretrax.tasks.worlds import World, WorldQuestion, world
 
-QUESTION = WorldQuestion("colours", "snow is", (" white", " black"))
+QUESTION = WorldQuestion("colours", "snow is", (" white", " 1"))
 
 
 def colours(*, seed, more=()):
     documents = [f"snow {number + seed} is white" for number in range(5)]
-    return World([*documents, *more], ["coal is black"], [QUESTION])
+    return World([*documents, *more], ["is snow white"], [QUESTION])
 
 
 def opened(run_dir, of=colours, **settings):
@@ -35,7 +36,7 @@ def test_a_corpus_has_the_documents_of_its_seed(tmp_path):
 
 def test_a_run_whose_world_has_changed_is_refused(tmp_path, monkeypatch):
     opened(tmp_path)
-    changed = functools.partial(colours, more=("snow is not black",))
+    changed = functools.partial(colours, more=("snow is white",))
     changed.__name__ = "colours"
     assert "6 documents" in opened(tmp_path, changed).summary  # nothing was trained
     monkeypatch.setattr(tokenising, "has_checkpoint", lambda run_dir: os.path.isdir(run_dir))
@@ -52,6 +53,13 @@ def test_a_run_whose_world_has_changed_is_refused(tmp_path, monkeypatch):
         (World(["a"], ["a"], [QUESTION._replace(right=2)]), "at least one is wrong"),
         (World(["a"], ["a"], [QUESTION._replace(right=0)]), "at least one is wrong"),
         (World(["a"], ["a"], [QUESTION._replace(kind="of/snow")]), "expected a kind such as"),
+        (World(np.array(["a"]), ["a"], [QUESTION]), "documents of type ndarray, expected a list"),
+        (World("a", ["a"], [QUESTION]), "documents of type str, expected a list"),
+        (World(["a"], [1], [QUESTION]), "the document 1, expected a text"),
+        (World(["a"], ["a"], [tuple(QUESTION)]), "expected a `tasks.worlds.WorldQuestion`"),
+        (World(["a"], ["a"], [QUESTION._replace(answers=" bc")]), "expected a tuple of texts"),
+        (World(["a"], ["a"], [QUESTION._replace(answers=(" b", 1))]), "expected a tuple of texts"),
+        (World(["a"], ["a"], [QUESTION._replace(answers=(" b", " c", " b"))]), "' b' more than on"),
     ],
 )
 def test_what_is_no_world_is_refused(made, said):
@@ -60,3 +68,28 @@ def test_what_is_no_world_is_refused(made, said):
 
     with pytest.raises(ValueError, match=said):
         world.drawn_world(drawn, 0)
+
+
+def test_a_function_that_takes_no_seed_or_wants_more_is_refused():
+    for function in (lambda: None, lambda *, seed, size: None):
+        with pytest.raises(
+            ValueError, match="cannot draw a world .* expected a function of `seed`"
+        ):
+            world.drawn_world(function, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"heldout": ["coal is white"]}, "'coal is white', of which the vocabulary of 13 tokens"),
+        ({"documents": ["snow 0 is white", *"abcdefgh"]}, "of which the vocabulary of 13 tokens"),
+        ({"questions": [QUESTION._replace(answers=(" 1", " red"))]}, "' red', of which the vocab"),
+        ({"questions": [QUESTION._replace(answers=(" 1", "1"))]}, "the vocabulary encodes alike"),
+    ],
+)
+def test_words_that_the_vocabulary_lacks_or_mistakes_are_named(tmp_path, changed, said):
+    def changed_colours(*, seed):
+        return colours(seed=seed)._replace(**changed)
+
+    with pytest.raises(ValueError, match=said):
+        opened(tmp_path, changed_colours)

@@ -76,8 +76,32 @@ def test_every_document_is_accepted_and_most_changes_are_not():
     assert np.mean([WORLD.accepts(one) for one in changed]) < 0.5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_held_out_or_asked_is_not_trained_on(seed):
+    world = level_grammar.grammar(seed=seed, strings=400, levels=3, questions=60)
+    read = {*world.documents}
+    assert len(world.documents) == 400
+    assert not read & {*world.heldout}
+    for question in world.questions:
+        right = question.answers[: question.right]
+        assert not read.issuperset(question.text.replace("<extra_id_0>", one) for one in right)
+
+
+@pytest.mark.parametrize("seed", [2, 36, 37])
+def test_a_gap_that_anything_fills_is_not_asked(seed):
+    world = level_grammar.grammar(seed=seed, strings=20, levels=3, hidden=1)
+    assert all(question.chance < 1 for question in world.questions)
+
+
 def test_errors():
     with pytest.raises(ValueError, match="1 levels, whose strings have 2 terminals or more, and 3"):
         level_grammar.grammar(seed=0, levels=1)
-    with pytest.raises(ValueError, match="levels must be .* at most 7, got 8"):
-        level_grammar.grammar(seed=0, levels=8)
+    with pytest.raises(ValueError, match="levels must be .* at most 6, got 7"):
+        level_grammar.grammar(seed=0, levels=7)
+    with pytest.raises(
+        ValueError, match="most are held out or asked, expected others for 4000 doc"
+    ):
+        level_grammar.grammar(seed=0, levels=2, hidden=2, strings=4000)
+    everything = lambda text: True  # noqa: E731
+    with pytest.raises(ValueError, match="has a b c with any 1 terminals in 20 places"):
+        level_grammar._question(np.random.default_rng(0), everything, "abc", 1)

@@ -41,5 +41,10 @@ def test_documents_and_questions():
     assert [question.kind for question in world.questions[::3]] == [
         f"after_{shots}" for shots in (3, 2, 1, 0)
     ]
+    whole, few = world.questions[:3], world.questions[3:]
+    for question in whole:  # with its answer, a document
+        lines = f"{question.text}{question.answers[0]}{question.after}".splitlines(keepends=True)
+        assert len(lines) == 4 and all(line.endswith("\n") for line in lines)
+    assert {question.after for question in few} == {None}
     other = labelled_words.word_lists(seed=1, lists=40, examples=4, questions=3)
     assert not set(other.documents) & set(world.documents)

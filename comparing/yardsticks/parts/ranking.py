@@ -25,8 +25,8 @@ class Question(NamedTuple):
 
     text: str
     answers: tuple[str, ...]
-    # What follows the answer up to the end of its document; None: not known. Models that predict
-    # masks read it, since training hides tokens of whole documents.
+    # What follows the answer, or a text with a blank, up to the end of the document; None: not
+    # known. Models that predict masks read it, since training hides tokens of whole documents.
     after: str | None = None
 
 
@@ -118,10 +118,8 @@ def _split(text: str, answer: str) -> tuple[str, str]:
 
 def _around(trained: Trained, question: Question, answer: str) -> tuple[list[int], list[int]]:
     """Returns (tokens of the text with the answer, the slots of those that hold some of it)."""
-    text = question.text
-    if question.after is not None:
-        text += SENTINEL + question.after
-    before, _, after = (text if BLANK.search(text) else text + SENTINEL).partition(SENTINEL)
+    text = question.text if BLANK.search(question.text) else question.text + SENTINEL
+    before, _, after = (text + (question.after or "")).partition(SENTINEL)
     tokens = trained.encode(before + answer + after)
     start = len(os.path.commonprefix([tokens, trained.encode(before)]))
     end = min(len(trained.encode(before + answer)), len(tokens))
