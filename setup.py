@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 # From the versions that were tested up to the next that may break something: an unpinned dependency
 # is a program that stops working one day.
 TRAINING = [
-    "jax>=0.10.2,<0.11",
+    "jax>=0.10.2,<0.13",  # of Python 3.11 the last is 0.10.2
     "flax>=0.12.8,<0.13",
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",
@@ -49,9 +49,10 @@ PREPARE = [  # raw text into a token store
     "lingua-language-detector>=2.1.1,<2.2",  # its models are in the wheel: 96 MB
 ]
 # The compiler for TPUs, of the version that jax 0.10.2 was made with.
-COMPILE = ["libtpu==0.0.42.1"]
+COMPILE = ["jax==0.10.2", "libtpu==0.0.42.1"]
 # The compiler for NVIDIA's GPUs, without the libraries that running on one takes (jax[cuda12]).
 COMPILE_GPU = [
+    "jax==0.10.2",
     "jax-cuda12-plugin==0.10.2",
     "jax-cuda12-pjrt==0.10.2",
     "nvidia-cuda-nvcc-cu12>=12.9,<13",
