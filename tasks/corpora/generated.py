@@ -51,7 +51,7 @@ def world_documents(
 
 def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
     answers = list({answer for question in world.questions for answer in question.answers})
-    encoded = {one: tuple(ids) for one, ids in zip(answers, tokenizer.encode_batch(answers))}
+    encoded = dict(zip(answers, tokenizer.encode_batch(answers)))
     documents = itertools.chain.from_iterable(
         zip(some, tokenizer.encode_batch(some))
         for some in batches(itertools.chain(world.documents, world.heldout))
@@ -64,7 +64,7 @@ def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
                 "vocabularies.trained.size, and let documents have every word that is asked."
             )
     for question in world.questions:
-        if len({encoded[answer] for answer in question.answers}) < len(question.answers):
+        if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):
             raise ValueError(
                 f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, some of "
                 "which the vocabulary encodes alike, expected different tokens: change the answers "
