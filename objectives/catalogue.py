@@ -281,6 +281,15 @@ def find(name: str) -> str:
     raise ValueError(f"There is no objective {name!r}{hint}")
 
 
+def aliases_of(name: str) -> list[str]:
+    """Returns the short names of an objective.
+
+    >>> aliases_of("replaced_token_detection")
+    ['rtd', 'electra']
+    """
+    return [short for short, long in ALIASES.items() if long == name]
+
+
 def run_of(name: str) -> str:
     """Returns the run for a laptop that trains this objective.
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from html import escape
 
-from ..objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE
+from ..objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of
 from . import html
 from .listing import LEGEND
 
@@ -30,8 +30,7 @@ def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: st
 
 
 def _line(name: str, pages: Mapping[str, str]) -> list[str]:
-    entry = CATALOGUE[name]
-    shorts = " ".join(short for short, long in ALIASES.items() if long == name)
+    entry, shorts = CATALOGUE[name], " ".join(aliases_of(name))
     return [
         f'<a href="{escape(pages[name])}">{name}</a> <small>{escape(shorts)}</small>',
         escape(entry.good_for),

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from ..objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE
+from ..objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of
 
 LEGEND = (
     "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
@@ -23,7 +23,7 @@ def objectives_table(width: int) -> Table:
     for heading in ("attention", "good for", "paper") if wide else ("good for",):
         table.add_column(heading)
     for name, entry in CATALOGUE.items():
-        shorts = " ".join(short for short, long in ALIASES.items() if long == name)
+        shorts = " ".join(aliases_of(name))
         more = (entry.attention, entry.good_for, entry.paper) if wide else (entry.good_for,)
         table.add_row(name, shorts, str(entry.loss_slots), ARCHITECTURES[entry.architecture], *more)
     return table

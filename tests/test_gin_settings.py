@@ -15,12 +15,12 @@ from pretrax.comparing import Comparison
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.preparing import Preparation
 from pretrax.training.settings.bound import flattened
-from pretrax.training.settings.configuration import GIN_CONFIGS
+from pretrax.training.settings.configuration import named_gin_files
 from pretrax.training.settings.run import Run, fields_of
 from tests.training import tiny
 
 PINNED = Path(__file__).with_suffix(".json")
-FILES = sorted(str(path.relative_to(GIN_CONFIGS)) for path in GIN_CONFIGS.glob("*/*.gin"))
+FILES = named_gin_files()
 
 
 def settings_of(file: str) -> list[str]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...constraints import selector_of
-from .configuration import GIN_CONFIGS, Macro, read_macros, value_in_gin
+from .configuration import Macro, named_gin_files, read_macros, value_in_gin
 from .meanings import meaning
 from .run import Run
 
@@ -38,7 +38,7 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     """Adds what `parse_with_gin` reads; `default` is for the help."""
     standard = f" (default: {default})" if default else ""
     files = f"a gin file: a path, or a name within pretrax's gin_configs; may be repeated{standard}"
-    _add_repeatable(parser, "--gin_file", "FILE", files).completer = _named_gin_files
+    _add_repeatable(parser, "--gin_file", "FILE", files).completer = _gin_files_from
     parser.add_argument(
         "--gin.NAME",
         dest="unused",
@@ -69,10 +69,10 @@ def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, te
     return parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
 
 
-def _named_gin_files(prefix: str, **_) -> list[str]:
+def _gin_files_from(prefix: str, **_) -> list[str]:
     """Returns how a name of a gin file may go on: within pretrax's own, and from here."""
-    own = [str(path.relative_to(GIN_CONFIGS)) for path in GIN_CONFIGS.glob("*/*.gin")]
-    return [*own, *glob.glob(glob.escape(prefix) + "*.gin"), *glob.glob(glob.escape(prefix) + "*/")]
+    here = (found for end in ("*.gin", "*/") for found in glob.glob(glob.escape(prefix) + end))
+    return [*named_gin_files(), *here]
 
 
 def parse_with_gin(

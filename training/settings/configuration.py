@@ -273,6 +273,11 @@ def value_in_gin(text: str, standing: Any = None) -> str:
     return repr(text) if isinstance(standing, str) and value is not None else text
 
 
+def named_gin_files() -> list[str]:
+    """Returns the names of pretrax's own gin files, such as 'runs/decoder.gin'."""
+    return sorted(str(path.relative_to(GIN_CONFIGS)) for path in GIN_CONFIGS.glob("*/*.gin"))
+
+
 def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
     """Returns the path of a gin file: from here, from one of `folders`, or within `gin_configs`.
 
@@ -284,7 +289,7 @@ def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
     for path in (*here, *(Path(f) / name for f in (*folders, GIN_CONFIGS, ROOT)), Path(name)):
         if path.is_file():
             return path.resolve()
-    there = sorted(str(p.relative_to(GIN_CONFIGS)) for p in GIN_CONFIGS.glob("*/*.gin"))
+    there = named_gin_files()
     own = difflib.get_close_matches(name, [str(p) for p in Path(name).parent.glob("*.gin")], 3)
     near = [*own, *difflib.get_close_matches(name, there, 3)][:5] or ["runs/quickstart.gin"]
     raise ValueError(
