@@ -3,8 +3,8 @@
 The compiler writes into its program how many cycles it expects of each instruction, in the
 `estimated_cycles` of its `backend_config`. Their sum, each as often as its loops turn, over the
 clock is the time of the step's computation. Two kinds of instructions have none: kernels, whose
-time here is at least what their FLOPs and bytes take by the chip's data sheet, and exchanges
-between chips (`exchange_times`).
+time here is what their FLOPs and bytes take by the chip's data sheet, and exchanges between chips
+(`exchange_times`). Kernels of attention state FLOPs as if every query attended to every key.
 """
 
 import re
@@ -188,8 +188,8 @@ def _seconds(line: str, computations: Computations, tpu: TPU, peak: float) -> tu
 
 
 def _kernel_seconds(line: str, shape: str, tpu: TPU, peak: float) -> float:
-    """Returns the least time of a kernel: of the FLOPs and bytes that it was given as its cost, or
-    else of the bytes of its arrays.
+    """Returns the time of a kernel at the peak: of the FLOPs and bytes that it was given as its
+    cost, or else of the bytes of its arrays.
 
     Products of a side below the matrix unit's width, such as heads of 64, fill it to that share.
     """

@@ -171,8 +171,8 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
         )
     if estimate.kernels:
         console.print(
-            f"  {1e3 * estimate.kernels:,.1f} ms are of kernels, which have no cycles: the least "
-            "that their FLOPs and bytes take."
+            f"  {1e3 * estimate.kernels:,.1f} ms are of kernels, which have no cycles: what "
+            "their FLOPs and bytes take at the peak, as if all queries attended to all keys."
         )
     if estimate.slow:
         slow = Table(
