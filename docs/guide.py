@@ -3,15 +3,17 @@
     python docs/guide.py
 
 reads docs/comparisons/NAME/, the comparison.json, runs.jsonl and results.jsonl that
-`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md and the tables of
-docs/choosing.md. Where nothing has been measured, or too little to tell, a cell says so; the other
-columns are the literature's.
+`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md, the tables of
+docs/choosing.md, and docs/what_was_found.md. Where nothing has been measured, or too little to
+tell, a cell says so; the other columns are the literature's.
 """
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+import claims
 
 from pretrax.comparing import results
 from pretrax.comparing.figures import HIGHER
@@ -21,7 +23,7 @@ from pretrax.comparing.report.summary import Column, Summary, summary
 from pretrax.comparing.report.wording import mean_words
 
 DOCS = Path(__file__).resolve().parent
-PAGE, COMPARISONS = "choosing.md", "comparisons"
+PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
 BAG_OF_WORDS = "/bag_of_words"  # the part of a figure that a model of words alone reaches
 
 PAPERS = {  # by the key that a cell names: words, number at arXiv
@@ -278,14 +280,20 @@ def main() -> None:
 def drawn(docs: Path) -> dict[str, str]:
     """Returns {file: text} of the pages that follow from the results under `docs`.
 
-    Raises ValueError where results are damaged, or docs/choosing.md lacks a table's marks.
+    Raises ValueError where results are damaged, or a page lacks a table's marks.
     """
     folders = sorted((docs / COMPARISONS).glob(f"*/{results.COMPARISON}"))
     found = {path.parent.name: summary(results.read(path.parent)) for path in folders}
     pages = {f"{COMPARISONS}/{name}.md": markdown(one) for name, one in found.items()}
-    text = (docs / PAGE).read_text(encoding="utf-8")
-    text = _filled(text, "tasks", by_task(found))
-    return pages | {PAGE: _filled(text, "settings", by_setting(found))}
+    tables = {
+        PAGE: {"tasks": by_task(found), "settings": by_setting(found)},
+        FOUND: {
+            "counts": claims.counts(found),
+            "picture": claims.picture(found),
+            "claims": _cited(claims.table(found)),
+        },
+    }
+    return pages | {page: _filled(docs / page, of_page) for page, of_page in tables.items()}
 
 
 def by_task(found: Found) -> str:
@@ -416,13 +424,16 @@ def _table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _filled(text: str, name: str, table: str) -> str:
-    """Returns the text with this table between its marks."""
-    begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
-    pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        raise ValueError(f"{PAGE} has no {begins} … {ends}, expected it once.")
-    return pattern.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
+def _filled(page: Path, tables: Mapping[str, str]) -> str:
+    """Returns the text of a page with each table between its marks."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
+        pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"{page.name} has no {begins} … {ends}, expected it once.")
+        text = pattern.sub(lambda match, of=table: f"{match[1]}\n{of}\n\n{match[2]}", text)
+    return text
 
 
 if __name__ == "__main__":
