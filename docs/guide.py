@@ -28,12 +28,15 @@ BAG_OF_WORDS = "/bag_of_words"  # the part of a figure that a model of words alo
 
 PAPERS = {  # by the key that a cell names: words, number at arXiv
     "albert": ("Lan et al. 2020", "1909.11942"),
+    "amlm": ("Edman & Fraser 2025", "2510.20475"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
+    "bd3lm": ("Arriola et al. 2025", "2503.09573"),
     "bert": ("Devlin et al. 2019", "1810.04805"),
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
     "ding": ("Ding et al. 2024", "2404.10830"),
+    "duo": ("Sahoo et al. 2025", "2506.10892"),
     "e5": ("Wang et al. 2024", "2401.00368"),
     "electra": ("Clark et al. 2020", "2003.10555"),
     "fim": ("Bavarian et al. 2022", "2207.14255"),
@@ -158,6 +161,17 @@ SETTINGS = (
         "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
     ),
     Setting(
+        "masks that follow the model",
+        "adaptive_masks",
+        "Better than fixed ones, from 10 to 100 million words ({amlm}).",
+    ),
+    Setting(
+        "noise of diffusion",
+        "diffusion",
+        "The smaller the blocks, the nearer to a causal model's likelihood ({bd3lm}); uniform "
+        "noise behind masks ({duo}).",
+    ),
+    Setting(
         "masks drawn once or anew",
         "static_masks",
         "As good or slightly better drawn anew ({roberta}).",
@@ -172,6 +186,11 @@ SETTINGS = (
         "span_length",
         "Little between 2 and 10; 3 slightly ahead of single tokens, 10 slightly behind in some "
         "tasks ({t5}).",
+    ),
+    Setting(
+        "where spans lie",
+        "span_placement",
+        "T5's last token is always noise, its first never ({t5}); we know of no comparison.",
     ),
     Setting(
         "share of the prefix", "prefix_share", "Half on average ({t5}), three quarters ({ul2})."
