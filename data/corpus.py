@@ -138,19 +138,29 @@ def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
         return piece
 
     return corpus._replace(
-        train=lambda *shard: cast(DocumentStream, _Checked(corpus.train(*shard), checked)),
+        train=lambda *shard: derived_stream(
+            corpus.train(*shard), lambda stream: checked(stream.next_document())
+        ),
         heldout=lambda n: [checked(piece) for piece in corpus.heldout(n)],
     )
 
 
-class _Checked:
-    """A stream whose documents are checked as they are read."""
+def derived_stream(
+    stream: DocumentStream, read: Callable[[DocumentStream], Piece]
+) -> DocumentStream:
+    """Returns a stream whose next document is `read(stream)`, and whose position is that stream's.
 
-    def __init__(self, stream: DocumentStream, check: Callable[[Piece], Piece]):
-        self._stream, self._check = stream, check
+    `read` keeps nothing from one document to the next.
+    """
+    return cast(DocumentStream, _DerivedStream(stream, read))
+
+
+class _DerivedStream:
+    def __init__(self, stream: DocumentStream, read: Callable[[DocumentStream], Piece]):
+        self._stream, self._read = stream, read
 
     def next_document(self) -> Piece:
-        return self._check(self._stream.next_document())
+        return self._read(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # as while it is copied, before it has a stream
