@@ -6,6 +6,7 @@ differs by how much, with intervals. The way of a cell:
 
     variants      reads the comparison, and makes each variant a run
     facts         plans a variant: its steps, its size, its cost
+    trials        chooses a setting of each variant by short runs, if that is asked for (`tuning`)
     cells         a variant with a seed, trained and measured in a process of `workers`
     collecting    takes the results from the cells' directories
     report        draws them
@@ -15,6 +16,7 @@ and what it leaves in the comparison's directory:
     comparison.gin             the comparison
     shared/                    its vocabulary and tokens, of which each run has hard links
     runs/VARIANT/facts.json    what planning found
+    tuning/                    the run directories of trials
     runs/VARIANT/seed_S/       a run directory, beside it the log, the failure and the figures
     results.jsonl …            the results, and the report
 """

@@ -124,15 +124,15 @@ def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
         return ", ".join(map(budget_words, budget.values()))
     one = bound(budget)
     if [*one.settings] != ["number"]:
-        return budget_text(budget)
+        return call_text(budget)
     number = one.settings["number"]
     name = one.function.__name__.replace("_", " ").replace("flops", "FLOPs")
     return f"{number:,} {name}" if number < 1e9 else f"{number:.4g} {name}".replace("e+", "e")
 
 
-def budget_text(budget: Callable) -> str:
-    """Returns a budget with its settings in a line: "text_tokens(number=400,000)"."""
-    one = bound(budget)
+def call_text(function: Callable) -> str:
+    """Returns a function with its settings in a line: "text_tokens(number=400,000)"."""
+    one = bound(function)
     settings = (
         f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
         for name, value in one.settings.items()

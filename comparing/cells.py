@@ -103,19 +103,34 @@ def cells_of(
       runs: of `variants.runs_of_variants`; their directory, seed and steps are set here.
       trusted: modules besides those that the comparison names itself.
     """
-    cells, directory = [], comparison.directory
+    cells = []
     for seed in comparison.seeds:
         for variant, run in runs.items():
-            folder = Path(directory) / RUNS / folder_of(variant) / f"seed_{seed}"
-            one, corpus = facts[variant], bound(run.corpus)
-            if "seed" in (parameters(corpus.function) or {}):
-                seeded = Bound(corpus.function, **{**corpus.settings, "seed": seed})
-                run = dataclasses.replace(run, corpus=seeded)
-            run = dataclasses.replace(run, run_dir=str(folder), seed=seed, steps=one.steps)
-            modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
-            yardsticks = tuple(comparison.yardsticks)
-            cells.append(Cell(directory, variant, seed, run, one, yardsticks, modules))
+            one, folder = facts[variant], f"{RUNS}/{folder_of(variant)}/seed_{seed}"
+            run = dataclasses.replace(run, steps=one.steps)
+            of = comparison.directory, folder, variant, seed, run, one
+            cells.append(cell_of(*of, comparison.yardsticks, trusted))
     return cells
+
+
+def cell_of(
+    directory: str,
+    folder: str,
+    variant: str,
+    seed: int,
+    run: Run,
+    facts: Facts,
+    yardsticks: Sequence[Callable],
+    trusted: Sequence[str],
+) -> Cell:
+    """Returns the cell of a run with a seed, in a folder of a comparison's directory."""
+    corpus = bound(run.corpus)
+    if "seed" in (parameters(corpus.function) or {}):
+        seeded = Bound(corpus.function, **{**corpus.settings, "seed": seed})
+        run = dataclasses.replace(run, corpus=seeded)
+    run = dataclasses.replace(run, run_dir=str(Path(directory) / folder), seed=seed)
+    modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
+    return Cell(directory, variant, seed, run, facts, tuple(yardsticks), modules)
 
 
 def train_and_measure(cell: Cell) -> int:

@@ -10,12 +10,24 @@ import numpy as np
 from ..data import whole_files
 from ..training import run_directory
 from ..training.reporting.metrics import read_metrics
+from ..training.settings.bound import flattened
+from ..training.settings.run import Run
 from .budgets import budget_words
 from .cells import Cell
 from .comparison import Comparison, trained_variants
 from .failures import failure_of
 from .figures import labelled, settings_in_words
-from .results import HELDOUT, METRIC, ComparisonSetup, Curve, Measurement, Results, TrainedRun
+from .results import (
+    HELDOUT,
+    METRIC,
+    ComparisonSetup,
+    Curve,
+    Measurement,
+    Results,
+    TrainedRun,
+    read_trials,
+)
+from .tuning import line_of
 
 POINTS = 60  # of a learning curve that is kept, at most
 DIGITS = 5  # significant ones of a learning curve
@@ -24,19 +36,45 @@ DIGITS = 5  # significant ones of a learning curve
 def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
     """Returns the runs of cells that are trained or have failed, and all of their figures."""
     c, variants = comparison, trained_variants(comparison)
-    solved = {cell.variant: [cell.facts.solved] for cell in cells if cell.facts.solved}
+    rates = {cell.variant: learning_rate(cell.run) for cell in cells}
+    tuning = None if c.tuning is None else c.tuning()
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        tuned, solved = cell.facts.tuned, cell.facts.solved
+        found[cell.variant] = [line_of(tuning, tuned)] if tuning and tuned is not None else []
+        found[cell.variant] += [solved] if solved else []
     setup = ComparisonSetup(
         name=Path(c.directory).name,
         question=c.question,
         budget=budget_words(c.budget),
-        variants={name: (*v.lines, *solved.get(name, [])) for name, v in variants.items()},
+        variants={name: (*v.lines, *found.get(name, [])) for name, v in variants.items()},
         reference=c.reference,
         about=c.about,
         scaling=isinstance(c.budget, Mapping),
+        tuned=tuning.parameter if tuning else "",
+        shares=tuple(tuning.shares) if tuning else (),
+        learning_rates={name: rate for name, rate in rates.items() if rate is not None},
     )
     ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
     ended.sort(key=lambda cell: list(variants).index(cell.variant))
-    return Results(setup, [_trained_run(cell) for cell in ended], _measurements(ended))
+    runs, trials = [_trained_run(cell) for cell in ended], read_trials(c.directory)
+    return Results(setup, runs, _measurements(ended), trials)
+
+
+def learning_rate(run: Run) -> float | None:
+    """Returns the learning rate of a run, of a schedule its peak; None where it has not just one.
+
+    >>> from pretrax.training.settings.configuration import read_run
+    >>> learning_rate(read_run(["runs/decoder.gin"]))
+    0.1
+    """
+    settings = dict(flattened("", run.optimizer)).items()
+    rates = [
+        value
+        for path, value in settings
+        if path.endswith((".learning_rate", ".peak", ".scale")) and isinstance(value, int | float)
+    ]
+    return rates[0] if len(rates) == 1 else None
 
 
 def _measurements(cells: Sequence[Cell]) -> list[Measurement]:

@@ -39,6 +39,7 @@ class Comparison:
     yardsticks: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
     seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
     reference: str | None = None  # the variant that others are compared with; None: all pairs
+    tuning: Callable | None = None  # () -> tuning.Tuning: what is chosen for each variant before
     about: str = ""  # what it follows, and what it cannot prove
 
 
@@ -95,6 +96,11 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 yield f"{of} has the name {name!r}, expected a text of one line"
     if twice := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
         yield f"seeds has {twice[0]} twice, got {list(c.seeds)}: give each once"
+    if c.tuning is not None and (shared := set(c.tuning().seeds) & set(c.seeds)):
+        yield (
+            f"seeds has {min(shared)}, which is a seed of its tuning too: give the tuning others, "
+            "so that no value is chosen by what it is compared by"
+        )
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
     yield from _mistakes_of_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):

@@ -15,11 +15,12 @@ from ..training.settings.config_file import gin_text
 from ..training.settings.run import Run, fields_of, padded_vocabulary
 from ..training.state import parameter_count, unboxed
 from ..training.throughput import step_flops
-from .budgets import budget_text, tokens_of
+from .budgets import call_text, tokens_of
 from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
 from .results import of_fields
+from .tuning import trial_steps, with_value
 from .variants import RUNS, SET, SHARED, runs_of_variants
 
 FACTS = "facts.json"
@@ -36,6 +37,8 @@ class Facts(NamedTuple):
     platform: str  # that it was planned on: "cpu", "gpu", "tpu"
     solved: str = ""  # a line that gives the number which makes it equal to another variant
     equal_to: str = ""  # that variant
+    tuning: str = ""  # how a value is chosen, with its settings; "": it is not tuned
+    tuned: float | None = None  # the value that was chosen; None: none was, or not yet
 
     @property
     def flops(self) -> float:
@@ -74,13 +77,23 @@ def facts_of(comparison: Comparison) -> dict[str, Facts]:
 def runs_with(
     facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
 ) -> dict[str, Run]:
-    """Returns the run of each variant, with the numbers that were solved as it was planned."""
+    """Returns the run of each variant, with what was found as it was planned and tuned."""
     solved = {variant: one.solved for variant, one in facts.items()}
-    return runs_of_variants(comparison, search_paths, solved)
+    runs = runs_of_variants(comparison, search_paths, solved)
+    if comparison.tuning is None:
+        return runs
+    tuned = {variant: one.tuned for variant, one in facts.items()}
+    tuning = comparison.tuning()
+    return {variant: with_value(tuning, run, tuned.get(variant)) for variant, run in runs.items()}
 
 
 def settings_text(run: Run) -> str:
     return gin_text({k: v for k, v in fields_of(run).items() if k not in SET}).text
+
+
+def tuning_text(comparison: Comparison) -> str:
+    """Returns how a comparison tunes its variants, in a line; "" where it does not."""
+    return "" if comparison.tuning is None else call_text(comparison.tuning)
 
 
 def check_unchanged(
@@ -93,8 +106,10 @@ def check_unchanged(
     variants = trained_variants(comparison)
     for variant, facts in planned.items():
         changed = []
-        if (budget := budget_text(variants[variant].budget)) != facts.budget:
+        if (budget := call_text(variants[variant].budget)) != facts.budget:
             changed.append(f"the budget was {facts.budget}, is {budget}")
+        if (tuning := tuning_text(comparison)) != facts.tuning:
+            changed.append(f"the tuning was {facts.tuning or None}, is {tuning or None}")
         if (was := facts.equal_to) not in ("", comparison.reference):
             changed.append(
                 f"its size was solved to equal {was!r}, is to equal {comparison.reference!r}"
@@ -150,9 +165,10 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     corpus = open_corpus(run)
     steps = one.budget(plan(run, corpus))
     final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
+    _check_trials(comparison, run, steps)
     return Facts(
         settings=settings_text(run),
-        budget=budget_text(one.budget),
+        budget=call_text(one.budget),
         steps=steps,
         text_tokens=tokens_of(final, steps),
         parameters=parameter_count(abstract_state_of(final).shapes),
@@ -160,7 +176,20 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
         platform=jax.default_backend(),
         solved=solved,
         equal_to=equal_to,
+        tuning=tuning_text(comparison),
     )
+
+
+def _check_trials(comparison: Comparison, run: Run, steps: int) -> None:
+    """Raises ValueError where the steps of a variant's trials are too few for its schedule."""
+    for share in () if comparison.tuning is None else comparison.tuning().shares:
+        try:
+            run.optimizer(trial_steps(share, steps))
+        except ValueError as error:
+            raise ValueError(
+                f"Its trials take {share:.3g} of its {steps} steps. {error} Or raise "
+                "tuning.successive_halving.share, or the budget."
+            ) from error
 
 
 def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:

@@ -9,6 +9,7 @@ from ..training.settings.mistakes import explanation
 
 LOG, FAILURE = "compare.log", "failure.txt"
 FAILED, STOPPED = 1, 75  # exit statuses; 75: it was stopped, and can resume
+_DIVERGED = "Diverged: "  # begins the words for a training that was no longer finite
 
 
 def exit_status(folder: str, work: Callable[[], int]) -> int:
@@ -24,7 +25,13 @@ def exit_status(folder: str, work: Callable[[], int]) -> int:
 
 
 def failure_words(error: Exception) -> str:
-    return explanation(error) or f"{type(error).__name__}: {error}"
+    diverged = _DIVERGED if isinstance(error, FloatingPointError) else ""
+    return diverged + (explanation(error) or f"{type(error).__name__}: {error}")
+
+
+def has_diverged(folder: str) -> bool:
+    """Returns whether the latest process of a folder failed since its training diverged."""
+    return failure_of(folder).startswith(_DIVERGED)
 
 
 def write_failure(folder: str, words: str) -> None:

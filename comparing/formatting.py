@@ -63,6 +63,14 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def percent(share: float) -> str:
+    """
+    >>> percent(0.25), percent(1 / 6)
+    ('25%', '16.7%')
+    """
+    return f"{100 * share:.3g}%"
+
+
 def spread(share: float) -> str:
     """
     >>> spread(0.0312), spread(0.0), spread(1.5)

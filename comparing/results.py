@@ -3,11 +3,13 @@
     DIR/comparison.json   the question, the variants, the budget
     DIR/runs.jsonl        a line for each run: its cost, its learning curves, or why it failed
     DIR/results.jsonl     a line for each figure of each run
+    DIR/tuning.jsonl      of a comparison that is tuned, a line for each trial
 
-Reports are drawn from these three alone, so that a comparison can be kept without its runs.
+Reports are drawn from these alone, so that a comparison can be kept without its runs.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from ..data.whole_files import UNLIKE, One, read_record
 from .figures import Figure, figure_of
 
 COMPARISON, RUNS, RESULTS = "comparison.json", "runs.jsonl", "results.jsonl"
+TRIALS = "tuning.jsonl"
 HELDOUT, METRIC = "heldout/", "metric/"  # what the names of curves begin with: losses, and metrics
 
 Curve = tuple[tuple[float, float], ...]  # (text tokens read, value), in order
@@ -30,6 +33,10 @@ class ComparisonSetup(NamedTuple):
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
     scaling: bool = False  # variants differ in budget: the question is a law, not which is better
+    tuned: str = ""  # the setting that was chosen for each variant by trials; "": none was
+    shares: Sequence[float] = ()  # of a variant's steps, that the trials of each round took
+    # By variant, the peak or the constant learning rate; none where it is not known.
+    learning_rates: Mapping[str, float] = {}
 
 
 class TrainedRun(NamedTuple):
@@ -52,6 +59,24 @@ class TrainedRun(NamedTuple):
         return self.flops_per_token * self.text_tokens
 
 
+class Trial(NamedTuple):
+    """A run of a variant with a value of the setting that is tuned."""
+
+    variant: str
+    value: float
+    round: int  # from 0
+    seed: int
+    run: str = ""  # as in `TrainedRun`
+    steps: int = 0
+    loss: float = math.nan  # its own, on training text that it held out; nan: training diverged
+    error: str = ""  # why it failed, if it diverged
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Its fields as JSON has them: a loss that is not finite is None."""
+        return self._asdict() | {"loss": self.loss if math.isfinite(self.loss) else None}
+
+
 class Measurement(NamedTuple):
     variant: str
     seed: int
@@ -63,10 +88,11 @@ class Results(NamedTuple):
     setup: ComparisonSetup
     runs: Sequence[TrainedRun]
     measurements: Sequence[Measurement]
+    trials: Sequence[Trial] = ()  # in the order in which they were kept
 
 
 def write(directory: str | Path, results: Results) -> None:
-    """Writes the three files of `results`, each whole or not at all.
+    """Writes the files of `results`, each whole or not at all.
 
     Lines come by variant in the comparison's order, then by seed; the figures of a run keep theirs.
     """
@@ -83,6 +109,24 @@ def write(directory: str | Path, results: Results) -> None:
         for m in sorted(results.measurements, key=key)
     ]
     write_lines(folder / RESULTS, lines)
+    if results.trials:
+        write_trials(directory, results.trials)
+
+
+def write_trials(directory: str | Path, trials: Iterable[Trial]) -> None:
+    write_lines(Path(directory) / TRIALS, [trial.record for trial in trials])
+
+
+def read_trials(directory: str | Path) -> list[Trial]:
+    """Returns the trials that were kept; none where there were none."""
+    path = Path(directory) / TRIALS
+    return read_lines(path, _trial) if path.exists() else []
+
+
+def _trial(record: Mapping[str, Any]) -> Trial:
+    return of_fields(
+        Trial, {**record, "loss": math.nan if record["loss"] is None else record["loss"]}
+    )
 
 
 def read(directory: str | Path) -> Results:
@@ -100,6 +144,7 @@ def read(directory: str | Path) -> Results:
         read_record(folder / COMPARISON, _setup),
         read_lines(folder / RUNS, _trained_run),
         read_lines(folder / RESULTS, _measurement),
+        tuple(read_trials(directory)),
     )
     try:
         _check_variants(results)
@@ -110,7 +155,8 @@ def read(directory: str | Path) -> Results:
 
 def _setup(record: Mapping[str, Any]) -> ComparisonSetup:
     setup = of_fields(ComparisonSetup, record)
-    return setup._replace(variants={name: [*lines] for name, lines in setup.variants.items()})
+    variants = {name: [*lines] for name, lines in setup.variants.items()}
+    return setup._replace(variants=variants, shares=tuple(setup.shares))
 
 
 def _trained_run(record: Mapping[str, Any]) -> TrainedRun:

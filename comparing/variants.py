@@ -10,6 +10,7 @@ from ..training.settings.configuration import GIN_CONFIGS, as_run, read_lines, r
 from ..training.settings.run import Run
 from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
+from .tuning import values_for
 
 RUNS, SHARED = "runs", "shared"  # folders of a comparison's directory
 TRAINING_TEXT = {"corpus.documents"}  # what leaves held-out text and vocabulary as they are
@@ -83,8 +84,8 @@ def runs_of_variants(
       solved: by variant, the `matching.solved_line` of those that have one. A number that has not
         been solved is 1, so that all else can be checked.
 
-    Raises ValueError for lines that cannot be read, or that set what the comparison sets, and for
-    variants without common data.
+    Raises ValueError for lines that cannot be read, or that set what the comparison sets, for what
+    cannot be tuned, and for variants without common data.
     """
     c = comparison
     base = read_lines(c.base, search_paths)
@@ -101,6 +102,8 @@ def runs_of_variants(
         try:
             fields = read_lines([*c.base, *one.lines, *number], search_paths)
             run = as_run(fields)
+            if c.tuning is not None:
+                values_for(c.tuning(), run)
         except ValueError as error:
             raise ValueError(f"The variant {name!r}: {error}") from error
         if changed := [field for field in SET if fields.get(field) != base.get(field)]:

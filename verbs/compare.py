@@ -26,6 +26,7 @@ from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, r
 from ..comparing.failures import LOG, failure_of
 from ..comparing.report import write as write_report
 from ..comparing.report.equality import print_facts
+from ..comparing.trials import tune
 from ..comparing.variants import (
     comparison_file,
     comparison_text,
@@ -130,13 +131,18 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
             print_warning(console, ONE_SEED)
         facts = planned(console, comparison, paths, cores)
         print_facts(console, facts)
-        cells = cells_of(comparison, runs_with(facts, comparison, paths), facts, given.trusted)
-        missing = [cell for cell in cells if not cell.is_complete or cell.refusals]
-        failed: list[Cell] = []
-        start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
-        if missing:
+
+        def run_all(cells: Sequence[Cell]) -> list[Cell]:
+            missing = [cell for cell in cells if not cell.is_complete or cell.refusals]
+            start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
+            if not missing:
+                return []
             with ComparisonProgress(console, missing, len(cells) - len(missing)) as watch:
-                failed = run_cells(missing, start, shares, watch)
+                return run_cells(missing, start, shares, watch)
+
+        facts = tune(comparison, facts, paths, given.trusted, run_all)
+        cells = cells_of(comparison, runs_with(facts, comparison, paths), facts, given.trusted)
+        failed = run_all(cells)
         results.write(directory, results_of(comparison, cells))
         write_report(directory, console)
         print_end(console, directory, failed)

@@ -47,13 +47,15 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
         + _differences(summary)
         + _curves(summary, colours)
         + _costs(summary)
+        + _trials(summary)
         + f"<h2>What this does not prove</h2>\n<p>{escape(wording.limits(summary))}</p>\n"
         + _listed("Runs that failed", [_failure(run, links) for run in summary.failed])
         + _parts(summary)
         + _runs(summary, links)
     )
     made_by = f"<code>pretrax compare</code> from <code>{RESULTS}</code> and <code>{RUNS}</code>."
-    return document(summary.setup.question, [wording.setting(summary)], body, made_by, STYLE)
+    above = [wording.setting(summary), *wording.tuning(summary)]
+    return document(summary.setup.question, above, body, made_by, STYLE)
 
 
 def _of_text(of: Table) -> tuple[list[str], list[list[str]]]:
@@ -184,6 +186,13 @@ def _costs(summary: Summary) -> str:
         + card(table(*_of_text(tables.cost_table(summary))))
         + card(table(["variant", "changes"], changes, left=(0, 1)))
     )
+
+
+def _trials(summary: Summary) -> str:
+    if not summary.tuned:
+        return ""
+    body = card(table(*_of_text(tables.trials(summary)))) + soft(wording.TRIALS)
+    return f"<h2>{wording.TRIALS_TITLE}</h2>\n{body}"
 
 
 def _failure(run: TrainedRun, links: Links) -> str:

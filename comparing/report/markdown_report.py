@@ -9,6 +9,7 @@ def markdown(summary: Summary) -> str:
     """Returns the report; bold are the best means, and the differences that hold."""
     setup = summary.setup
     lines = [f"# {setup.question}", "", wording.setting(summary), ""]
+    lines += [" ".join(wording.tuning(summary)), ""]
     lines += [f"- {line}" for line in wording.in_short(summary)] + [""]
     if summary.columns:
         heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
@@ -28,6 +29,9 @@ def markdown(summary: Summary) -> str:
     lines += [*_table(tables.cost_table(summary)), ""]
     for variant, changes in setup.variants.items():
         lines.append(f"- {variant}: {', '.join(f'`{x}`' for x in changes) or 'the base run'}")
+    if summary.tuned:
+        lines += ["", f"## {wording.TRIALS_TITLE}", "", *_table(tables.trials(summary)), ""]
+        lines += [wording.TRIALS]
     lines += ["", "## What this does not prove", "", wording.limits(summary), ""]
     if summary.failed:
         lines += ["## Runs that failed", ""]

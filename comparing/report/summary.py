@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from ..figures import HIGHER, NEITHER
@@ -36,6 +37,27 @@ class Column(NamedTuple):
         return best[0] if len(best) == 1 else None
 
 
+class TunedVariant(NamedTuple):
+    """What was tried for a variant, and chosen."""
+
+    losses: Mapping[float, Sequence[float]]  # by value, from the smallest: of each of its rounds
+
+    @property
+    def chosen(self) -> float:
+        """The value of the least loss in the last round; the smallest of several."""
+        last = max(map(len, self.losses.values()))
+        finite = {
+            v: x[-1] for v, x in self.losses.items() if len(x) == last if math.isfinite(x[-1])
+        }
+        return min(finite, key=lambda value: finite[value])
+
+    @property
+    def end(self) -> str:
+        """Which end of the values was chosen, "smallest" or "largest"; "" for one between."""
+        first, *_, last = self.losses
+        return {first: "smallest", last: "largest"}.get(self.chosen, "")
+
+
 class Summary(NamedTuple):
     setup: ComparisonSetup
     runs: Sequence[TrainedRun]  # by variant and seed
@@ -44,6 +66,7 @@ class Summary(NamedTuple):
     parts: Sequence[Column]  # of the columns: shown without claims
     differences: Sequence[Difference]  # of the columns: one family; none of several budgets
     laws: Sequence[FittedLaw]  # of losses, where variants have several budgets
+    tuned: Mapping[str, TunedVariant]  # by variant, of those whose trials were kept
 
     @property
     def trained(self) -> list[TrainedRun]:
@@ -83,7 +106,25 @@ def summary(results: Results) -> Summary:
         [column for column in all_columns if is_part(column.name)],
         [] if setup.scaling else differences({c.name: c.values for c in columns}, setup.reference),
         laws_of(results),
+        _tuned(results),
     )
+
+
+def _tuned(results: Results) -> dict[str, TunedVariant]:
+    losses: dict[str, dict[float, dict[int, list[float]]]] = {}
+    for one in results.trials:
+        rounds = losses.setdefault(one.variant, {}).setdefault(one.value, {})
+        rounds.setdefault(one.round, []).append(one.loss)
+    return {
+        variant: TunedVariant(
+            {
+                value: [fmean(rounds[n]) for n in sorted(rounds)]
+                for value, rounds in sorted(losses[variant].items())
+            }
+        )
+        for variant in results.setup.variants
+        if variant in losses and results.setup.tuned
+    }
 
 
 def is_part(name: str) -> bool:

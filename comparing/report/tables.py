@@ -1,9 +1,10 @@
 """The tables of a report, which the terminal, Markdown and the page each draw in their own way."""
 
+import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..formatting import DIGITS, MISSING, amount, spread
+from ..formatting import DIGITS, MISSING, amount, number, percent, spread
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, Difference
 from .equality import COSTS, costs, spreads
@@ -28,6 +29,20 @@ def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
         known = [MISSING if c.baseline is None else f"{c.baseline:.{DIGITS}g}" for c in columns]
         rows.append([BASELINE, *known])
     return Table(["", *heads], rows, strong)
+
+
+def trials(summary: Summary) -> Table:
+    """Returns the loss of each value that was tried, by round; the chosen ones stand out."""
+    shares, rows, strong = summary.setup.shares, [], []
+    for variant, tuned in summary.tuned.items():
+        for value, losses in tuned.losses.items():
+            words = [number(x, None) if math.isfinite(x) else "diverged" for x in losses]
+            words += [MISSING] * (len(shares) - len(words))
+            if value == tuned.chosen:
+                strong += [(len(rows), 1), (len(rows), 1 + len(losses))]
+            rows.append([variant, f"{value:g}", *words])
+    rounds = [f"{percent(share)} of the steps" for share in shares]
+    return Table(["", summary.setup.tuned, *rounds], rows, strong)
 
 
 def parts(summary: Summary) -> Table:

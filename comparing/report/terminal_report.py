@@ -14,6 +14,10 @@ FEW = 5  # differences that do not hold, in words
 def print_summary(console: Console, summary: Summary) -> None:
     console.print(Text(f"\n{summary.setup.question}", "bold"))
     console.print(Text(wording.setting(summary), "dim"))
+    if summary.tuned:
+        console.print(_of_trials(summary))
+    for line in wording.tuning(summary):
+        console.print(Text(line, "dim"))
     if summary.columns:
         console.print(_table(summary))
     for line in wording.in_short(summary):
@@ -28,6 +32,17 @@ def print_summary(console: Console, summary: Summary) -> None:
     for run in summary.failed:
         failed = f"{run.variant}, seed {run.seed} failed: {wording.last_line(run.error)}"
         console.print(Text(failed, "red"), soft_wrap=True)
+
+
+def _of_trials(summary: Summary) -> Table:
+    tried = tables.trials(summary)
+    columns = (Column(Text(head), justify="right") for head in tried.heads[1:])
+    table = Table("", *columns, box=None, header_style="bold", caption_justify="left")
+    table.caption = "held-out loss of each trial, nats per target of the variant's own objective"
+    for i, row in enumerate(tried.rows):
+        strong = [(i, j) in tried.strong for j, _ in enumerate(row)]
+        table.add_row(*(Text(x, "bold green" if s else "") for x, s in zip(row, strong)))
+    return table
 
 
 def _table(summary: Summary) -> Table:

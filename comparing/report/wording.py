@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from ..figures import HIGHER, LOWER, NATS, NEITHER
-from ..formatting import MINUS, MISSING, amount, chance, decimals, number
+from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
 from ..results import HELDOUT, METRIC
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
@@ -32,6 +32,14 @@ READING = (
     f"and as noisy with a chance of {POWER:.0%}."
 )
 
+TRIALS_TITLE = "How each variant was tuned"
+TRIALS = (
+    "Nats per target of each variant's own objective, on training text that the trials held out: "
+    "of one variant they can be compared, of two not. Only the best values of a round are tried in "
+    "the next, and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). "
+    "Trials have seeds of their own, and what the yardsticks measure has no part in them."
+)
+_BEYOND = {"smallest": "smaller", "largest": "larger"}
 PARTS_TITLE = "Parts of the yardsticks"
 PARTS = "Without claims: no test was made of these."
 
@@ -87,6 +95,34 @@ def setting(summary: Summary) -> str:
     relation = "on" if setup.scaling else "equal in"
     against = f"; compared with {setup.reference}" if setup.reference else ""
     return f"{setup.name}: {each}, {relation} {setup.budget}{against}."
+
+
+def tuning(summary: Summary) -> list[str]:
+    """Returns what was tuned, of each variant to what; or that nothing was, as far as is known."""
+    setup, rates = summary.setup, summary.setup.learning_rates
+    if setup.tuned:
+        shares = " and ".join(map(percent, setup.shares))
+        chosen = (f"{variant} {one.chosen:g}" for variant, one in summary.tuned.items())
+        lines = [
+            f"Tuned for each variant: {setup.tuned}, by trials of {shares} of its steps. "
+            f"Chosen: {', '.join(chosen)}."
+        ]
+        for variant, one in summary.tuned.items():
+            if one.end:
+                which = f"the best of {len(one.losses)} is the {one.end}"
+                lines.append(f"{variant}: {which}, {one.chosen:g}: try {_BEYOND[one.end]} ones.")
+        return lines
+    suits = "what is found may be how well it suits each of them."
+    if set(rates) != set(setup.variants):
+        return [
+            "Not tuned: learning rates are those of the base run and of the variants' own lines, "
+            "and none was chosen by trials: what is found may be how well they suit each variant."
+        ]
+    if len(set(rates.values())) == 1:
+        rate = next(iter(rates.values()))
+        return [f"Not tuned: one learning rate, {rate:g}, for all variants: {suits}"]
+    given = ", ".join(f"{variant} {rate:g}" for variant, rate in rates.items())
+    return [f"Not tuned: learning rates were given, not chosen by trials: {given}."]
 
 
 def in_short(summary: Summary) -> list[str]:

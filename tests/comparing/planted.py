@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure
-from pretrax.comparing.results import ComparisonSetup, Measurement, Results, TrainedRun
+from pretrax.comparing.results import ComparisonSetup, Measurement, Results, TrainedRun, Trial
 from pretrax.comparing.scaling.scaling_law import Law
 
 YARDSTICKS = {  # name: unit, which is better, baseline, mean, standard deviation over seeds
@@ -61,6 +61,23 @@ def results(
         "holds of a large one.",
     )
     return Results(asked, runs, measurements)
+
+
+def tuned(made: Results) -> Results:
+    """The results of variants that were tuned by trials of two rounds: to the largest value, but
+    for the last variant, whose trial of the largest diverged."""
+    trials, last = [], list(made.setup.variants)[-1]
+    for variant in made.setup.variants:
+        for value in (0.01, 0.03, 0.1):
+            folder = f"tuning/{variant}/{value}"
+            diverges = (variant, value) == (last, 0.1)
+            loss = math.nan if diverges else 4.0 - value
+            trials.append(Trial(variant, value, 0, 1000, f"{folder}/round_1", 25, loss))
+            if not diverges and (value > 0.01 or variant == last):
+                trials.append(Trial(variant, value, 1, 1000, f"{folder}/round_2", 50, 3.0 - value))
+    rate = "optimizers.warmup_cosine.peak"
+    setup = made.setup._replace(tuned=rate, shares=(0.25, 0.5))
+    return made._replace(setup=setup, trials=tuple(trials))
 
 
 LAW = Law(1.5, 60.0, 0.33, 400.0, 0.36)  # of `scaling`

@@ -208,11 +208,11 @@ def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     assert started == ["runs/worse/seed_0", "runs/third/seed_0"]
     said = " ".join(capsys.readouterr().out.split())
-    assert "Failed: worse, seed 0: At step" in said and "no longer finite" in said
+    assert "Failed: worse, seed 0: Diverged: At step" in said and "no longer finite" in said
     assert "runs/worse/seed_0/compare.log" in said and "runs what failed again" in said
     assert len(small.results(pathlib.Path(file).parent / "compared")) == 2
     found = (pathlib.Path(file).parent / "compared/runs.jsonl").read_text().splitlines()
-    assert [one["error"][:7] for one in map(json.loads, found) if one["error"]] == ["At step"]
+    assert [one["error"][:9] for one in map(json.loads, found) if one["error"]] == ["Diverged:"]
 
 
 def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch, capsys):

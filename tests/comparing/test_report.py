@@ -10,7 +10,7 @@ from rich.console import Console
 from pretrax.comparing import budgets, formatting, report, results
 from pretrax.comparing.budgets import budget_words
 from pretrax.comparing.figures import LOWER, NEITHER, Figure
-from pretrax.comparing.report import charts, equality, tables, wording
+from pretrax.comparing.report import charts, equality, tables, terminal_report, wording
 from pretrax.comparing.report import summary as summaries
 from pretrax.comparing.report.comparison_page import page
 from pretrax.comparing.report.markdown_report import markdown
@@ -342,3 +342,63 @@ def test_bad_results_are_refused(made):
 )
 def test_numbers_in_words(got, expected):
     assert got == expected
+
+
+# --- tuning ---------------------------------------------------------------------------------------
+
+
+def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
+    told = summary(planted.tuned(made))
+    tried = tables.trials(told)
+    assert tried.heads == [
+        "", "optimizers.warmup_cosine.peak", "25% of the steps", "50% of the steps"
+    ]  # fmt: skip
+    assert tried.rows[1:4] == [
+        ["15%", "0.03", "3.970", "2.970"],
+        ["15%", "0.1", "3.900", "2.900"],
+        ["30%", "0.01", "3.990", "–"],
+    ]
+    assert tried.rows[-1] == ["40%", "0.1", "diverged", "–"]
+    strong = [(i, j) for i in (2, 5, 7) for j in (1, 3)]  # .1, .1 and .03, and their last losses
+    assert sorted(tried.strong) == strong
+    lines = (
+        "Tuned for each variant: optimizers.warmup_cosine.peak, by trials of 25% and 50% of its "
+        "steps. Chosen: 15% 0.1, 30% 0.1, 40% 0.03.",
+        "30%: the best of 3 is the largest, 0.1: try larger ones.",
+    )
+    short, whole, console = markdown(told), page(told), Console(width=200, record=True)
+    terminal_report.print_summary(console, told)
+    for text in (short, whole, console.export_text()):
+        assert all(line in text for line in lines) and "40%: the best of" not in text
+        assert "diverged" in text
+    assert "| 15% | **0.1** | 3.900 | **2.900** |" in short and wording.TRIALS in short
+    assert "<b>0.1</b>" in whole
+    pages.assert_elements_are_closed(whole)
+
+
+def test_a_smallest_value_may_be_the_best(made):
+    tuned = planted.tuned(made)
+    trials = [t._replace(loss=t.value) for t in tuned.trials if t.round == 0]
+    told = summary(tuned._replace(trials=trials))
+    assert wording.tuning(told)[1] == "15%: the best of 3 is the smallest, 0.01: try smaller ones."
+
+
+@pytest.mark.parametrize(
+    "rates, expected",
+    [
+        ({}, "Not tuned: learning rates are those of the base run and of the variants' own lines"),
+        (dict.fromkeys(["15%", "30%"], 0.03), "Not tuned: learning rates are those of the base"),
+        (
+            dict.fromkeys(["15%", "30%", "40%"], 0.03),
+            "Not tuned: one learning rate, 0.03, for all variants: what is found may be how well",
+        ),
+        (
+            {"15%": 0.03, "30%": 0.01, "40%": 0.03},
+            "Not tuned: learning rates were given, not chosen by trials: 15% 0.03, 30% 0.01, 40% 0",
+        ),
+    ],
+)
+def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
+    told = summary(made._replace(setup=made.setup._replace(learning_rates=rates)))
+    assert markdown(told).splitlines()[4].startswith(expected)
+    assert wording.TRIALS_TITLE not in markdown(told)

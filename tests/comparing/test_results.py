@@ -24,6 +24,30 @@ def test_what_is_written_is_read_again(tmp_path):
     assert results.read(tmp_path) == made
 
 
+def test_trials_are_kept_also_those_that_diverged(tmp_path):
+    made = planted.tuned(planted.results(["15%", "40%"]))
+    results.write(tmp_path, made)
+    read = results.read(tmp_path)
+    assert read.setup == made.setup and len(read.trials) == len(made.trials) == 10
+    losses = [(one.loss, other.loss) for one, other in zip(read.trials, made.trials)]
+    assert all(one == other or math.isnan(one) and math.isnan(other) for one, other in losses)
+    assert sum(math.isnan(one) for one, _ in losses) == 1
+    (tmp_path / "tuning.jsonl").write_text('{"variant": "15%"}\n')
+    with pytest.raises(ValueError, match=r"tuning\.jsonl is damaged \(line 1: "):
+        results.read(tmp_path)
+
+
+def test_results_of_before_there_was_tuning_are_read(tmp_path):
+    results.write(tmp_path, planted.results(["15%", "40%"]))
+    file = tmp_path / "comparison.json"
+    kept = json.loads(file.read_text())
+    for name in ("tuned", "shares", "learning_rates"):
+        del kept[name]
+    file.write_text(json.dumps(kept))
+    assert results.read(tmp_path) == planted.results(["15%", "40%"])
+    assert not (tmp_path / "tuning.jsonl").exists()
+
+
 def test_files_do_not_depend_on_the_order_in_which_runs_ended(tmp_path):
     made = planted.results(["15%", "40%"], seeds=(0, 1, 10))
     results.write(tmp_path / "a", made)
