@@ -3,15 +3,17 @@
     python docs/guide.py
 
 reads docs/comparisons/NAME/, the comparison.json, runs.jsonl, results.jsonl and tuning.jsonl that
-`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md and the tables of
-docs/choosing.md. Where nothing has been measured, or too little to tell, a cell says so; the other
-columns are the literature's.
+`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md, the tables of
+docs/choosing.md, and docs/what_was_found.md. Where nothing has been measured, or too little to
+tell, a cell says so; the other columns are the literature's.
 """
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+import claims
 
 from pretrax.comparing import results
 from pretrax.comparing.figures import HIGHER
@@ -21,17 +23,20 @@ from pretrax.comparing.report.summary import Column, Summary, summary
 from pretrax.comparing.report.wording import mean_words
 
 DOCS = Path(__file__).resolve().parent
-PAGE, COMPARISONS = "choosing.md", "comparisons"
+PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
 BAG_OF_WORDS = "/bag_of_words"  # the part of a figure that a model of words alone reaches
 
 PAPERS = {  # by the key that a cell names: words, number at arXiv
     "albert": ("Lan et al. 2020", "1909.11942"),
+    "amlm": ("Edman & Fraser 2025", "2510.20475"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
+    "bd3lm": ("Arriola et al. 2025", "2503.09573"),
     "bert": ("Devlin et al. 2019", "1810.04805"),
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
     "ding": ("Ding et al. 2024", "2404.10830"),
+    "duo": ("Sahoo et al. 2025", "2506.10892"),
     "e5": ("Wang et al. 2024", "2401.00368"),
     "electra": ("Clark et al. 2020", "2003.10555"),
     "fim": ("Bavarian et al. 2022", "2207.14255"),
@@ -156,6 +161,17 @@ SETTINGS = (
         "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
     ),
     Setting(
+        "masks that follow the model",
+        "adaptive_masks",
+        "Better than fixed ones, from 10 to 100 million words ({amlm}).",
+    ),
+    Setting(
+        "noise of diffusion",
+        "diffusion",
+        "The smaller the blocks, the nearer to a causal model's likelihood ({bd3lm}); uniform "
+        "noise behind masks ({duo}).",
+    ),
+    Setting(
         "masks drawn once or anew",
         "static_masks",
         "As good or slightly better drawn anew ({roberta}).",
@@ -170,6 +186,11 @@ SETTINGS = (
         "span_length",
         "Little between 2 and 10; 3 slightly ahead of single tokens, 10 slightly behind in some "
         "tasks ({t5}).",
+    ),
+    Setting(
+        "where spans lie",
+        "span_placement",
+        "T5's last token is always noise, its first never ({t5}); we know of no comparison.",
     ),
     Setting(
         "share of the prefix", "prefix_share", "Half on average ({t5}), three quarters ({ul2})."
@@ -278,14 +299,20 @@ def main() -> None:
 def drawn(docs: Path) -> dict[str, str]:
     """Returns {file: text} of the pages that follow from the results under `docs`.
 
-    Raises ValueError where results are damaged, or docs/choosing.md lacks a table's marks.
+    Raises ValueError where results are damaged, or a page lacks a table's marks.
     """
     folders = sorted((docs / COMPARISONS).glob(f"*/{results.COMPARISON}"))
     found = {path.parent.name: summary(results.read(path.parent)) for path in folders}
     pages = {f"{COMPARISONS}/{name}.md": markdown(one) for name, one in found.items()}
-    text = (docs / PAGE).read_text(encoding="utf-8")
-    text = _filled(text, "tasks", by_task(found))
-    return pages | {PAGE: _filled(text, "settings", by_setting(found))}
+    tables = {
+        PAGE: {"tasks": by_task(found), "settings": by_setting(found)},
+        FOUND: {
+            "counts": claims.counts(found),
+            "picture": claims.picture(found),
+            "claims": _cited(claims.table(found)),
+        },
+    }
+    return pages | {page: _filled(docs / page, of_page) for page, of_page in tables.items()}
 
 
 def by_task(found: Found) -> str:
@@ -416,13 +443,16 @@ def _table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _filled(text: str, name: str, table: str) -> str:
-    """Returns the text with this table between its marks."""
-    begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
-    pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        raise ValueError(f"{PAGE} has no {begins} … {ends}, expected it once.")
-    return pattern.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
+def _filled(page: Path, tables: Mapping[str, str]) -> str:
+    """Returns the text of a page with each table between its marks."""
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
+        pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"{page.name} has no {begins} … {ends}, expected it once.")
+        text = pattern.sub(lambda match, of=table: f"{match[1]}\n{of}\n\n{match[2]}", text)
+    return text
 
 
 if __name__ == "__main__":

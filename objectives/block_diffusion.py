@@ -85,6 +85,7 @@ def block_diffusion(
         ),
         loss=_block_loss,
         prompt_forms=(PromptForm("blocks", block_size=block_size),),
+        bound="tokens" if block_size == 1 or highest_rate == 1 else None,
     )
 
 

@@ -243,6 +243,8 @@ class Objective(NamedTuple):
     # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
     # once, given those before it. None: no term is, as where only hidden tokens are predicted.
     likelihood: str | None = None
+    # The term whose mean over the noise is a bound on that, of tokens that are noised in any order.
+    bound: str | None = None
     adaptation: Adaptation | None = None  # None: the noise does not depend on the model
 
 

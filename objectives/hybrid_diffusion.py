@@ -81,6 +81,7 @@ def hybrid_diffusion(
         ),
         loss=functools.partial(_hybrid_loss, noise._replace(replacing=_in_loss(random_share))),
         prompt_forms=(PromptForm("unmask"),),
+        bound="bound",
     )
 
 

@@ -53,8 +53,8 @@ def masked_diffusion(
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
-    loss = _diffusion_loss if weighted else _unweighted_loss
-    return _at_drawn_rates(ids, lowest_rate, PromptForm("unmask"), loss)
+    loss, bound = (_diffusion_loss, "tokens") if weighted else (_unweighted_loss, "bound")
+    return _at_drawn_rates(ids, lowest_rate, PromptForm("unmask"), loss, bound)
 
 
 @checked
@@ -89,11 +89,11 @@ def shifted_diffusion(
     {'inputs': 513, 'labels': 512, 'rates': 1}
     """
     form = PromptForm("unmask", before=(ids.bos,), shift=-1)
-    return _at_drawn_rates(ids, lowest_rate, form, _shifted_loss, ahead_share)
+    return _at_drawn_rates(ids, lowest_rate, form, _shifted_loss, "tokens", ahead_share)
 
 
 def _at_drawn_rates(
-    ids: TokenIds, lowest_rate: float, form: PromptForm, loss, ahead_share: float = 1.0
+    ids: TokenIds, lowest_rate: float, form: PromptForm, loss, bound: str, ahead_share: float = 1.0
 ) -> Objective:
     def lengths(n: int) -> dict[str, int]:  # any token may be masked
         slots = len(form.before) + n
@@ -113,6 +113,7 @@ def _at_drawn_rates(
         ),
         loss=loss,
         prompt_forms=(form,),
+        bound=bound,
     )
 
 

@@ -59,6 +59,7 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objecti
         ),
         loss=functools.partial(_uniform_loss, ids.text, lowest_rate),
         prompt_forms=(PromptForm("states"),),
+        bound="tokens",
     )
 
 

@@ -1,12 +1,13 @@
 """The guide says what has been measured, and no more, whatever results are there."""
 
-import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from pretrax.comparing import results
+from pretrax.comparing.report.summary import summary
 from pretrax.comparing.variants import read_comparison
 from pretrax.training.settings.bound import bound
 from tests.comparing import planted
@@ -17,20 +18,16 @@ NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin
 PAIRS, TOLD_BY = "minimal_pairs", "finetune"
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("guide", DOCS / "guide.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-guide = load()
+sys.path.insert(0, str(DOCS))  # whose scripts import each other
+import claims  # noqa: E402
+import guide  # noqa: E402
 
 
 def drawn(folder, **measured):
     """The pages drawn where these comparisons have been measured."""
     folder.mkdir(exist_ok=True)
-    (folder / guide.PAGE).write_text((DOCS / guide.PAGE).read_text())
+    for page in (guide.PAGE, guide.FOUND):
+        (folder / page).write_text((DOCS / page).read_text())
     for name, some in measured.items():
         results.write(folder / guide.COMPARISONS / name, some)
     return guide.drawn(folder)
@@ -64,7 +61,8 @@ def test_the_pages_are_drawn_from_the_results():
 
 def test_without_results_every_cell_says_so(tmp_path):
     pages = drawn(tmp_path)
-    assert list(pages) == [guide.PAGE]
+    assert list(pages) == [guide.PAGE, guide.FOUND]
+    assert f"Of {len(claims.CLAIMS)} claims" in pages[guide.FOUND]
     for name in NAMES:
         assert f"Not measured yet: `pretrax compare {name}`." in pages[guide.PAGE]
 
@@ -80,7 +78,7 @@ def test_one_result_changes_its_cells_alone(tmp_path):
 
 def test_all_results_leave_no_comparison_open(tmp_path):
     pages = drawn(tmp_path, **{name: planted.results(["a", "b"], seeds=[0]) for name in NAMES})
-    assert len(pages) == 1 + len(NAMES)
+    assert len(pages) == 2 + len(NAMES)
     assert "Not measured yet" not in pages[guide.PAGE]
 
 
@@ -148,7 +146,7 @@ def test_the_guide_has_every_comparison_and_every_paper():
     rows = (*guide.TASKS, *guide.SETTINGS)
     cells = [cell for one in rows for cell in one if isinstance(cell, str)]
     cited = {key for text in cells for key in re.findall(r"\{(\w+)\}", text)}
-    assert cited == set(guide.PAPERS)
+    assert cited | {one.source for one in claims.CLAIMS} == set(guide.PAPERS)
 
 
 def test_a_page_without_marks_is_refused(tmp_path):
@@ -169,3 +167,43 @@ def test_parts_that_answer_the_question_are_given(tmp_path):
     told = here(pages[guide.PAGE], row.choice)
     assert re.match(rf"{row.parts[0]}: encoder 0\.\d+ ± 0\.\d+, decoder 0\.\d+ ± 0\.\d+\. ", told)
     assert row.parts[1] not in told
+
+
+def verdict(effect, better="40%", than="15%", figure="bits_per_byte", margin=None):
+    """What a comparison says of a claim, where 40% is more than 15% by so much."""
+    made = planted.results(["15%", "40%"], effects={("40%", figure): effect}, reference="15%")
+    claim = claims.Claim("It is so.", "t5", "masking_rate", figure, better, than, margin)
+    (one,) = claims.verdicts({"masking_rate": summary(made)}, [claim])
+    return one
+
+
+def test_a_claim_is_read_off_its_difference():
+    lower = verdict(-0.5)  # bits, of which fewer are better
+    assert lower.verdict == claims.CONFIRMED and 0 < lower.low < lower.mean < lower.high
+    assert verdict(-0.5, "15%", "40%").verdict == claims.CONTRADICTED
+    assert verdict(+0.5).verdict == claims.CONTRADICTED
+    assert verdict(+0.3, figure="classify").verdict == claims.CONFIRMED
+    assert verdict(0.0).verdict == claims.OPEN
+
+
+def test_equal_is_what_lies_within_the_margin():
+    assert verdict(0.0, margin=0.5).verdict == claims.CONFIRMED
+    assert verdict(0.0, margin=0.001).verdict == claims.OPEN
+    assert verdict(-0.9, margin=0.5).verdict == claims.CONTRADICTED
+
+
+def test_a_claim_without_results_has_a_command():
+    claim = claims.CLAIMS[0]
+    (one,) = claims.verdicts({}, [claim])
+    assert one.verdict == claims.MISSING
+    assert f"| **not measured yet** |  | `pretrax compare {claim.comparison}` |" in claims.table({})
+    assert claims.picture({}) == ""
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.claim[:40])
+def test_a_claim_names_what_its_comparison_measures(claim):
+    comparison = read_comparison(claim.comparison)
+    assert {claim.better, claim.than} <= set(comparison.variants)
+    assert comparison.reference in (None, claim.better, claim.than)
+    measured = [bound(y).function.__name__ for y in comparison.yardsticks]
+    assert claim.figure.split(" (")[0] in measured

@@ -11,6 +11,7 @@ nothing else, and a second start reads no text again.
 from .dialogue_files import dialogues
 from .generated import world_documents
 from .grain_datasets import grain_dataset
+from .installed import installed_packages
 from .labelled_files import labelled_text
 from .library import docstring_pairs, python_library
 from .text import text_files
@@ -22,6 +23,7 @@ __all__ = [
     "dialogues",
     "docstring_pairs",
     "grain_dataset",
+    "installed_packages",
     "labelled_text",
     "python_library",
     "text_files",

@@ -48,7 +48,7 @@ def python_library(
     made = vocabulary(run_dir, _source(split))
     if documents is not None:
         split["train"] = _some(split["train"], documents)
-    texts = {name: _library_text(some) for name, some in split.items()}
+    texts = {name: text_of(some, [sys.version]) for name, some in split.items()}
     tokens = tokenised(run_dir, texts, made)
     held_out = f"one file in {heldout_every}"
     return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
@@ -105,18 +105,19 @@ def _some(documents: Sequence[Document], number: int) -> list[Document]:
     return sorted(documents, key=lambda document: zlib.crc32(document.name.encode()))[:number]
 
 
-def _version(documents: Sequence[Document]) -> list:
-    """What changes when the library's text does."""
-    return [sys.version, *(document[:2] for document in documents)]
+def text_of(documents: Sequence[Document], version: list) -> SplitText:
+    """Returns the documents as a corpus takes them; `version` changes when their text does."""
 
-
-def _library_text(documents: Sequence[Document]) -> SplitText:
     def read(advance) -> Iterator[TextPart]:
         for document in documents:
             yield TextPart(document.read())
             advance(1)
 
-    return SplitText(read, len(documents), _version(documents), LeftOut())
+    return SplitText(read, len(documents), version + _versions(documents), LeftOut())
+
+
+def _versions(documents: Sequence[Document]) -> list:
+    return [document[:2] for document in documents]
 
 
 def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> SplitText:
@@ -132,7 +133,9 @@ def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> Split
         return sorted(pairs, key=lambda pair: zlib.crc32(repr(pair).encode()))
 
     encode = functools.partial(_encode_pairs, limits)
-    return SplitText(read, len(documents), [*limits, *_version(documents)], left_out, encode)
+    return SplitText(
+        read, len(documents), [*limits, sys.version, *_versions(documents)], left_out, encode
+    )
 
 
 def _encode_pairs(

@@ -100,10 +100,7 @@ def documented_definitions(document: Document, left_out: Counter[str]) -> Iterat
     if not document.name.endswith(".py"):
         return
     text = document.read()
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # ValueError: null bytes
+    if (tree := _parsed(text)) is None:
         left_out["files that do not parse"] += 1
         return
     source = _Source(text)
@@ -119,6 +116,37 @@ def documented_definitions(document: Document, left_out: Counter[str]) -> Iterat
             left_out["pairs whose code repeats the docstring"] += 1
         else:
             yield Pair(docstring, code)
+
+
+def docstrings(text: str) -> str:
+    """Returns the docstrings of a Python source, its own first; "" where it does not parse.
+
+    >>> docstrings("'Means.'\\n\\ndef mean(values):\\n    'The mean.'\\n    return sum(values)")
+    'Means.\\n\\nThe mean.'
+    """
+    if (tree := _parsed(text)) is None:
+        return ""
+    found = (ast.get_docstring(node) for node in (tree, *_definitions(tree)))
+    # Half a surrogate pair may be written as an escape, but is no text.
+    return "\n\n".join(filter(None, found)).encode("utf-8", "replace").decode()
+
+
+def without_docstrings(text: str) -> str:
+    """Returns a Python source without its docstrings; "" where it does not parse.
+
+    >>> without_docstrings("def mean(values):\\n    'The mean.'\\n    return sum(values)")
+    'def mean(values):\\n    return sum(values)'
+    """
+    tree = _parsed(text)
+    return "" if tree is None else _Source(text).without_docstrings(tree).lstrip("\n")
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
+            return ast.parse(text)
+    except (SyntaxError, ValueError):  # ValueError: null bytes
+        return None
 
 
 def _definitions(node: ast.AST) -> Iterator[Definition]:
@@ -144,9 +172,11 @@ class _Source:
         self._starts = list(itertools.accumulate(lengths, initial=0))
 
     def without_docstrings(self, node) -> str:
-        """The text of a definition, all docstrings in it left out, with the space before them."""
-        start, end = self._span(node)
-        parts = [b" " * node.col_offset]  # as the lines that follow
+        """The text of a definition or a module, all docstrings in it left out, with the space
+        before them."""
+        whole = isinstance(node, ast.Module)
+        start, end = (0, len(self._bytes)) if whole else self._span(node)
+        parts = [b"" if whole else b" " * node.col_offset]  # as the lines that follow
         for each in (node, *_definitions(node)):
             if _has_docstring(each):
                 first, last = self._span(each.body[0])

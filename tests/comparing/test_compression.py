@@ -8,9 +8,12 @@ import jax
 import numpy as np
 import pytest
 
+from pretrax import objectives
 from pretrax.comparing.yardsticks import compression as module
 from pretrax.comparing.yardsticks.compression import bits_per_byte, heldout_rows
 from pretrax.data.corpus import Corpus, Piece
+from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.step import Recipe
 from tests.inference.runs import CODEC, IDS, ROWS, trained
 
 TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]
@@ -135,3 +138,50 @@ def test_the_bound_of_a_model_is_never_below_its_best_order(monkeypatch):
     expected = np.mean([np.mean(some) for some in by_count.values()])
     found = module.diffusion_nats(one, [tokens] * 40, 6)
     assert found.total / 40 == pytest.approx(expected, abs=max(4 * found.error / 40, 1e-4))
+
+
+def of_run(one, name, **settings):
+    """A subject with as much of its plan as the noise of its objective takes."""
+    facts = {"objective": getattr(objectives, name)(IDS, **settings), "model": one.model}
+    recipe = Recipe(**dict.fromkeys(Recipe._fields[:5]) | facts | {"ids": IDS})
+    plan = types.SimpleNamespace(
+        corpus=corpus(), recipe=recipe, mesh=make_mesh(devices=jax.devices()[:1])
+    )
+    saved = types.SimpleNamespace(params=one.params)
+    return types.SimpleNamespace(trained=one, plan=plan, saved=saved)
+
+
+@pytest.mark.parametrize(
+    "builder, name, ids",
+    [("decoder", "block_diffusion", ROWS), ("encoder", "uniform_diffusion", 256)],
+)
+def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name, ids):
+    """Nothing is known of a token: of all rows of the embedding, or of the bytes in its place."""
+    one = trained(builder, name)
+    one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
+    bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=64)
+    assert bits.unit == "bits per byte, upper bound" and "noise" in bits.note
+    assert bits.value == pytest.approx(math.log2(ids), abs=4 * error.value + 0.02)
+    assert 0 < error.value < 0.4
+
+
+def test_noise_and_hidden_tokens_give_one_bound():
+    """Masked diffusion can be measured both ways."""
+    one, rows = (
+        trained("encoder", "masked_diffusion"),
+        [row.tokens for row in heldout_rows(corpus(), 99, 8)],
+    )
+    hidden = module.diffusion_nats(one, rows, 16)
+    noised = module.noised_nats(of_run(one, "masked_diffusion"), rows, 64)
+    assert noised.total == pytest.approx(
+        hidden.total, abs=4 * math.hypot(noised.error, hidden.error)
+    )
+    assert noised.error < 0.1 * noised.total
+
+
+def test_noise_of_a_narrow_range_bounds_nothing():
+    one = trained("decoder", "block_diffusion")
+    with pytest.raises(ValueError, match="gives no likelihood"):
+        bits_per_byte(of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))
+    exact = of_run(one, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9)
+    assert exact.plan.recipe.objective.bound == "tokens"

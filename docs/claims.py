@@ -1,0 +1,393 @@
+"""What papers and textbooks claim, and what kept comparisons say of it: docs/what_was_found.md.
+
+`python docs/guide.py` writes the page. A claim names the comparison, the pair of variants and the
+figure that come nearest to what its source measured; the verdict is then read off their difference.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pretrax.comparing.formatting import chance, number
+from pretrax.comparing.report.summary import Summary
+from pretrax.comparing.statistics import Difference
+from pretrax.showing.svg import MUTED, SERIES, drawn
+
+CONFIRMED, CONTRADICTED, OPEN = "confirmed here", "contradicted here", "not decided"
+MISSING = "not measured yet"
+COLOURS = {CONFIRMED: SERIES[2], CONTRADICTED: SERIES[1], OPEN: MUTED}
+
+
+class Claim(NamedTuple):
+    claim: str  # a sentence
+    source: str  # a key of the guide's `PAPERS`
+    comparison: str
+    figure: str
+    better: str  # the variant that is better by the claim
+    than: str
+    margin: float | None = None  # the claim is that they are equal up to this difference
+    note: str = ""  # where the source measured something else
+
+
+CLAIMS = (
+    Claim(
+        "A causal model that has read that A is B does not know that B is A; filling in the middle "
+        "teaches both.",
+        "reversal",
+        "reversal",
+        "world_questions",
+        "fill in the middle",
+        "causal",
+        note="objectives, which the source does not compare",
+    ),
+    Claim(
+        "A masked model learns a fact in both directions.",
+        "reversal",
+        "reversal",
+        "world_questions",
+        "masked",
+        "causal",
+        note="objectives, which the source does not compare",
+    ),
+    Claim(
+        "Spans are better restored than single tokens.",
+        "t5",
+        "spans_or_tokens",
+        "finetune_to_write",
+        "spans",
+        "tokens",
+    ),
+    Claim(
+        "To restore spans of three is better than of one.",
+        "t5",
+        "span_length",
+        "finetune",
+        "3",
+        "1",
+    ),
+    Claim(
+        "40% of the tokens are better masked than 15%.",
+        "mask15",
+        "masking_rate",
+        "classify",
+        "40%",
+        "15%",
+        note="frozen states, not fine-tuned",
+    ),
+    Claim(
+        "A masking rate that falls from 30% to 15% is better than 30% throughout.",
+        "ankner",
+        "noise_schedule",
+        "finetune",
+        "falling, 30% to 15%",
+        "30%",
+    ),
+    Claim(
+        "Masks drawn anew are at least as good as masks drawn once.",
+        "roberta",
+        "static_masks",
+        "loss_under",
+        "drawn anew",
+        "one kept",
+        note="one draw for forty epochs, where the source has ten",
+    ),
+    Claim(
+        "Next sentence prediction may be left out.",
+        "roberta",
+        "sentence_pairs",
+        "finetune",
+        "masked alone",
+        "with NSP",
+        margin=0.05,
+    ),
+    Claim(
+        "Sentence order prediction helps tasks of two texts.",
+        "albert",
+        "sentence_pairs",
+        "pairs",
+        "with SOP",
+        "masked alone",
+    ),
+    Claim(
+        "Full sentences are better than pairs of segments with next sentence prediction.",
+        "roberta",
+        "input_formats",
+        "classify",
+        "full sentences",
+        "segment pairs, NSP",
+    ),
+    Claim(
+        "Large batches are better on the same text.",
+        "roberta",
+        "batch_size",
+        "loss_under",
+        "64 rows",
+        "16 rows",
+    ),
+    Claim(
+        "More text is better than more epochs, of as many steps.",
+        "t5",
+        "more_data",
+        "loss_under",
+        "all",
+        "20 documents",
+    ),
+    Claim(
+        "Trained for a short time, causal models represent words better than masked ones.",
+        "clm_mlm",
+        "causal_against_masked",
+        "tag",
+        "causal",
+        "masked",
+    ),
+    Claim(
+        "Replaced token detection learns more than masking from as much text.",
+        "electra",
+        "objectives",
+        "finetune",
+        "replaced tokens",
+        "masked",
+    ),
+    Claim(
+        "A given context is better read from both sides.",
+        "t5",
+        "prefix_or_causal",
+        "in_context",
+        "prefix",
+        "causal",
+        note="by examples in the context, without fine-tuning",
+    ),
+    Claim(
+        "An encoder-decoder is better than a decoder of as many parameters, fine-tuned.",
+        "t5",
+        "architectures_at_equal_parameters",
+        "finetune",
+        "encoder-decoder",
+        "causal decoder",
+        note="equal parameters, where the source has equal cost",
+    ),
+    Claim(
+        "Without further training, a causal decoder continues text better than an encoder-decoder.",
+        "wang",
+        "architectures_at_equal_parameters",
+        "loss_under (prefix_lm)",
+        "causal decoder",
+        "encoder-decoder",
+    ),
+    Claim(
+        "UL2's mixture is better than short spans alone.",
+        "ul2",
+        "ul2",
+        "finetune",
+        "UL2",
+        "R alone",
+    ),
+    Claim(
+        "UL2's mixture is better than causal language modelling.",
+        "ul2",
+        "ul2",
+        "finetune",
+        "UL2",
+        "causal",
+    ),
+    Claim(
+        "Filling in the middle, of half of the documents, costs nothing left to right.",
+        "fim",
+        "fill_in_the_middle",
+        "bits_per_byte",
+        "50%",
+        "0%",
+        margin=0.02,
+    ),
+    Claim(
+        "Small models lose by predicting four tokens ahead.",
+        "mtp",
+        "tokens_ahead",
+        "bits_per_byte",
+        "1",
+        "4",
+    ),
+    Claim(
+        "Predicting the order of upcoming tokens helps the next one.",
+        "top",
+        "beyond_the_next_token",
+        "bits_per_byte",
+        "order",
+        "causal",
+        note="equal FLOPs, where the source has equal text",
+    ),
+    Claim(
+        "Masks that follow the model are better than masks that fall anywhere.",
+        "amlm",
+        "adaptive_masks",
+        "minimal_pairs",
+        "adaptive",
+        "fixed",
+    ),
+    Claim(
+        "Block diffusion comes nearer to the likelihood of text than masked diffusion.",
+        "bd3lm",
+        "diffusion",
+        "bits_per_byte (bits per byte, upper bound)",
+        "blocks of 4",
+        "masked",
+    ),
+    Claim(
+        "Uniform noise is behind masks.",
+        "duo",
+        "diffusion",
+        "bits_per_byte (bits per byte, upper bound)",
+        "masked",
+        "uniform",
+    ),
+    Claim(
+        "Documents that are cut as little as can be are better than cut ones.",
+        "ding",
+        "packing",
+        "bits_per_byte",
+        "whole",
+        "concatenate",
+    ),
+    Claim(
+        "Experts help at equal work for each token.",
+        "olmoe",
+        "experts",
+        "bits_per_byte",
+        "sparse",
+        "dense",
+    ),
+)
+
+Found = Mapping[str, Summary]  # by the name of the comparison
+
+
+class Verdict(NamedTuple):
+    claim: Claim
+    verdict: str  # CONFIRMED, CONTRADICTED, OPEN or MISSING
+    low: float = math.nan  # the interval of the difference, positive as claimed
+    mean: float = math.nan
+    high: float = math.nan
+    p: float = math.nan  # corrected for all differences of the comparison
+
+    @property
+    def is_known(self) -> bool:
+        return math.isfinite(self.mean)
+
+
+def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
+    """Returns what the comparisons say of each claim: confirmed ones first, then contradicted."""
+    order = (CONFIRMED, CONTRADICTED, OPEN, MISSING)
+    return sorted((_verdict(found, one) for one in claims), key=lambda v: order.index(v.verdict))
+
+
+def _verdict(found: Found, claim: Claim) -> Verdict:
+    told = found.get(claim.comparison)
+    pair = {claim.better, claim.than}
+    difference = next(
+        (
+            d
+            for d in (told.differences if told else ())
+            if d.figure == claim.figure and {d.variant, d.other} == pair
+        ),
+        None,
+    )
+    if told is None or difference is None:
+        return Verdict(claim, MISSING)
+    low, mean, high = _as_claimed(told, difference, claim)
+    return Verdict(
+        claim, _read(difference, low, high, claim.margin), low, mean, high, difference.corrected
+    )
+
+
+def _as_claimed(told: Summary, d: Difference, claim: Claim) -> tuple[float, float, float]:
+    """Returns the difference and its interval such that more is better for `claim.better`."""
+    sign = math.copysign(1, told.gain(d)) * math.copysign(1, d.estimate.mean)
+    sign *= 1 if d.variant == claim.better else -1
+    low, high = sorted((sign * d.estimate.low, sign * d.estimate.high))
+    return low, sign * d.estimate.mean, high
+
+
+def _read(d: Difference, low: float, high: float, margin: float | None) -> str:
+    """Returns the verdict; of a claim of equality by where the interval lies beside the margin."""
+    if margin is not None:
+        inside = -margin < low and high < margin
+        return CONFIRMED if inside else CONTRADICTED if low > margin or high < -margin else OPEN
+    return (CONFIRMED if low > 0 else CONTRADICTED) if d.holds else OPEN
+
+
+def table(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
+    """Returns the claims in Markdown, with their papers as {key}."""
+    heads = ["claim", "verdict", "difference, as claimed", "what it took"]
+    rows = [heads, ["---"] * len(heads)]
+    for v in verdicts(found, claims):
+        claim = f"{v.claim.claim} ({{{v.claim.source}}})"
+        if v.claim.note:
+            claim += f" Here: {v.claim.note}."
+        rows.append([claim, f"**{v.verdict}**", _effect(found, v), _cost(found, v)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
+    """Such as "Of 23 claims 9 are confirmed here, 3 are contradicted here, 11 are not decided."."""
+    some = [v.verdict for v in verdicts(found, claims)]
+    kinds = {kind: some.count(kind) for kind in (CONFIRMED, CONTRADICTED, OPEN, MISSING)}
+    words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
+    return f"Of {len(some)} claims {', '.join(words)}."
+
+
+def _effect(found: Found, v: Verdict) -> str:
+    if not v.is_known:
+        return ""
+    column = next(c for c in found[v.claim.comparison].columns if c.name == v.claim.figure)
+    size = abs(v.high - v.low) / 2 or abs(v.mean)
+    places = max(0, 1 - math.floor(math.log10(size))) if size else 2
+    low, mean, high = (number(x, places, sign=True) for x in (v.low, v.mean, v.high))
+    what = f"{v.claim.figure}, {column.unit}; {v.claim.better} beside {v.claim.than}"
+    if v.claim.margin is not None:
+        what += f"; equal is within {v.claim.margin:g}"
+    return f"{mean} ({low} to {high}), p {chance(v.p)}: {what}"
+
+
+def _cost(found: Found, v: Verdict) -> str:
+    """Returns what the runs were, and the command that repeats them."""
+    name = v.claim.comparison
+    if not v.is_known:
+        return f"`pretrax compare {name}`"
+    runs = [run for run in found[name].trained if run.variant in (v.claim.better, v.claim.than)]
+    size, tokens = (max(x) / 1e6 for x in zip(*((r.parameters, r.text_tokens) for r in runs)))
+    seeds = len({run.seed for run in runs})
+    took = f"{size:.2g}M parameters, {tokens:.2g}M tokens, {seeds} seeds"
+    return f"{took}: [report](comparisons/{name}.md), `pretrax compare {name}`"
+
+
+def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
+    """Returns an SVG: each claim's interval, to the right where it is as claimed.
+
+    Each row has a scale of its own, as far as the further end of its interval: units differ.
+    """
+    known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
+    if not known:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for verdict, colour in COLOURS.items():
+            some = [(y, v) for y, v in enumerate(known) if v.verdict == verdict]
+            for y, v in some:
+                scale = max(abs(v.low), abs(v.high))
+                axes.plot([v.low / scale, v.high / scale], [y, y], color=colour, linewidth=2)
+                axes.plot(v.mean / scale, y, "D", color=colour, markersize=4.5)
+            axes.plot([], [], "D-", color=colour, label=f"{verdict}: {len(some)}")
+        axes.axvline(0, color=MUTED, linewidth=1)
+        axes.set_yticks(range(len(known)), [_pair(v.claim) for v in known])
+        axes.set_ylim(len(known) - 0.5, -0.5)
+        axes.set_xticks([-1, 1], ["against the claim", "as claimed"])
+        axes.set_xlim(-1.1, 1.1)
+        axes.spines["left"].set_visible(False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.3, 1.07), ncols=3, frameon=False)
+
+    return drawn([draw], 8.2, 0.27 * len(known) + 0.9)
+
+
+def _pair(claim: Claim) -> str:
+    sign = ">" if claim.margin is None else "="
+    return f"{claim.better} {sign} {claim.than}  ({claim.comparison})"
