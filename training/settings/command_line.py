@@ -50,9 +50,6 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     folders = "folders, separated by commas, in which gin files are looked for as well"
     _add_repeatable(parser, "--gin_search_paths", "DIRS", folders)
     add_trust_argument(parser)
-    parser.add_argument(
-        "--traceback", action="store_true", help="show where in the program an error came up"
-    )
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
