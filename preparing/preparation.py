@@ -67,6 +67,7 @@ def read_preparation(
 def plain_settings(name: str, value: Any) -> dict[str, str]:
     """Returns all settings within a value by their path, as text; those by default too.
 
+    >>> from pretrax.preparing import filters
     >>> plain_settings("steps", [Bound(filters.length, least=100)])
     {'steps[0]': "'preparing.filters.length'", 'steps[0].least': '100', 'steps[0].most': 'None'}
     """
