@@ -149,9 +149,7 @@ def read_settings(
 read_fields = functools.partial(read_settings, Run)  # of which some may be missing
 
 
-def read_lines(
-    lines: Sequence[str], search_paths: Sequence[str] = (), trusted: Collection[str] = ()
-) -> dict[str, Any]:
+def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the fields of a `Run` that lines give in turn, of which later ones override earlier.
 
         read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
@@ -159,7 +157,7 @@ def read_lines(
     A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may
     leave nothing of an earlier one, as that of another objective does.
     """
-    reader = _Reader(Run, search_paths, trusted)
+    reader = _Reader(Run, search_paths, ())
     for line in lines:
         reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
     return reader.settings(idle_files=True)
