@@ -4,7 +4,7 @@
     python benchmarks/attention.py --compile=h100:1                     # what one elsewhere takes
     python benchmarks/attention.py --slots 128 --heads=2 --repeats=1    # in seconds, on a CPU
 
-Of one row in bfloat16. "T5" is bidirectional with T5's bias and its gradient, "causal" has no bias,
+Of rows in bfloat16. "T5" is bidirectional with T5's bias and its gradient, "causal" has no bias,
 and beside it is JAX's own: on GPUs cuDNN's flash attention, elsewhere XLA's. Memory is what a
 program takes beside its inputs and outputs.
 """
@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--compile", metavar="TOPOLOGY", help=f"such as {EXAMPLE}; one chip of it")
     parser.add_argument("--slots", type=int, nargs="+", default=[512, 2048, 8192, 32768])
+    parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--width", type=int, default=64, help="of a head")
     parser.add_argument(
@@ -83,7 +84,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def inputs(kind: str, slots: int, options) -> tuple:
     """Shapes of queries, keys, values and the bias, None where there is none."""
-    one = jax.ShapeDtypeStruct((1, slots, options.heads, options.width), jnp.bfloat16)
+    shape = (options.rows, slots, options.heads, options.width)
+    one = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
     bias = jax.ShapeDtypeStruct((options.heads, 2 * MAX_DISTANCE + 1), jnp.float32)
     return one, one, one, bias if kind == "T5" else None
 
@@ -91,19 +93,20 @@ def inputs(kind: str, slots: int, options) -> tuple:
 def ways(kind: str, platform: str, elsewhere: bool):
     """Returns plain, fused and JAX's attention of (q, k, v, bias); None where there is none."""
 
-    def intervals(slots):
+    def intervals(q):
+        rows, slots = q.shape[:2]
         slot = jnp.arange(slots)
         end = jnp.full_like(slot, slots) if kind == "T5" else slot + 1
-        return jnp.stack([jnp.zeros_like(slot), end])[None]
+        return jnp.broadcast_to(jnp.stack([jnp.zeros_like(slot), end]), (rows, 2, slots))
 
     def plain(q, k, v, bias):
         slots = q.shape[1]
         if bias is not None:
             bias = bias_at(bias, jnp.arange(slots)[None], slots)[0]
-        return attention.attend(q, k, v, intervals(slots), bias)
+        return attention.attend(q, k, v, intervals(q), bias)
 
     def fused(q, k, v, bias):
-        return fused_attention.attend(q, k, v, intervals(q.shape[1]), bias)
+        return fused_attention.attend(q, k, v, intervals(q), bias)
 
     def of_jax(q, k, v, bias):
         name = "cudnn" if platform == "gpu" else "xla"

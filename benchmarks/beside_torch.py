@@ -1,12 +1,13 @@
 """A training step of models that PyTorch has too, beside its compiled step.
 
-    python benchmarks/train_step.py --torch
+    python benchmarks/beside_torch.py
 
 Each model is drawn at random and written for `transformers`, and both take steps of AdamW on the
 same batch from there: forward pass, loss, gradients and update. The two are in processes of their
 own and take turns; the losses of the first step must agree. Of each the median counts.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,20 @@ MODELS = {  # name: gin file, further settings, slots of the stacks
     "bert": ("bert_base", ("mlp_dim = 1024", "num_layers = 6"), {"encoder": 512}),
 }
 LEARNING_RATE = 1e-4
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=16, help="rows of a step")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--torch", metavar="FOLDER", help=argparse.SUPPRESS)  # of `torch_steps`
+    options = parser.parse_args(arguments)
+    if options.torch:
+        torch_process(options.torch)
+    else:
+        compare(options.rows, options.repeats)
 
 
 def compare(rows: int, repeats: int, models=MODELS) -> None:
@@ -157,7 +172,7 @@ def our_steps(model: Model, params, batch) -> Callable[[], tuple[float, float]]:
 @contextmanager
 def torch_steps(folder: str) -> Iterator[Callable[[], tuple[float, float]]]:
     """Gives a function that has another process take a step: see `torch_process`."""
-    command = [sys.executable, __file__, folder]
+    command = [sys.executable, __file__, "--torch", folder]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdin and process.stdout
 
@@ -210,4 +225,4 @@ def torch_batch(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    torch_process(sys.argv[1])
+    main()

@@ -20,7 +20,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
 
 from pretrax.objectives.catalogue import CATALOGUE, run_of
 from pretrax.training.saved.result import Result, read_result

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / ".ci/links"))
 
 import numpy as np
 from rich.console import Console

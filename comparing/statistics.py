@@ -53,7 +53,7 @@ def estimate(values: Iterable[float]) -> Estimate:
     """Returns the mean of values with its 95% interval; values without spread get none.
 
     >>> estimate([1.0, 2.0, 3.0])
-    Estimate(mean=2.0, low=-0.484…, high=4.484…, seeds=3)
+    Estimate(mean=2.0, low=-0.484..., high=4.484..., seeds=3)
     """
     x = np.array(list(values), np.float64)
     mean = float(np.mean(x)) if x.size else math.nan

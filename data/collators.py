@@ -31,7 +31,6 @@ from ..objectives.losses import token_loss
 from ..objectives.sentence_pairs import SummedLosses, pair_loss
 from . import packing as packing_policies
 from .corpus import Piece
-from .packing import empty_row
 from .token_ids_json import text_checker
 
 IGNORED = -100  # the label that no loss of `transformers` counts
@@ -167,9 +166,8 @@ class Collator:
         draw = np.random.default_rng((self._seed, crc))
         members = draw.choice(self._rates.size, len(rows), p=self._rates)
         # Partners of the last rows are others of the batch.
-        size = max(2, 1 << (len(rows) - 1).bit_length())
-        given = rows if len(rows) > 1 else [*rows, empty_row()]
-        filled = [given[i % len(given)] for i in range(size)]
+        size = 1 << (len(rows) - 1).bit_length()
+        filled = [rows[i % len(rows)] for i in range(size)]
         batch = packing_policies.stacked(filled, np.resize(members, size), self._group.row_length)
         key = jax.random.fold_in(jax.random.key(self._seed), crc)
         if self._compiled is None:

@@ -29,8 +29,9 @@ class Piece(NamedTuple):
 def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
     """Returns the document of these parts, each the tokens of one.
 
-    >>> in_parts([5, 6], [7])
-    Piece(tokens=array([5, 6, 7]), ends=True, parts=array([0, 0, 1]), labels=None)
+    >>> piece = in_parts([5, 6], [7])
+    >>> piece.tokens.tolist(), piece.parts.tolist(), piece.ends
+    ([5, 6, 7], [0, 0, 1], True)
     """
     tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
     numbers = np.arange(len(parts), dtype=np.int32)

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import fsspec
 
+from .extras import words_of_absent
+
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with
 LONGEST = 1 << 26  # bytes of a line or of a plain text file, which are in memory whole
@@ -158,9 +160,7 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
                 file = io.BufferedReader(_Joined(_zstd_contents(file, zstandard)), _BUFFER)
             yield file
         except ImportError as error:  # of a package for a format
-            raise ValueError(
-                f"{path} needs {error.name}, not installed here: pip install -e '.[prepare]'"
-            ) from error
+            raise ValueError(f"{path}: {words_of_absent(error) or error}") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             kind = "zstd" if packed == ".zst" else "gzip"
             bad = Bad(path, "damaged", f"no whole {kind} file ({error})")

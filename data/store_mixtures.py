@@ -78,8 +78,7 @@ def rates_of(
 ) -> list[Rate]:
     """Returns the rate of each store: its given one, or that of its size relative to the largest.
 
-    >>> rates_of(opened, ["a", "b"], 2.0)    # of 900 and 100 tokens
-    [1.0, 0.333…]
+    rates_of(opened, ["a", "b"], 2.0)    # of 900 and 100 tokens: [1.0, 0.333…]
     """
     if isinstance(stores, Mapping):
         if temperature != 1.0:

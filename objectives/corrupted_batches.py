@@ -18,14 +18,14 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
       lengths: slots of each stream, as in `RowGroup.features`.
       max_documents: the most documents that a row may hold.
 
-    Rows 2k and 2k+1 are partners, so a batch has an even number of rows; no row depends on any
-    other, so sharding the batch adds no communication.
+    Rows 2k and 2k+1 are partners, and the last of an odd number has an empty one; no row depends on
+    any other, so sharding the batch adds no communication.
 
     Raises ValueError for a `corrupt` that takes other arguments, more than 65,535 documents, or
-    more sentinels than there are; when it is called or traced, for an odd number of rows, a missing
-    column, or rows of more tokens than any member has slots for, or than 32 bits count; when it is
-    called with arrays that are not traced, also for rows whose values are not those of `Row`, or
-    whose documents need more slots (`packed_lengths`).
+    more sentinels than there are; when it is called or traced, for a missing column, or rows of
+    more tokens than any member has slots for, or than 32 bits count; when it is called with arrays
+    that are not traced, also for rows whose values are not those of `Row`, or whose documents
+    need more slots (`packed_lengths`).
 
     Inside of `jit` a number of no member gives another member's features, and documents beyond
     `max_documents`, or the slots, are left out: call it once outside on rows like those to come.
@@ -75,9 +75,7 @@ def check_sentinels(what: str, lengths: Mapping[str, int], available: int) -> No
 def _check_rows(
     objective: Objective, lengths: dict[str, int], rows_B: Row, max_documents: int
 ) -> None:
-    B, L = rows_B.tokens.shape
-    if B % 2:
-        raise ValueError(f"Rows come in pairs, got a batch of {B}: use an even number of rows.")
+    L = rows_B.tokens.shape[1]
     if L >= MAX_LENGTH:
         raise ValueError(
             f"Got rows of {L:,} tokens, expected fewer than {MAX_LENGTH:,}, beyond which counts "
@@ -147,4 +145,6 @@ def lengths_of_documents(objective: Objective, document_lengths: Sequence[int]) 
 
 def _swap_neighbours(x_B):
     x_B = jnp.asarray(x_B)
-    return x_B.reshape((-1, 2) + x_B.shape[1:])[:, ::-1].reshape(x_B.shape)
+    rows = x_B.shape[0]
+    x_B = jnp.pad(x_B, [(0, rows % 2)] + [(0, 0)] * (x_B.ndim - 1))
+    return x_B.reshape((-1, 2) + x_B.shape[1:])[:, ::-1].reshape(x_B.shape)[:rows]

@@ -302,13 +302,10 @@ def _restoring(features, of_encoder, size, max_documents):
 _RESTORED = ("targets", "contexts")  # the streams of a decoder that is given no more
 
 
-def _single_stack_layout(stack: str) -> Layout:
-    lengths = functools.partial(_single_stack_lengths, stack)
-    return Layout(lengths, functools.partial(_single_stack, stack))
-
-
 encoder_decoder = Layout(_encoder_decoder_lengths, _encoder_decoder)
-decoder = _single_stack_layout("decoder")
+decoder = Layout(
+    functools.partial(_single_stack_lengths, "decoder"), functools.partial(_single_stack, "decoder")
+)
 encoder = Layout(_encoder_lengths, _encoder)
 LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": encoder}
 

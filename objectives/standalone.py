@@ -21,8 +21,8 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
 
     Each row is one document of text ids and `ids.eos`, with `ids.pad` at its end for padding. In a
     mixture the member of each row is drawn by the rates. Features are JAX arrays i32[B, slots],
-    their columns described in `objectives.features`, beside "member" i32[B]. Rows inside of `jit`
-    or `vmap` are not checked.
+    their columns described in `objectives.features`, beside "member" i32[B]. Rows are partners as
+    those of `batched`; inside of `jit` or `vmap` they are not checked.
 
     >>> corrupt = corruptor(span_corruption, ids, length=100)
     >>> corrupt(jax.random.key(0), jnp.full((8, 100), 5))["targets"].shape
@@ -30,7 +30,7 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
 
     Raises ValueError for ids that cannot be told apart, too few sentinels, an objective that reads
     parts or labels (give `batched` rows that have them), or rates that follow a schedule; when
-    called, for no rows or an odd number, another length, or tokens that are no text.
+    called, for no rows, another length, or tokens that are no text.
     """
     objective = build(builder, check_token_ids(ids))
     column = objective.rows.column

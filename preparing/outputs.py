@@ -20,6 +20,7 @@ from ..data.documents import UNCUT
 from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
 from ..tasks.vocabularies import VocabularySource, load_vocabulary
 from ..tasks.vocabularies.tokenization import batches
+from ..tasks.vocabularies.training_sample import READ, first_texts
 from ..training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 from .blocks import WriteDocuments, documents_of
 
@@ -27,7 +28,6 @@ WRITTEN = (  # all that outputs write in OUT
     *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
     *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
 )
-_VOCABULARY_CHARACTERS = 30_000_000  # read at most to sample a vocabulary's training text from
 _BATCH_CHARACTERS = 1 << 20  # tokenised at a time
 
 
@@ -103,12 +103,8 @@ def heldout_hash(text: str) -> int:
 def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
     """Yields the texts to train a vocabulary on: of each task its share of a bounded amount."""
     for rank in range(tasks):
-        left = _VOCABULARY_CHARACTERS // tasks
-        for document in documents_of(documents, rank):
-            yield document.text[:left]
-            left -= len(document.text)
-            if left <= 0:
-                break
+        texts = (document.text for document in documents_of(documents, rank))
+        yield from first_texts(texts, READ // tasks)
 
 
 class _Tokenise(PipelineStep):

@@ -1,7 +1,6 @@
 """`Preparation`: what becomes of raw text, as a value."""
 
 import dataclasses
-import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,6 @@ from ..training.settings.bound import flattened
 from ..training.settings.configuration import read_settings
 
 DEFAULT = "preparing/default.gin"
-_EXTRA = ("datatrove", "orjson", "xxhash", "zstandard")  # of the extra `prepare`, always needed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,14 +51,9 @@ def read_preparation(
 
         read_preparation([], ["FILES = 'raw/*.jsonl'", "OUT = 'stores/mine'"])
 
-    Raises ValueError for settings that are wrong, missing or unused, and without the extra
-    `prepare`.
+    Raises ValueError for settings that are wrong, missing or unused, and, of the modules that they
+    name, without the extra `prepare`.
     """
-    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
-        raise ValueError(
-            f"Preparing text needs {', '.join(missing)}, not installed here: pip install -e "
-            "'.[prepare]'"
-        )
     settings = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
     names = [field.name for field in dataclasses.fields(Preparation)]
     if missing := [name for name in names if name not in settings]:
@@ -74,6 +67,7 @@ def read_preparation(
 def plain_settings(name: str, value: Any) -> dict[str, str]:
     """Returns all settings within a value by their path, as text; those by default too.
 
+    >>> from pretrax.preparing import filters
     >>> plain_settings("steps", [Bound(filters.length, least=100)])
     {'steps[0]': "'preparing.filters.length'", 'steps[0].least': '100', 'steps[0].most': 'None'}
     """

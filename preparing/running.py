@@ -143,8 +143,8 @@ def stages_of(
 ) -> list[Stage]:
     """Returns the stages of a preparation; the last one is the output's, and has no steps.
 
-    >>> [[step.name for step in stage.steps] for stage in stages_of(…)]
-    [['clean', 'gopher_quality'], ['exact_duplicates'], ['near_duplicates', 'personal_data'], []]
+    [[step.name for step in stage.steps] for stage in stages_of(…)]
+    # [['clean', 'gopher_quality'], ['exact_duplicates'], ['near_duplicates', 'personal_data'], []]
     """
     groups: list[list[int]] = [[]]
     for k, step in enumerate(steps):

@@ -229,8 +229,8 @@ def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange
     """Returns what each task reads: consecutive files, and ranges of long ones of JSONL.
 
     >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12}, 6)
-    [[FileRange('a.txt'), FileRange('b.txt')], [FileRange('c.jsonl', 0, 6)], [FileRange('c.jsonl',
-    6, 12)]]
+    [[FileRange(path='a.txt', start=0, end=None), FileRange(path='b.txt', start=0, end=None)],
+     [FileRange(path='c.jsonl', start=0, end=6)], [FileRange(path='c.jsonl', start=6, end=12)]]
     """
     share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1)))
     shares: list[list[FileRange]] = [[]]

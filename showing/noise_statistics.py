@@ -155,24 +155,17 @@ def composition_law(tokens: int, spans: int) -> np.ndarray:
     return law
 
 
-def poisson_law(mean: float, size: int) -> np.ndarray:
-    """P(k) of a Poisson number, k = 0 … size-1.
-
-    >>> poisson_law(3.0, 3).round(3)
-    array([0.05 , 0.149, 0.224])
-    """
-    return np.array([math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(size)])
-
-
 def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
     """(how many spans have k tokens, how many should), over all rows."""
     lengths = span_lengths(hidden)
     counts = np.bincount(np.concatenate(lengths), minlength=2)
     if law == "poisson":  # each mask stands for a span, those of no tokens too
+        from scipy import stats  # here: not for those who only look at examples
+
         tokens, _ = view.read(view.features["inputs"])
         masks = np.sum((tokens == view.tracing.plain.mask) & (view.features["inputs_segments"] > 0))
         counts[0] = max(int(masks) - counts.sum(), 0)
-        return counts, masks * poisson_law(mean or 3.0, counts.size)
+        return counts, masks * stats.poisson.pmf(np.arange(counts.size), mean or 3.0)
     rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)
     nothing_is_split = max((spans for _, spans in rows), default=1) == 1
     if law is None or nothing_is_split:

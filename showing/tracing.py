@@ -46,8 +46,8 @@ def trace(ids: TokenIds, slots: int) -> Tracing:
     >>> one = trace(TokenIds(size=12, text=(2, 10), mask=10, cls=11), slots=3)
     >>> one.ids.size, one.ids.text, one.ids.mask
     (28, (2, 26), 26)
-    >>> one.read(one.write([5, 5, 10], [0, 2, 2]))
-    (array([ 5,  5, 10]), array([ 0,  2, -1]))
+    >>> [found.tolist() for found in one.read(one.write([5, 5, 10], [0, 2, 2]))]
+    [[5, 5, 10], [0, 2, -1]]
 
     Raises ValueError when the ids would exceed 31 bits: show shorter rows.
     """

@@ -1,12 +1,16 @@
 """Every benchmark starts, at a tiny size, and prints the table that it promises."""
 
+import json
 import re
 import shutil
+import subprocess
+import sys
 
 import jax
 import pytest
 
 from benchmarks import (
+    accelerator,
     attention,
     corruption,
     decode,
@@ -15,10 +19,10 @@ from benchmarks import (
     packing,
     prepare,
     token_store,
-    train_step,
 )
+from pretrax.training.settings.configuration import read_fields
 from tests.tasks.short_library import short_library
-from tests.training.tiny import on_one_device
+from tests.training.tiny import ROOT, environment, on_one_device
 
 
 @pytest.fixture(autouse=True)
@@ -87,13 +91,86 @@ def test_token_store(capsys):
     assert len(set(re.findall(r" [12] +([0-9a-f]{16})", said))) == 1
 
 
+# What an environment of jax, flax, optax, orbax and numpy has not; nor is pretrax installed.
+ABSENT = """
+absent = {
+    "tensorflow", "seqio", "gin", "annotated_types", "safetensors", "tokenizers", "sentencepiece",
+    "torch", "transformers", "tensorboardX", "matplotlib", "argcomplete",
+}
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+import sys
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run_accelerator(tmp_path, parts) -> tuple[dict, str]:
+    """Runs the benchmark, tiny, with light imports, from a checkout that is not installed."""
+    (tmp_path / "sitecustomize.py").write_text(ABSENT)
+    options = ["--tiny", f"--parts={parts}", "--minutes=60"]  # on whatever tests run on
+    command = [sys.executable, f"{ROOT}/benchmarks/accelerator.py", *options]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((tmp_path / "accelerator.json").read_text()), done.stdout
+
+
+def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
+    results, said = run_accelerator(tmp_path, "products")
+    assert results["products"]["problem"] is None, results
+    assert re.search(r"64 × 64 × 64 +[\d.]+ +–", said)
+    results["products"]["rows"][1]["product"] = "as it was"
+    (tmp_path / "accelerator.json").write_text(json.dumps(results))
+    again, said = run_accelerator(tmp_path, "products")
+    assert again == results and "as it was" in said
+
+
 @pytest.mark.slow
-def test_train_step(capsys):
-    tiny = ["--layers=1", "--width=16", "--length=32", "--rows=16", "--repeats=1"]
-    train_step.main(tiny + ["--model=decoder", "--objective=causal_lm"])
-    said = capsys.readouterr().out
-    assert re.search(r"step +\d.* ms \(median of 1\)", said)
-    assert re.search(r"corruption +\d.* of the step", said)
+def test_accelerator(tmp_path):
+    parts = [name for name in accelerator.PARTS if not name.endswith("_plain")]
+    results, said = run_accelerator(tmp_path, ",".join(parts))
+    assert {name: found["problem"] for name, found in results.items()} == dict.fromkeys(parts)
+    for name in accelerator.STEPS:
+        _, about, step, memory = results[name]["rows"]
+        assert about["finite"] and step["text tokens/s"] > 0
+        assert 0 < step["corruption, % of the step"] < 100 and memory["the compiler's, GiB"] > 0
+    assert len(results["attention"]["rows"]) == 4 and len(results["decoding"]["rows"]) == 5
+    assert "All figures are in accelerator.json." in said
+
+
+def test_a_part_that_fails_or_takes_too_long_is_reported_and_keeps_its_rows(tmp_path, monkeypatch):
+    script = tmp_path / "part.py"
+    monkeypatch.setattr(accelerator, "__file__", str(script))
+    script.write_text("import sys\nprint('{\"a\": 1}', flush=True)\nsys.exit('too bad')")
+    found = accelerator.run_part("products", tiny=True, seconds=60)
+    assert found["rows"] == [{"a": 1}] and found["problem"] == "ended with status 1: too bad"
+    script.write_text("import time\nprint('{\"a\": 1}', flush=True)\ntime.sleep(60)")
+    found = accelerator.run_part("products", tiny=True, seconds=1)
+    assert found["rows"] == [{"a": 1}] and found["problem"].startswith("cut off after 1 seconds")
+
+
+def test_parts_for_which_no_time_is_left_are_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(accelerator, "run_part", None)
+    accelerator.main(["--minutes=0.1", "--parts=products", f"--out={tmp_path / 'out.json'}"])
+    assert "products: left out, for the 0.1 minutes are over" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [*accelerator.TINY, *accelerator.TINY.values()])
+def test_the_accelerators_models_are_those_of_the_gin_files(name):
+    theirs = read_fields([f"models/{name}.gin"])["model"](500, ("vocabulary",))
+    assert accelerator.make_model(name, 500, ("vocabulary",)).config == theirs.config
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
+def test_benchmarks_find_the_checkout_without_installation(path):
+    assert '".ci/links"' in path.read_text()
 
 
 @pytest.mark.slow

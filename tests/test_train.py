@@ -62,7 +62,7 @@ def test_help_explains_and_exits_0(capsys):
         ),
         (["--gin.STEPS=eight"], r"steps must be a whole number of at least 1, got 'eight'"),
         (["--gin_file=absent.gin"], r"no gin file 'absent.gin'.*quickstart.gin"),
-        (["--stepz=8"], r"unknown argument '--stepz=8'; did you mean --steps\?"),
+        (["--stepz=8"], r"unknown argument '--stepz=8'; did you mean '--steps'\?"),
         (["--colour=8"], r"unknown argument '--colour=8'; other settings are --gin.NAME=VALUE"),
         (["--steps"], r"argument --steps: expected one argument"),
         (["--gin.STEPS=[8"], r"STEPS = \[8 cannot be read: expected a Python literal"),

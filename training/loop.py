@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
-from jax.experimental import multihost_utils
 from rich.console import Console
 
 from . import run_directory
@@ -17,6 +16,7 @@ from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook, own_hooks
 from .planning import Plan, abstract_rows, compiled, compiled_step
+from .processes import must_stop_together
 from .read_ahead import ReadAhead
 from .reporting.console import StepProgress, print_warning
 from .reporting.metrics import MetricsWriter
@@ -104,7 +104,7 @@ def take_steps(
                     rows = next(ahead)
                 with wall_time.of("step"):
                     state, metrics = take_step(state, rows)
-            last, stopping = step == run.steps, should_stop(step)
+            last, stopping = step == run.steps, should_stop()
             due = [hook for hook in hooks if hook.is_due(step, last, stopping)]
             try:
                 with wall_time.of("step"):
@@ -168,20 +168,20 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
 
 
 @contextlib.contextmanager
-def stop_at_sigterm() -> Iterator[Callable[[int], bool]]:
-    """Yields a function of the step: whether to save and stop. All processes agree on it.
+def stop_at_sigterm() -> Iterator[Callable[[], bool]]:
+    """Yields a function, called after each step: whether to save and stop. All processes agree.
 
     Outside of the main thread of a single process no signal arrives.
     """
     if jax.process_count() > 1:
-        yield multihost_utils.reached_preemption_sync_point
+        yield must_stop_together
         return
     received: list[bool] = []
     if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False
+        yield lambda: False
         return
     before = signal.signal(signal.SIGTERM, lambda *_: received.append(True))
     try:
-        yield lambda step: bool(received)
+        yield lambda: bool(received)
     finally:
         signal.signal(signal.SIGTERM, before)

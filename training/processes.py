@@ -7,6 +7,7 @@ is paused; only a host that answers nothing for `UNREACHABLE_AFTER` seconds coun
 """
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -238,6 +239,20 @@ def first_process_first(prepare: Callable[[], T]) -> T:
     results = [prepare()] if first else []
     multihost_utils.sync_global_devices("prepared by the first process")
     return results[0] if first else prepare()
+
+
+_asked = itertools.count(1)
+
+
+def must_stop_together() -> bool:
+    """Returns whether to save and stop, once any process got SIGTERM: after each step, the same on
+    all of them.
+
+    JAX stops all at the count after the highest that one had reached when the signal came. That is
+    the first where it came before any, as while a run compiles: so what is counted are the steps
+    of these processes, and not those of a run, which may resume at any.
+    """
+    return multihost_utils.reached_preemption_sync_point(next(_asked))
 
 
 @contextlib.contextmanager

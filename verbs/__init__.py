@@ -22,15 +22,19 @@ VERBS = {
 
 
 def make_parser(verb: str, about: str | None, **settings):
-    """Returns an `argparse.ArgumentParser` whose help has `about` as it is written."""
+    """Returns an `argparse.ArgumentParser` whose help has `about` as it is written, with the option
+    of every verb."""
     import argparse  # here, so that `pretrax --help` does not wait for it
 
-    return argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog=f"pretrax {verb}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
+    where = "show where in the program an error came up"
+    parser.add_argument("--traceback", action="store_true", help=where)
+    return parser
 
 
 def complete() -> None:

@@ -48,7 +48,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("check", __doc__)
     parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
     parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     offer_completions(parser)
     return parser.parse_args(argv)
 

@@ -95,7 +95,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
     add("--specials", default="", help=specials)
     add_trust_argument(parser)
-    add("--traceback", action="store_true", help="show where an error came up")
     offer_completions(parser)
     options = parser.parse_args(argv)
     into_run = options.source.startswith((HF, T5X))

@@ -100,7 +100,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--max_new", type=at_least(1), metavar="N", help=longest)
     add_device_arguments(parser)
     add_trust_argument(parser)
-    add("--traceback", action="store_true", help="show where an error came up")
     offer_completions(parser)
     options, others = parser.parse_known_args(argv)
     options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]

@@ -104,7 +104,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_decoding_arguments(parser)
     add_device_arguments(parser)
     add_trust_argument(parser)
-    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     offer_completions(parser)
     options = parser.parse_args(argv)
     options.given = given_options(parser, options, argv)

@@ -215,9 +215,7 @@ def filled(text: str, answer: str) -> tuple[str, list[str]]:
     return whole, pieces
 
 
-def few_shot_prompt(
-    template: str, examples: Sequence[dict], item: dict, answer: str, separator: str = "\n\n"
-) -> str:
+def few_shot_prompt(template: str, examples: Sequence[dict], item: dict, answer: str) -> str:
     """Returns examples written out by a template, then the item up to where its answer belongs.
 
         few_shot_prompt("Q: {q}\\nA: {a}", [{"q": "1+1", "a": "2"}], {"q": "2+2"}, "a")
@@ -247,7 +245,7 @@ def few_shot_prompt(
     shown = [written(template, example) for example in examples]
     last = written(template[: template.index(f"{{{answer}}}")], item)
     # Without the space before the answer, which belongs to the answer's first token.
-    return separator.join([*shown, last.rstrip(" ")])
+    return "\n\n".join([*shown, last.rstrip(" ")])
 
 
 def text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:

@@ -65,9 +65,8 @@ def _cut(documents: Sequence[Piece], size: int, rows: int) -> Row:
 
 
 def _whole(documents: Sequence[Piece], size: int, rows: int) -> Row:
-    """Returns the first documents of at most twice that size, an even number."""
+    """Returns the first documents of at most twice that size."""
     chosen = [d for d in documents if 0 < d.tokens.size <= 2 * size][:rows]
-    chosen = chosen[: len(chosen) // 2 * 2]
     longest = max((d.tokens.size for d in chosen), default=0)
 
     def padded(columns) -> np.ndarray | None:

@@ -138,27 +138,17 @@ BART = Family(
     presets=("bart_*",),
     by_heads=classes_of("Bart", "classes"),
 )
-MBART = Family(
-    "mbart",
-    "MBartForConditionalGeneration",
-    "encoder_decoder",
-    "model.",
-    mbart_settings,
-    config,
-    links,
-    copies,
-    harmless=HARMLESS,
+MBART = BART._replace(
+    model_type="mbart",
+    architecture="MBartForConditionalGeneration",
+    settings=mbart_settings,
+    presets=(),
     by_heads=classes_of("MBart", "classes"),
 )
-PEGASUS = Family(
-    "pegasus",
-    "PegasusForConditionalGeneration",
-    "encoder_decoder",
-    "model.",
-    pegasus_settings,
-    config,
-    links,
-    copies,
-    harmless=HARMLESS,
+PEGASUS = MBART._replace(
+    model_type="pegasus",
+    architecture="PegasusForConditionalGeneration",
+    settings=pegasus_settings,
     implied=sinusoids,
+    by_heads=(),
 )

@@ -12,6 +12,7 @@ from ...data.finding import find_files, size_and_version
 from ...data.reading import DocumentOf
 from ...data.token_store import HELDOUT, TRAIN
 from ..vocabularies import Factory, Vocabulary, VocabularySource
+from ..vocabularies.training_sample import READ, first_texts
 from .text_readers import LeftOut, TextPart, read_documents
 from .tokenising import (
     SplitText,
@@ -24,7 +25,6 @@ from .tokenising import (
 )
 
 OnMalformed = Literal["error", "skip"]
-_VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary's training text from
 
 
 @checked
@@ -113,15 +113,10 @@ def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iter
 
     `text_of` makes a text of what is none yet, such as the turns of a dialogue.
     """
-    share = max(_VOCABULARY_CHARACTERS // len(split.paths[TRAIN]), 1)
     for path in split.paths[TRAIN]:
-        left = share
-        for document, _ in read_documents(path, split.document_of, on_malformed=split.on_malformed):
-            text = text_of(document)[:left]
-            yield text
-            left -= len(text)
-            if left <= 0:
-                break
+        found = read_documents(path, split.document_of, on_malformed=split.on_malformed)
+        texts = (text_of(part.text) for part in found)
+        yield from first_texts(texts, max(READ // len(split.paths[TRAIN]), 1))
 
 
 def tokenised_files(

@@ -247,6 +247,7 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
 def words_of(tokenizer, text: str) -> list[str]:
     """The words into which a `tokenizers.Tokenizer` divides a text before it finds their ids.
 
+    >>> from pretrax.tasks.vocabularies.word_training import word_tokenizer
     >>> words_of(word_tokenizer([]), "add(a, b)")
     ['add', '(', 'a', ',', 'b', ')']
     """

@@ -1,9 +1,10 @@
 """The text that a vocabulary is trained on: a sample of bounded size."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 CHARACTERS = 3_000_000  # of the sample
+READ = 30_000_000  # characters that a corpus of files reads at most to be sampled from
 _CHUNK = 1000  # characters that are kept, or not, together
 
 
@@ -26,6 +27,19 @@ def training_sample(texts: Iterable[str], characters: int = CHARACTERS) -> list[
     if not any(chunk.strip() for chunk in kept):
         raise ValueError("Got no text to train a vocabulary on, expected at least one line.")
     return kept
+
+
+def first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
+    """Yields texts until they have so many characters together, the last one cut.
+
+    >>> list(first_texts(["one", "two", "three"], 5))
+    ['one', 'tw']
+    """
+    for text in texts:
+        yield text[:characters]
+        characters -= len(text)
+        if characters <= 0:
+            return
 
 
 def _chunks(text: str) -> Iterable[str]:

@@ -1,6 +1,5 @@
 """Beginnings that are completed: how a model is asked, and what counts."""
 
-import doctest
 import types
 
 import pytest
@@ -24,11 +23,6 @@ def subject(builder="decoder", objective="causal_lm", of=pairs):
     one = subject_of(trained(builder, objective), corpus=Bound(world_documents, world=of))
     one.plan = types.SimpleNamespace()
     return one
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(completions)
-    assert result.attempted and not result.failed
 
 
 def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_before(monkeypatch):

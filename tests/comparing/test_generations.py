@@ -1,12 +1,9 @@
 """What models write, against cases by hand and models whose outputs say nothing."""
 
-import doctest
-
 import pytest
 
 from pretrax.comparing.yardsticks import generations
 from pretrax.comparing.yardsticks.generations import continuation, infilling, measures
-from pretrax.comparing.yardsticks.parts import python_prompts
 from pretrax.comparing.yardsticks.parts.python_prompts import (
     Gap,
     beginnings,
@@ -50,12 +47,6 @@ def written_by(monkeypatch, write):
 
 def by_name(figures) -> dict:
     return {figure.name: figure for figure in figures}
-
-
-@pytest.mark.parametrize("module", [generations, python_prompts])
-def test_the_examples_in_docstrings(module):
-    result = doctest.testmod(module)
-    assert result.attempted and not result.failed
 
 
 def test_a_function_is_cut_after_a_whole_statement():

@@ -1,6 +1,5 @@
 """Probes of frozen models, against cases by hand and a model whose outputs are constant."""
 
-import doctest
 import functools
 
 import numpy as np
@@ -22,12 +21,6 @@ def library():
 
 def by_name(figures) -> dict:
     return {figure.name: figure for figure in figures}
-
-
-@pytest.mark.parametrize("module", [probes, bags_of_words])
-def test_the_examples_in_docstrings(module):
-    result = doctest.testmod(module)
-    assert result.attempted and not result.failed
 
 
 def test_a_probe_finds_what_is_planted_at_any_scale():

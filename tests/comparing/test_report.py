@@ -1,6 +1,5 @@
 """A report says what the figures say, escapes what it is given, and leads to the runs."""
 
-import doctest
 import math
 import re
 
@@ -53,12 +52,6 @@ def directory(made, tmp_path_factory):
 @pytest.fixture(scope="module")
 def text(directory):
     return (directory / "report.html").read_text()
-
-
-@pytest.mark.parametrize("module", [equality, formatting, summaries, wording])
-def test_the_examples_in_docstrings(module):
-    result = doctest.testmod(module)
-    assert result.attempted and not result.failed
 
 
 def test_the_page_stands_by_itself(text):

@@ -1,7 +1,5 @@
 """Scaling laws: fits that give planted laws back, and the published figures."""
 
-import doctest
-
 import numpy as np
 import pytest
 
@@ -33,10 +31,6 @@ def test_intervals_hold_the_planted_optimum():
         low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=25).interval_of_optimum(1e22)
         held += low.parameters <= true.parameters <= high.parameters
     assert held >= 4
-
-
-def test_the_examples_in_docstrings():
-    assert not doctest.testmod(scaling_law).failed
 
 
 def test_the_size_of_chinchilla():

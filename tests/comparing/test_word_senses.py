@@ -1,6 +1,5 @@
 """Uses of a word in two meanings, planted states that tell them apart, and states that do not."""
 
-import doctest
 import types
 
 import numpy as np
@@ -45,11 +44,6 @@ def measured(builder, found, monkeypatch, **settings):
     monkeypatch.setattr(word_senses, "library_uses", lambda: found)
     subject = subject_of(trained(builder, MODELS[builder]))
     return {figure.name: figure for figure in word_in_context(subject, **SMALL | settings)}
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(word_senses)
-    assert result.attempted == 2 and not result.failed
 
 
 def test_words_of_the_most_uses_in_both_meanings_come_first():

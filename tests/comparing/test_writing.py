@@ -1,6 +1,5 @@
 """Fine-tuning to write: what is learnt, what it is worth, and by hand."""
 
-import doctest
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from pretrax.comparing.yardsticks.parts import two_languages
 from pretrax.comparing.yardsticks.parts.two_languages import translations
 from pretrax.comparing.yardsticks.writing import finetune_to_write
 from pretrax.inference import Decoding, Options, answer
-from pretrax.inference.answering import scoring
 from pretrax.inference.answering.scoring import answered_prompt, score
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import IDS, trained
@@ -28,12 +26,6 @@ def by_name(figures) -> dict:
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setattr(writing, "_translation", lambda: FEW)
-
-
-@pytest.mark.parametrize("module", [writing, scoring])
-def test_the_examples_in_docstrings(module):
-    result = doctest.testmod(module)
-    assert result.attempted and not result.failed
 
 
 # --- the two languages ----------------------------------------------------------------------------

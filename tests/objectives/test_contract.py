@@ -1,20 +1,13 @@
-"""Token ids that cannot be mistaken for text, a package that stands alone, docstrings that hold."""
+"""Token ids that cannot be mistaken for text, and a package that stands alone."""
 
-import doctest
-import functools
-import importlib
 import pathlib
-import pkgutil
 import subprocess
 import sys
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from pretrax import objectives
 from pretrax.objectives import TokenIds, check_token_ids
-from tests.objectives.registry import IDS
 
 ROOT = pathlib.Path(objectives.__path__[0]).parent
 GOOD = TokenIds(
@@ -67,21 +60,3 @@ def test_importing_objectives_loads_no_data_or_configuration_library():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert run.stdout.strip() == "[]", run.stdout + run.stderr
-
-
-MODULES = [
-    f"pretrax.objectives.{module.name}" for module in pkgutil.iter_modules(objectives.__path__)
-]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples_hold(name):
-    module = importlib.import_module(name)
-    names = {key: getattr(objectives, key) for key in objectives.__all__}
-    names |= {"functools": functools, "np": np, "jnp": jnp, "ids": IDS}
-    found = doctest.DocTestFinder().find(module, extraglobs=names)
-    report: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    for test in found:
-        runner.run(test, out=report.append)
-    assert not runner.summarize(verbose=False).failed, "".join(report)

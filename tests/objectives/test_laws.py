@@ -161,13 +161,22 @@ def test_the_partner_is_the_other_row_of_a_pair_and_communicates_nothing():
     assert not COLLECTIVE.findall(program.as_text())
 
 
-def test_rows_without_a_partner_are_refused():
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_last_of_an_odd_number_of_rows_has_an_empty_partner(size):
+    def corrupt(key, row, partner, lengths, max_documents):
+        return {"targets": partner.tokens * partner.segments}
+
+    objective = Objective(lambda n: {"targets": n}, corrupt, lambda *_: {})
     row, _ = text_row((5,), 8)
-    rows = jax.tree.map(lambda x: np.stack([x] * 3), row)
-    with pytest.raises(ValueError, match="batch of 3"):
-        batched(CASES["span"].objective, {"inputs": 8, "targets": 8, "sentinels": 2})(
-            jax.random.split(jax.random.key(0), 3), rows
-        )
+    rows = jax.tree.map(lambda x: np.stack([x + i for i in range(size)]), row)
+    rows = rows._replace(segments=row.segments[None].repeat(size, 0), member=0 * rows.member)
+    keys = jax.random.split(jax.random.key(0), size)
+    found = batched(objective, {"targets": 8})(keys, rows)["targets"]
+    expected = rows.tokens * rows.segments
+    np.testing.assert_array_equal(
+        found[:-1], expected[:-1].reshape(-1, 2, 8)[:, ::-1].reshape(-1, 8)
+    )
+    assert not found[-1].any()
 
 
 # --- integers of exactly the planned lengths ----------------------------------------------------

@@ -11,6 +11,7 @@ from pretrax.objectives import (
     batched,
     causal_lm,
     corruptor,
+    next_sentence_prediction,
     packed_lengths,
     prefix_lm,
     sequence_classification,
@@ -52,6 +53,19 @@ def test_another_key_gives_another_noise():
     assert (one == same).all() and (one != other).any()
 
 
+def test_a_row_may_be_alone_in_its_batch_and_is_paired_with_nothing():
+    tokens, (document,) = rows(24)
+    found = corruptor(span_corruption, IDS, L)(jax.random.key(0), tokens)
+    got = corrupted_documents(features_of(found, 0))
+    assert [CASES["span"].inverses[0](got[1])] == [*document]
+    pairs, (three, _) = (
+        functools.partial(next_sentence_prediction, at_sentence_ends=False),
+        rows(9, 9, 9),
+    )
+    found = corruptor(pairs, IDS, L)(jax.random.key(0), three)
+    assert found["pools_weights"].ravel().tolist() == [1, 1, 0]
+
+
 def test_it_may_be_part_of_a_traced_function_and_torch_takes_the_features():
     tokens, _ = rows(24, 24)
     corrupt = corruptor(span_corruption, IDS, L)
@@ -87,7 +101,6 @@ def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, words
 @pytest.mark.parametrize(
     "tokens, words",
     [
-        (np.full((3, L), 5), "batch of 3"),
         (np.full((2, L + 1), 5), rf"shape \(2, {L + 1}\), expected \[rows, {L}\]"),
         (np.full((0, L), 5), r"shape \(0, 24\)"),
         (np.full((2, L), 5.5), "float64, expected integers"),

@@ -11,7 +11,6 @@ from pretrax import objectives
 from pretrax.showing.noise_statistics import (
     composition_law,
     measure,
-    poisson_law,
     rows_of,
     span_lengths,
 )
@@ -33,10 +32,6 @@ def test_the_law_of_compositions_by_enumeration():
     np.testing.assert_allclose(composition_law(9, 3), counts / counts.sum())
     assert composition_law(5, 1)[5] == 1.0
     assert composition_law(85, 28).sum() == pytest.approx(1.0)
-
-
-def test_poisson_law():
-    np.testing.assert_allclose(poisson_law(3.5, 20), stats.poisson(3.5).pmf(np.arange(20)))
 
 
 def test_lengths_of_spans():
@@ -83,7 +78,7 @@ def test_text_infilling_counts_spans_of_no_tokens():
     build = functools.partial(objectives.text_infilling, noise_density=0.3)
     found = measured(build, "encoder_decoder", span_law="poisson", span_mean=3.0, slots=512)
     assert found.hidden == pytest.approx(0.3, abs=1e-3) and found.predicted == 1.0
-    last = 300 * poisson_law(3.0, found.spans.size)
+    last = 300 * stats.poisson(3.0).pmf(np.arange(found.spans.size))
     assert found.spans[0] == pytest.approx(found.expected_spans[0], rel=0.1)
     assert np.abs(found.spans - found.expected_spans).max() < last.max() + 5 * np.sqrt(
         found.expected_spans.max()

@@ -1,6 +1,5 @@
 """A grammar's strings: what it accepts, found once more by writing all that it can derive."""
 
-import doctest
 import itertools
 
 import numpy as np
@@ -25,11 +24,6 @@ def language(grammar):
             for rules in level
         ]
     return below[0]
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(level_grammar)
-    assert result.attempted and not result.failed
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,7 +2,6 @@
 TensorFlow."""
 
 import collections
-import doctest
 import subprocess
 import sys
 import zlib
@@ -24,11 +23,6 @@ from tests.tasks.short_library import short_library
 def library():
     with short_library() as documents:
         yield documents
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(python_definitions)
-    assert result.attempted and not result.failed
 
 
 @pytest.mark.slow

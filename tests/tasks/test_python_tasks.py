@@ -1,6 +1,5 @@
 import ast
 import collections
-import doctest
 import keyword
 import re
 import subprocess
@@ -52,11 +51,6 @@ def with_vocabulary(name, vocabulary):
 def texts(split):
     """The text of every file of a split, files joined by what stands in none."""
     return "\0".join(document.read() for document in python_passages.library_split()[split])
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(python_passages)
-    assert result.attempted and not result.failed
 
 
 def test_registering_twice_is_harmless_and_reads_nothing():

@@ -1,6 +1,5 @@
 """Facts read in one order and asked in the other: what the documents tell, and what they do not."""
 
-import doctest
 import re
 
 import pytest
@@ -45,11 +44,6 @@ def reading(both_ways):
         return answer and f" {answer}"
 
     return read
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(one_direction)
-    assert result.attempted and not result.failed
 
 
 def test_who_reads_both_ways_is_always_right_and_who_reads_one_way_guesses_the_other():

@@ -1,6 +1,5 @@
 """Star graphs: the path is what the edges say, and the first step is told by the goal alone."""
 
-import doctest
 import re
 
 import pytest
@@ -23,11 +22,6 @@ def path_to(edges, source, goal):
     while path[0] != source:
         path.insert(0, before[path[0]])
     return path
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(path_star)
-    assert result.attempted and not result.failed
 
 
 def test_a_document_has_the_path_from_its_source_to_its_goal():

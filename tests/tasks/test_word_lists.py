@@ -1,15 +1,8 @@
 """Lists of labelled words: what a label means in one, and what is asked."""
 
-import doctest
-
 import numpy as np
 
 from pretrax.tasks.worlds import labelled_words
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(labelled_words)
-    assert result.attempted and not result.failed
 
 
 def test_a_kind_has_one_label_in_a_list_and_others_in_other_lists():

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 
+from pretrax.training.saved import checkpoints
 from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
 from pretrax.training.state import State, abstract_state, new_state
 from tests.training import tiny
@@ -241,6 +242,60 @@ def test_all_damaged_is_an_error_that_names_them(run_dir):
         empty(file)
     with pytest.raises(ValueError, match="No checkpoint of this run can be read.*3.*2.*1.*Start"):
         restore(run_dir)
+
+
+PASSING = [
+    PermissionError(13, "Permission denied"),
+    ConnectionResetError("by peer"),
+    OSError("503 Service Unavailable"),
+    ValueError("UNAVAILABLE: Error reading manifest.ocdbt"),
+    RuntimeError("what no storage has said before"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+def test_what_cannot_be_read_for_now_is_tried_again_and_never_set_aside(
+    run_dir, monkeypatch, error
+):
+    load, failures, waited = Checkpoints._load, [], []
+
+    def failing(self, step, target):
+        if len(failures) < times:
+            failures.append(step)
+            raise error
+        return load(self, step, target)
+
+    monkeypatch.setattr(Checkpoints, "_load", failing)
+    monkeypatch.setattr(checkpoints.time, "sleep", waited.append)
+    times = 2
+    restored = restore(run_dir)
+    assert_is(restored, 3)
+    assert restored.damaged == () and waited == [1, 5] and failures == [3, 3]
+    times = 100
+    with pytest.raises(OSError, match=r"Checkpoint 3 in .* cannot be read, in 4 attempts: .*sound"):
+        restore(run_dir)
+    assert failures == [3] * 6 and sorted(os.listdir(run_dir)) == ["checkpoints"]
+    assert sorted(os.listdir(run_dir / "checkpoints")) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("name", ["state", "state/manifest.ocdbt", "data/checksums.json"])
+def test_what_cannot_be_opened_is_not_set_aside(run_dir, monkeypatch, name):
+    """Orbax takes a folder that is closed for none. A link to itself is closed to root too."""
+    path = run_dir / "checkpoints/3" / name
+    path.rename(run_dir / "elsewhere")
+    path.symlink_to(path)
+    monkeypatch.setattr(checkpoints, "WAITS", ())
+    with pytest.raises(OSError, match=f"in 1 attempts: .*{path}"):
+        restore(run_dir)
+    assert not (run_dir / "damaged_checkpoints").exists() and path.is_symlink()
+
+
+def test_what_cannot_be_read_for_now_is_not_called_damaged():
+    with pytest.raises(
+        ValueError, match=r"Checkpoint 3 of runs/a cannot be read \(503\): try again"
+    ):
+        with checkpoints.damage_in_words("runs/a", 3):
+            raise OSError("503")
 
 
 def test_what_a_killed_save_left_is_no_checkpoint(run_dir):

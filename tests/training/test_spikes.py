@@ -4,6 +4,7 @@ meanwhile."""
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -114,23 +115,18 @@ def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, mo
     """Killed before the next checkpoint, and stopped with one that is not to be gone back to."""
     again = dataclasses.replace(run, run_dir=run.run_dir + "_again")
 
-    def fifth_steps(do_at_the_second):
-        taken = []
-
-        def at(step):
-            taken.extend([step] * (step == 5))
-            return step == 5 and len(taken) == 2 and do_at_the_second()
-
-        return contextlib.nullcontext(at)
+    def after(steps, do):
+        taken = itertools.count(1)
+        return contextlib.nullcontext(lambda: next(taken) == steps and do())
 
     def kill():
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "stop_at_sigterm", lambda: fifth_steps(kill))
+        patch.setattr(loop, "stop_at_sigterm", lambda: after(7, kill))  # 1 to 6, 5
         trained(again)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_at_sigterm", lambda: fifth_steps(lambda: True))
+        patch.setattr(loop, "stop_at_sigterm", lambda: after(3, lambda: True))  # 5, 6, 5
         said = trained(again)
     assert "Continuing from the checkpoint of step 4." in said and "Stopped at step 5 of 8" in said
     assert sorted(path.name for path in Path(again.run_dir, "checkpoints").iterdir()) == ["4", "5"]

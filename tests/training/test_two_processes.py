@@ -33,7 +33,7 @@ b.Batches.__next__ = keep
 train.main(sys.argv[1:])
 """
 
-# `train.py` whose second process cannot read the checkpoint of step 8.
+# `train.py` whose second process cannot read the checkpoint of step 8, always or the first time.
 UNREADABLE_BY_ONE = """
 import sys, jax
 import pretrax.training.saved.checkpoints as c
@@ -41,12 +41,16 @@ from pretrax.verbs import train
 load = c.Checkpoints._load
 def load_or_not(self, step, target):
     loaded = load(self, step, target)
-    if jax.process_index() == 1 and step == 8:
-        raise OSError("a bad sector")
+    if jax.process_index() == 1 and step == 8 and ERRORS:
+        raise ERRORS.pop()
     return loaded
-c.Checkpoints._load = load_or_not
+c.Checkpoints._load, c.WAITS = load_or_not, (0,)
 train.main(sys.argv[1:])
 """
+BROKEN = {
+    "checksum": "ERRORS = [ValueError('a checksum')]",
+    "storage": "ERRORS = [OSError('503')]",
+}
 
 # A process that has joined the other one in a run, and waits; it is given the run's folder.
 JOINED = """
@@ -62,6 +66,17 @@ with processes.without_shutdown(), processes.ends_together():
     print("joined", flush=True)
     time.sleep(100)
 """
+
+# Two that are joined, of which the second is sent SIGTERM before either has taken a step.
+STOPPED_BEFORE_THE_FIRST_STEP = JOINED.replace("import os", "import os, signal").replace(
+    "    time.sleep(100)",
+    """
+    if os.environ["JAX_PROCESS_ID"] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)  # in which both hear of it
+    print([processes.must_stop_together() for _ in range(2)], flush=True)
+""",
+)
 
 # `train.py` whose second process lacks the data.
 MISSING_ON_ONE = """
@@ -172,9 +187,10 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", ["one_process", "file"])
+@pytest.mark.parametrize("broken", [*BROKEN, "file"])
 def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_path, broken):
-    """They must agree that it is damaged, though only one may have read the part that is."""
+    """They must agree that it is damaged, though only one may have read the part that is; or that
+    it is not, and read it again."""
     whole, _ = alone
     run = tiny.Run(tmp_path, data)
     shutil.copytree(whole.dir, run.dir)
@@ -183,8 +199,11 @@ def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_pat
         for file in (run.dir / "checkpoints/8/state").glob("**/d/*"):
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     else:
-        program = ("-c", UNREADABLE_BY_ONE)
+        program = ("-c", f"{BROKEN[broken]}\n{UNREADABLE_BY_ONE}")
     said = " ".join(finish_both(run, program=program, STEPS=8).split())
+    if broken == "storage":
+        assert "warning" not in said and (run.dir / "checkpoints/8").exists()
+        return
     assert "warning: checkpoint 8 is damaged" in said
     assert "Continuing from the checkpoint of step 4." in said
     assert_close(run.lines(), whole.lines())
@@ -264,6 +283,14 @@ def test_a_process_says_that_it_waits_and_ends_when_the_others_do_not_come(tmp_p
     assert one.returncode == 2
     assert "Waiting for the other processes of this run, at localhost:" in err
     assert "error: Some processes of this run were not started" in err and "stack trace" not in err
+
+
+@pytest.mark.slow
+def test_sigterm_before_the_first_step_stops_both_after_it(tmp_path):
+    """As while a resumed run compiles, whose first step has any number."""
+    both = [start_joined(tmp_path, STOPPED_BEFORE_THE_FIRST_STEP, **place) for place in places()]
+    said = [process.communicate(timeout=240)[0].splitlines()[-1] for process in both]
+    assert said == ["[True, False]"] * 2
 
 
 @pytest.mark.slow

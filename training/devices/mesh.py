@@ -43,7 +43,7 @@ def make_mesh(
 ) -> Mesh:
     """Returns a mesh over all devices of all processes; one axis may be -1, the remaining devices.
 
-    >>> make_mesh(data=2, fsdp=2, tensor=2).shape  # on eight devices
+    >>> dict(make_mesh(data=2, fsdp=2, tensor=2).shape)  # on eight devices
     {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
 
     Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several
@@ -74,7 +74,7 @@ def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
     """Returns the mesh of a training where there are its devices; otherwise one of all that there
     are, over which parameters and rows are spread.
 
-    >>> evaluation_mesh(lambda: make_mesh(data=2, fsdp=8)).shape  # on eight devices
+    >>> dict(evaluation_mesh(lambda: make_mesh(data=2, fsdp=8)).shape)  # on eight devices
     {'data': 1, 'fsdp': 8, 'expert': 1, 'tensor': 1}
     """
     try:

@@ -217,8 +217,8 @@ def active_words(
 def model_words(plan: Plan, state: State) -> str:
     """Returns the size of a run's model, how its attention is computed, its rows and its devices.
 
-    >>> model_words(planned, state)
-    "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
+    model_words(planned, state)
+    # "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
     """
     model, mesh, parameters = plan.recipe.model, plan.mesh, parameter_count(state)
     active = active_words(parameters, active_parameters(state.params, model.config))

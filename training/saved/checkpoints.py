@@ -1,9 +1,10 @@
 """Checkpoints: the state and the data position of one step, saved together by Orbax.
 
 A save copies the state to the host and continues in the background. It includes a checksum of every
-array, computed on the device, and of every file of the data position. A checkpoint that cannot be
-loaded, or whose checksums differ after loading, is damaged: it is reported and moved away, and the
-one before it is used.
+array, computed on the device, and of every file of the data position. A checkpoint whose checksums
+differ after loading, or that lacks a part or has one that cannot be decoded, is damaged: it is
+reported and moved away, and the one before it is used. What cannot be read for another reason, such
+as a storage that does not answer or forbids it, is tried again, and then stays where it is.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import dataclasses
 import json
 import logging
 import math
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -88,14 +90,52 @@ class MismatchError(ValueError):
     """A checkpoint's arrays differ from those of the configured run."""
 
 
+WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
+
+# Codes of storage in the messages of tensorstore and TensorFlow.
+_OF_STORAGE = (
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "ABORTED",
+)
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+def shows_damage(error: BaseException | None) -> bool:
+    """Returns whether an error in reading, and all that it came from, show that what was read is
+    damaged: it is not there, or cannot be decoded. Other errors may be of the storage, the network
+    or the right to read.
+
+    >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
+    [True, True]
+    >>> [shows_damage(e) for e in (PermissionError(), OSError(), ValueError("UNAVAILABLE: 503"))]
+    [False, False, False]
+    """
+    if not isinstance(error, (*_ABSENT, ValueError, LookupError, TypeError, AttributeError)):
+        return False
+    while error is not None:
+        of_storage = any(code in str(error) for code in _OF_STORAGE)
+        if of_storage or (isinstance(error, OSError) and not isinstance(error, _ABSENT)):
+            return False
+        error = error.__cause__ or error.__context__
+    return True
+
+
 @contextlib.contextmanager
 def damage_in_words(source: str, step: int):
-    """Raises ValueError, with the step, for any error that a damaged checkpoint causes."""
+    """Raises ValueError, with the step, for any error in reading a checkpoint."""
     try:
         yield
     except MismatchError:
         raise
     except Exception as error:
+        if not shows_damage(error):
+            raise ValueError(
+                f"Checkpoint {step} of {source} cannot be read ({_first_line(error)}): try again "
+                "when it can, or move it, and the one before is used."
+            ) from error
         raise ValueError(
             f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, "
             "and the one before is used."
@@ -193,24 +233,13 @@ class Checkpoints:
         """Returns the latest sound checkpoint with the dtypes, shapes and shardings of `target`.
 
         None when there is no checkpoint. Raises MismatchError when the arrays are not those of
-        `target`, and ValueError when all checkpoints are damaged.
+        `target`, ValueError when all checkpoints are damaged, and OSError when one cannot be read
+        for another reason, after some attempts.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
-            loaded, unlike, problem = None, [], None
-            try:
-                unlike = self._differences(step, target)
-                if not unlike:
-                    loaded = self._load(step, target)
-            except Exception as error:  # storage and codecs raise many kinds of errors
-                if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
-                    raise
-                problem = _first_line(error)
-            if _on_any_process(problem):
-                problem = problem or "another process cannot read it"
-            elif unlike:
-                raise MismatchError("\n".join(unlike))
-            if loaded and not problem:
+            loaded, problem = self._attempts(step, target)
+            if loaded:
                 state, files = loaded
                 problem = _differing_array(_saved(state), files)
                 if not problem and int(state.step) != step:
@@ -226,6 +255,53 @@ class Checkpoints:
             )
         return None
 
+    def _attempts(self, step: int, target: State) -> "tuple[tuple[State, _Files] | None, str]":
+        """Returns what `_load` does, or None and how the checkpoint is damaged, the same on all
+        processes. Raises MismatchError and OSError as `restore` does."""
+        for wait in (*WAITS, None):
+            loaded, unlike, failure = None, [], None
+            try:
+                unlike = self._differences(step, target)
+                if not unlike:
+                    loaded = self._load(step, target)
+            except Exception as error:  # storage and codecs raise many kinds of errors
+                if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
+                    raise
+                failure = self._reason(step, error)
+            problem = _first_line(failure) if failure else "another process cannot read it"
+            worst = _worst_of_processes(failure)
+            if worst == _SOUND and unlike:
+                raise MismatchError("\n".join(unlike))
+            if worst == _SOUND:
+                return loaded, ""
+            if worst == _DAMAGED:
+                return None, problem
+            if wait is not None:
+                time.sleep(wait)
+        raise OSError(
+            f"Checkpoint {step} in {self._root} cannot be read, in {1 + len(WAITS)} attempts: "
+            f"{problem}. It may be sound, and was left as it is. Run the same command when it can "
+            "be read; or move it away, and the run continues from the one before."
+        )
+
+    def _reason(self, step: int, error: Exception) -> Exception:
+        """Returns why a checkpoint cannot be read: this error, or that a file cannot be opened.
+
+        Orbax takes a folder that is closed for none, and does not say why it reads no description.
+        """
+        folders = [self._root / str(step)]
+        try:
+            for folder in folders:  # which grow
+                for path in folder.iterdir():
+                    if path.is_dir():
+                        folders.append(path)
+                    else:
+                        with path.open("rb") as file:
+                            file.read(1)
+        except Exception as unread:
+            return error if shows_damage(unread) else unread
+        return error
+
     def remove_after(self, step: int) -> None:
         """Removes the checkpoints of later steps."""
         self.wait()
@@ -236,7 +312,7 @@ class Checkpoints:
     def param_shapes(self, step: int) -> dict[str, tuple[int, ...]]:
         """Returns the shape of every parameter of a checkpoint, by name.
 
-        Raises ValueError where its description is damaged.
+        Raises ValueError where its description is damaged, OSError where it cannot be read.
         """
         return {
             name.removeprefix("params/"): tuple(x.shape)
@@ -309,16 +385,23 @@ class Checkpoints:
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
-        them, whose checksums were then others."""
-        both = self._arrays(step), _by_path(_saved(target))
+        them, whose checksums were then others. None where the description cannot be read: to load
+        the arrays says why, or that they are there."""
+        described = self._checkpointer.metadata(step).metadata
+        if described is None:
+            return []
+        both = _by_path(described), _by_path(_saved(target))
         described = ({k: f"{x.dtype} {tuple(x.shape)}" for k, x in some.items()} for some in both)
         return differences(*described)
 
     def _arrays(self, step: int) -> dict[str, Any]:
         """Returns a description of every array of a checkpoint, with shape and dtype, by name."""
-        described = self._checkpointer.metadata(step).metadata
+        try:
+            described = self._checkpointer.metadata(step).metadata
+        except Exception as error:
+            raise self._reason(step, error) from error
         if described is None:
-            raise ValueError("the description of its arrays cannot be read")
+            raise self._reason(step, ValueError("the description of its arrays cannot be read"))
         return _by_path(described)
 
     def _set_aside(self, step: int) -> str:
@@ -388,11 +471,16 @@ def _first_line(error: Exception) -> str:
     return lines[0][:300]
 
 
-def _on_any_process(problem: str | None) -> bool:
-    """Returns whether any process has a problem: all must agree, or they would wait for ever."""
+_SOUND, _DAMAGED, _UNREAD = range(3)
+
+
+def _worst_of_processes(failure: Exception | None) -> int:
+    """Returns the worst of how processes could read a checkpoint: all must agree, or they would
+    wait for ever."""
+    mine = _SOUND if failure is None else _DAMAGED if shows_damage(failure) else _UNREAD
     if jax.process_count() == 1:
-        return bool(problem)
-    return bool(np.any(multihost_utils.process_allgather(np.array(bool(problem)))))
+        return mine
+    return int(np.max(multihost_utils.process_allgather(np.array(mine))))
 
 
 def _by_path(tree) -> dict[str, Any]:

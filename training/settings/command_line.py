@@ -10,7 +10,6 @@ two bindings of one name, in either spelling, the later one holds.
 
 import argparse
 import contextlib
-import difflib
 import functools
 import glob
 import os
@@ -20,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...constraints import selector_of
-from .configuration import Macro, named_gin_files, read_macros, value_in_gin
+from .configuration import Macro, named_gin_files, near, read_macros, value_in_gin
 from .meanings import meaning
 from .run import Run
 
@@ -50,9 +49,6 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     folders = "folders, separated by commas, in which gin files are looked for as well"
     _add_repeatable(parser, "--gin_search_paths", "DIRS", folders)
     add_trust_argument(parser)
-    parser.add_argument(
-        "--traceback", action="store_true", help="show where in the program an error came up"
-    )
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +97,9 @@ def parse_with_gin(
     offer_completions(parser)
     options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
     if others:
-        parser.error(unread or f"unknown argument {others[0]!r}{_near(others[0], macros)}")
+        known = [f"--{name.lower()}" for name in macros]
+        hint = near(others[0].partition("=")[0], known, "; other settings are --gin.NAME=VALUE")
+        parser.error(unread or f"unknown argument {others[0]!r}{hint}")
     return options, _gin_arguments(options)
 
 
@@ -155,12 +153,6 @@ def _as_binding(argument: str, macros: Mapping[str, Macro]) -> str:
 
 def _binding(macros: Mapping[str, Macro], name: str, text: str) -> str:
     return f"{name} = {value_in_gin(text, macros[name].value if name in macros else None)}"
-
-
-def _near(argument: str, macros: Mapping[str, Macro]) -> str:
-    """Returns the end of a sentence about an argument that is not known."""
-    near = difflib.get_close_matches(argument.partition("=")[0], [f"--{x.lower()}" for x in macros])
-    return f"; did you mean {near[0]}?" if near else "; other settings are --gin.NAME=VALUE"
 
 
 def as_option(binding: str) -> str:

@@ -149,9 +149,7 @@ def read_settings(
 read_fields = functools.partial(read_settings, Run)  # of which some may be missing
 
 
-def read_lines(
-    lines: Sequence[str], search_paths: Sequence[str] = (), trusted: Collection[str] = ()
-) -> dict[str, Any]:
+def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the fields of a `Run` that lines give in turn, of which later ones override earlier.
 
         read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
@@ -159,7 +157,7 @@ def read_lines(
     A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may
     leave nothing of an earlier one, as that of another objective does.
     """
-    reader = _Reader(Run, search_paths, trusted)
+    reader = _Reader(Run, search_paths, ())
     for line in lines:
         reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
     return reader.settings(idle_files=True)
@@ -291,9 +289,9 @@ def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
             return path.resolve()
     there = named_gin_files()
     own = difflib.get_close_matches(name, [str(p) for p in Path(name).parent.glob("*.gin")], 3)
-    near = [*own, *difflib.get_close_matches(name, there, 3)][:5] or ["runs/quickstart.gin"]
+    close = [*own, *difflib.get_close_matches(name, there, 3)][:5] or ["runs/quickstart.gin"]
     raise ValueError(
-        f"There is no gin file {name!r}. Close to it: {', '.join(near)}; those of pretrax are in "
+        f"There is no gin file {name!r}. Close to it: {', '.join(close)}; those of pretrax are in "
         f"{GIN_CONFIGS}."
     )
 
@@ -677,7 +675,7 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
     value = names[first]
     for name in rest:
         if not hasattr(value, name):
-            raise ValueError(f"{at}: there is no {selector!r}{_near(name, dir(value))}")
+            raise ValueError(f"{at}: there is no {selector!r}{near(name, dir(value))}")
         value = getattr(value, name)
     if not callable(value):
         raise ValueError(f"{at}: {selector!r} is no function.")
@@ -688,7 +686,7 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
     known = parameters(function)
     if known is not None and parameter not in known:
         raise ValueError(
-            f"{at}: {selector} has no parameter {parameter!r}{_near(parameter, known)} "
+            f"{at}: {selector} has no parameter {parameter!r}{near(parameter, known)} "
             f"Its parameters: {', '.join(known)}."
         )
 
@@ -697,7 +695,7 @@ def _t5x_words(name: str) -> str:
     return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a sentence about a name that is not known."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else "."
+def near(name: str, known: Iterable[str], otherwise: str = ".") -> str:
+    """Returns the end of a sentence about a name that is not known: the nearest, if one is near."""
+    found = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {found[0]!r}?" if found else otherwise

@@ -6,8 +6,8 @@ import warnings
 
 import jax
 
+from ...data.extras import words_of_absent
 from ...data.printable import printable
-from .extras import words_of_absent
 
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or

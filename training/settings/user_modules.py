@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from types import ModuleType
 
-from .extras import words_of_absent
+from ...data.extras import words_of_absent
 
 
 def import_module(name: str) -> ModuleType:

@@ -2,18 +2,19 @@
 
 # Package -> its extra, and what takes it.
 EXTRAS = {
-    "datatrove": ("prepare", "To prepare text"),
+    **dict.fromkeys(("datatrove", "orjson", "xxhash"), ("prepare", "To prepare text")),
+    **dict.fromkeys(("pyarrow", "zstandard"), ("prepare", "To read such files")),
+    **dict.fromkeys(("trafilatura", "warcio"), ("prepare", "To read web pages")),
     "grain": ("grain", "To read a pipeline of Grain"),
     "lm_eval": ("lm-eval", "To evaluate by the lm-evaluation-harness"),
     "rouge_score": ("seqio", "To score summaries"),
     "sacrebleu": ("seqio", "To score translations"),
-    "seqio": ("seqio", "To read SeqIO tasks and mixtures"),
-    "tensorflow": ("seqio", "To read SeqIO tasks and mixtures"),
+    **dict.fromkeys(("seqio", "tensorflow"), ("seqio", "To read SeqIO tasks and mixtures")),
     "tensorflow_datasets": ("seqio", "To read TensorFlow Datasets"),
 }
 
 
-def words_of_absent(error: ModuleNotFoundError) -> str | None:
+def words_of_absent(error: ImportError) -> str | None:
     """Returns what to install for a package that is not there; None where no extra brings it.
 
     >>> words_of_absent(ModuleNotFoundError(name="seqio.utils"))

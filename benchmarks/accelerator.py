@@ -1,0 +1,451 @@
+"""The day an accelerator is lent: what pretrax does on it, in one command of eight minutes.
+
+    python benchmarks/accelerator.py                                  # all parts, one by one
+    python benchmarks/accelerator.py --parts=products,attention       # some of them
+    python benchmarks/accelerator.py --tiny                           # all of them, tiny, on a CPU
+
+Needs jax, flax, optax, orbax and numpy alone. Each part is a process of its own, so that one that
+fails, or is killed at the time limit, takes no other with it, and what it had measured until then
+is kept. The figures go into a JSON file (`--out`) as they come. Started again, the command measures
+the parts that are not complete there.
+
+    products       bfloat16 products and copies, beside the peak of the data sheet
+    attention      plain, JAX's (cuDNN's on GPUs) and fused, alone: forward, and with the gradient
+    t5_base, …     training steps with fused attention where the device has it: time, tokens, MFU,
+                   memory beside what the compiler said before (as `--compile` does), corruption
+    …_plain        the same with plain attention
+    decoding       tokens a second of greedy decoding
+
+MFU and the FLOP/s of attention count all pairs of queries and keys, causal or not.
+"""
+
+import argparse
+import ast
+import functools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
+
+from rich.console import Console
+from rich.table import Table
+
+# A training step: a file of gin_configs/models and its vocabulary, an objective, rows of a device,
+# slots of the stacks.
+T5_SLOTS = {"encoder": 512, "decoder": 114}
+STEPS = {
+    "t5_base": ("t5_1_1_base", 32_128, "span_corruption", 64, T5_SLOTS),
+    "decoder_1b": ("llama3_1b", 128_256, "causal_lm", 8, {"decoder": 2048}),
+    "bert_base": ("bert_base", 30_522, "masked_lm", 128, {"encoder": 512}),
+    "t5_large": ("t5_1_1_large", 32_128, "span_corruption", 32, T5_SLOTS),
+    "experts": ("switch_base_8", 32_128, "span_corruption", 64, T5_SLOTS),
+}
+DECODED = (("llama3_1b", 128_256), ("t5_1_1_base", 32_128))
+TINY = {
+    "t5_1_1_base": "t5_1_1_tiny",
+    "t5_1_1_large": "t5_1_1_tiny",
+    "llama3_1b": "llama3_tiny",
+    "bert_base": "bert_tiny",
+    "switch_base_8": "switch_tiny",
+}
+PARTS = ("products", "attention", *STEPS, "decoding", *(f"{name}_plain" for name in STEPS))
+START = 20  # seconds, below which a part would be cut off before its first figure
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.part:
+        for row in measured(options.part, options.tiny):
+            print(json.dumps(row), flush=True)
+        return
+    console = Console(width=120, highlight=False)
+    until = time.monotonic() + 60 * options.minutes
+    results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    for name in options.parts:
+        found = results.get(name)
+        if not (found and found["tiny"] == options.tiny and found["problem"] is None):
+            left = until - time.monotonic()
+            if left < START:
+                console.print(f"{name}: left out, for the {options.minutes:g} minutes are over.")
+                continue
+            found = results[name] = {"tiny": options.tiny, **run_part(name, options.tiny, left)}
+            options.out.write_text(json.dumps(results, indent=1) + "\n")
+        show(console, name, found)
+    console.print(f"All figures are in {options.out}.")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        if unknown := [name for name in text.split(",") if name not in PARTS]:
+            raise argparse.ArgumentTypeError(f"got {unknown}, expected some of {', '.join(PARTS)}")
+        return text.split(",")
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--parts", type=names, default=list(PARTS), help="separated by commas")
+    parser.add_argument("--minutes", type=float, default=8, help="after which no part goes on")
+    parser.add_argument("--out", type=Path, default=Path("accelerator.json"))
+    parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)  # of `run_part`
+    return parser.parse_args(arguments)
+
+
+def run_part(name: str, tiny: bool, seconds: float) -> dict:
+    """Measures a part in a process that may take so many seconds.
+
+    Returns its rows, its seconds, and its problem, None where it is complete.
+    """
+    command = [sys.executable, __file__, f"--part={name}", *["--tiny"] * tiny]
+    environment = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"} | os.environ
+    started, problem = time.monotonic(), None
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        try:
+            process = subprocess.run(
+                command, env=environment, stdout=out, stderr=err, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            problem = f"cut off after {seconds:.0f} seconds, at the time limit"
+        else:
+            if process.returncode:
+                err.seek(0)
+                last = err.read().strip()[-2000:] or "it said nothing"
+                problem = f"ended with status {process.returncode}: {last}"
+        out.seek(0)
+        lines = [line for line in out if line.startswith("{") and line.endswith("}\n")]
+    seconds = round(time.monotonic() - started, 1)
+    return {"rows": [json.loads(line) for line in lines], "seconds": seconds, "problem": problem}
+
+
+def show(console: Console, name: str, found: dict) -> None:
+    """Prints the rows of a part as tables, one for each set of columns; the first row is of the
+    device."""
+    device, *rows = found["rows"] or [{}]
+    title = f"{name}, {found['seconds']:.0f} s; " + ", ".join(map(str, device.values()))
+    for columns in dict.fromkeys(map(tuple, rows)):
+        table = Table(title=title, title_justify="left", box=None)
+        title = None
+        for column in columns:
+            table.add_column(column, justify="left" if column == columns[0] else "right")
+        for row in rows:
+            if tuple(row) == columns:
+                table.add_row(*map(shown, row.values()))
+        console.print(table)
+    if found["problem"]:
+        console.print(f"{name}: {found['problem']}", markup=False)
+    console.print()
+
+
+def shown(figure: object) -> str:
+    if not isinstance(figure, float):
+        return f"{figure:,}" if isinstance(figure, int) else "–" if figure is None else str(figure)
+    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"
+
+
+# --- what a part measures, in its own process -----------------------------------------------------
+
+
+def measured(part: str, tiny: bool) -> Iterator[dict]:
+    """Yields the device, and then the figures of a part, as JSON has them."""
+    allow_without_annotated_types()
+    import jax
+
+    yield {
+        "device": f"{jax.device_count()} × {jax.devices()[0].device_kind}",
+        "jax": jax.__version__,
+    }
+    if part in ("products", "attention", "decoding"):
+        yield from {"products": products, "attention": attention, "decoding": decoding}[part](tiny)
+    else:
+        name = part.removesuffix("_plain")
+        yield from step(*STEPS[name], tiny=tiny, plain=name != part)
+
+
+def allow_without_annotated_types() -> None:
+    """Puts something in the place of annotated_types, which declares ranges of settings and which
+    no other package here brings, where it is not installed."""
+    try:
+        import annotated_types  # noqa: F401
+    except ModuleNotFoundError:
+        module = types.ModuleType("annotated_types")
+        bounds = dict(Gt="gt", Ge="ge", Lt="lt", Le="le", MultipleOf="multiple_of")
+        for name, field in (bounds | dict(MinLen="min_length")).items():
+            setattr(module, name, namedtuple(name, field))
+        module.GroupedMetadata = type("GroupedMetadata", (), {})
+        module.Interval = lambda **bounds: None  # not checked then
+        sys.modules["annotated_types"] = module
+
+
+def seconds_of(call: Callable, *arguments, window: float = 0.5) -> float:
+    """Returns the seconds of a call: the median of three windows of calls that are queued."""
+    import jax
+
+    def several(times: int) -> float:
+        started = time.perf_counter()
+        for _ in range(times):
+            result = call(*arguments)
+        jax.block_until_ready(result)
+        return (time.perf_counter() - started) / times
+
+    several(1)
+    times = math.ceil(window / max(several(1), window / 200))
+    return sorted(several(times) for _ in range(3))[1]
+
+
+def peak() -> float | None:
+    """Returns the FLOP/s of the data sheet, of all devices; None where they are not known."""
+    from pretrax.training.throughput import peak_flops
+
+    return peak_flops()
+
+
+def share_of_peak(flops: float) -> float | None:
+    """Returns the percentage that FLOP/s are of the peak; None where that is not known."""
+    return 100 * flops / peak() if peak() else None
+
+
+def products(tiny: bool) -> Iterator[dict]:
+    """Chains of X W V, [M, K] by [K, N] by [N, K], and of passes over memory, on one device."""
+    import jax
+    import jax.numpy as jnp
+
+    shapes = (
+        *((n, n, n) for n in (2048, 4096, 8192, 16384)),
+        *((32768, 768, 2048), (32768, 1024, 2816), (16384, 2048, 8192)),  # of T5 and LLaMA
+    )
+    for m, k, n in [(64, 64, 64)] if tiny else shapes:
+        keys = jax.random.split(jax.random.key(0), 3)
+        draw = lambda key, *shape: jax.random.normal(key, shape, jnp.bfloat16) / shape[0] ** 0.5  # noqa: E731
+        x, w, v = draw(keys[0], m, k), draw(keys[1], k, n), draw(keys[2], n, k)
+        times = 1 if tiny else 8
+        chain = jax.jit(lambda x, w, v, t=times: jax.lax.fori_loop(0, t, lambda _, x: x @ w @ v, x))
+        flops = times * 4 * m * k * n / seconds_of(chain, x, w, v)
+        percent = share_of_peak(flops * jax.device_count())
+        yield {"product": f"{m} × {k} × {n}", "TFLOP/s": flops / 1e12, "% of peak": percent}
+    x = jnp.ones(2**10 if tiny else 2**29, jnp.bfloat16)
+    passes = jax.jit(lambda x: jax.lax.fori_loop(0, 8, lambda _, x: x + 1, x))
+    yield {
+        "pass over": f"{2 * x.size:,} bytes",
+        "GB/s": 8 * 4 * x.size / seconds_of(passes, x) / 1e9,
+    }
+
+
+def attention(tiny: bool) -> Iterator[dict]:
+    """16 heads of 64, 16,384 tokens, or one row of more; all lengths of one way, then the next."""
+    import jax
+
+    from benchmarks import attention as alone
+
+    options = alone.parse([])
+    options.heads = 2 if tiny else options.heads
+    platform = jax.devices()[0].platform
+    for i, way in enumerate(("plain", "JAX's", "fused")):  # a kernel that crashes comes last
+        for kind in ("causal", "T5"):
+            plain, fused, of_jax = alone.ways(kind, platform, elsewhere=False)
+            function = (plain, of_jax, fused)[i]
+            for slots in [128] if tiny else options.slots:
+                options.rows = 1 if tiny else max(16384 // slots, 1)
+                if function:
+                    inputs = alone.inputs(kind, slots, options)
+                    yield {"attention": f"{kind}, {way}", **times_of(function, inputs)}
+
+
+def times_of(function: Callable, inputs: tuple) -> dict:
+    """Returns milliseconds and TFLOP/s of attention, forward and with its gradient."""
+    import jax
+
+    from benchmarks.attention import forward_and_backward, too_many
+
+    keys = iter(jax.random.split(jax.random.key(0), len(inputs)))
+    draw = lambda x: jax.random.normal(next(keys), x.shape, x.dtype) / 8  # noqa: E731
+    arrays = jax.tree.map(draw, inputs)
+    rows, slots, heads, width = arrays[0].shape
+    figures: dict = {"rows": rows, "slots": slots}
+    forward = jax.jit(lambda arrays, _: function(*arrays))
+    # The gradient takes five products where the forward pass takes two.
+    for name, call, number in (
+        ("forward", forward, 2),
+        ("both", forward_and_backward(function), 7),
+    ):
+        try:
+            seconds = seconds_of(call, arrays, arrays[0], window=0.1)
+        except jax.errors.JaxRuntimeError as error:
+            figures |= {f"{name}, ms": too_many(error), f"{name}, TFLOP/s": None}
+        else:
+            flops = number * 2 * rows * heads * slots**2 * width
+            figures |= {f"{name}, ms": 1e3 * seconds, f"{name}, TFLOP/s": flops / seconds / 1e12}
+    return figures
+
+
+def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) -> Iterator[dict]:
+    """A run's own step, on rows that are full."""
+    import jax
+
+    from pretrax import objectives
+    from pretrax.data.corpus import Corpus
+    from pretrax.models.kernels import fused_attention
+    from pretrax.objectives.token_ids import specimen_ids
+    from pretrax.training import optimizers, planning
+    from pretrax.training.devices.mesh import batch_sharding, make_mesh, placed_on
+    from pretrax.training.settings.bound import Bound
+    from pretrax.training.settings.run import Run
+    from pretrax.training.state import new_state, parameter_count
+    from pretrax.training.step import make_batches
+    from pretrax.training.throughput import step_flops
+
+    if tiny:
+        vocabulary, rows = 500, 2
+        slots = {stack: 32 for stack in slots}
+    fused = not plain and fused_attention.kernels_of(jax.devices()[0].platform)
+    settings = {"attention": "fused" if fused else "plain"}
+    corpus = Corpus(specimen_ids(vocabulary), train=None, heldout=None)
+    of_t5 = Bound(optimizers.adafactor, learning_rate=Bound(optimizers.warmup_rsqrt))
+    adamw = Bound(optimizers.adamw, learning_rate=1e-4)
+    planned = planning.plan(
+        Run(
+            run_dir="unused",
+            corpus=lambda run_dir: corpus,
+            objective=getattr(objectives, objective),
+            model=functools.partial(make_model, TINY[model] if tiny else model, **settings),
+            optimizer=of_t5 if objective == "span_corruption" else adamw,
+            sequence_lengths=slots,
+            batch_size=rows * jax.device_count(),
+            data_shards=jax.device_count(),
+            steps=1000,
+            mesh=make_mesh,
+        ),
+        corpus,
+    )
+    abstract, mesh = planning.abstract_state_of(planned), planned.mesh
+    with placed_on(mesh):
+        started = time.perf_counter()
+        of_rows = planning.abstract_rows(planned, batch_sharding(mesh))
+        lowered = planning.compiled_step(planned, abstract.shapes).lower(abstract.shapes, of_rows)
+        compiled = planning.compiled(planned, lowered)
+        compilation = time.perf_counter() - started
+        state = new_state(abstract, 0, mesh)
+        parameters = parameter_count(state)
+        batch = jax.device_put(synthetic_rows(planned), batch_sharding(mesh))
+
+        def one_step():
+            nonlocal state
+            state, metrics = compiled(state, batch)
+            return metrics
+
+        seconds = seconds_of(one_step, window=0.1 if tiny else 2.0)
+        losses = sum(float(x.sum()) for x in jax.tree.leaves(one_step()))
+        corrupt = jax.jit(functools.partial(make_batches, planned.recipe, jax.random.key(0)))
+        corruption = seconds_of(corrupt, batch, window=0.1)
+    flops = step_flops(planned.recipe, planned.schedules) / seconds
+    tokens = sum(int((row.segments > 0).sum()) for row in batch)
+    yield {
+        "model": TINY[model] if tiny else model,
+        "attention": settings["attention"],
+        "parameters": parameters,
+        "rows": f"{rows} × {' + '.join(map(str, slots.values()))} a device",
+        "finite": math.isfinite(losses),
+    }
+    yield {
+        "step, ms": 1e3 * seconds,
+        "text tokens/s": tokens / seconds,
+        "TFLOP/s": flops / 1e12,
+        "MFU, %": share_of_peak(flops),
+        "corruption, ms": 1e3 * corruption,
+        "corruption, % of the step": 100 * corruption / seconds,
+    }
+    sizes = compiled.memory_analysis()
+    new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    program = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + new
+    used = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    yield {
+        "memory": "of a device",
+        "the compiler's, GiB": (program + sizes.generated_code_size_in_bytes) / 2**30,
+        "most in use, GiB": used and used / 2**30,
+        "compilation, s": compilation,
+    }
+
+
+def make_model(name: str, vocabulary: int, heads, **more):
+    """Returns the model of a file of gin_configs/models, without gin."""
+    from pretrax import models
+
+    builder, settings = read_model(name)
+    return getattr(models, builder)(vocabulary, heads, **settings | more)
+
+
+def read_model(name: str) -> tuple[str, dict]:
+    """Returns the builder that a file of gin_configs/models names, and its settings.
+
+    >>> read_model("t5_1_1_large")[1]["mlp_dim"]
+    2816
+    """
+    builder, settings = "", {}
+    for line in (ROOT / "gin_configs/models" / f"{name}.gin").read_text().splitlines():
+        if included := re.match(r'include "models/(\w+)\.gin"', line):
+            builder, settings = read_model(included[1])
+        elif setting := re.match(r"models\.(\w+)\.(\w+) = (.+)", line):
+            builder = setting[1]
+            settings[setting[2]] = ast.literal_eval(setting[3])
+    return builder, settings
+
+
+def synthetic_rows(planned) -> tuple:
+    """Returns full rows of random text for each row group of a plan."""
+    import numpy as np
+
+    from pretrax.data.packing import PackedRow, stacked
+
+    generator, text = np.random.default_rng(0), planned.recipe.ids.text
+    rows = []
+    for group, schedule in zip(planned.recipe.groups, planned.schedules):
+        members = np.resize(schedule.order(0)[: schedule.rows], schedule.rows)
+        lengths = dict(zip(group.members, group.raw_lengths))
+        texts = [generator.integers(*text, lengths[m], np.int32) for m in members]
+        packed = [PackedRow(text, np.ones(text.size, np.int32)) for text in texts]
+        rows.append(stacked(packed, members, group.row_length))
+    return tuple(rows)
+
+
+def decoding(tiny: bool) -> Iterator[dict]:
+    """Greedy decoding of fresh models: prompts, or sources, of 128 tokens, and 128 new ones."""
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    from pretrax.inference.decoding import decoding as d
+    from pretrax.models.builders import fresh_params
+
+    slots = 4 if tiny else 128
+    for name, vocabulary in DECODED:
+        vocabulary = 500 if tiny else vocabulary
+        model = make_model(TINY[name] if tiny else name, vocabulary, ("vocabulary",))
+        params = nn.unbox(jax.jit(functools.partial(fresh_params, model))(jax.random.key(0)))
+        form = d.decoding_form(model, params)
+        for rows in (1, 2) if tiny else (1, 32, 256):
+            given = np.random.default_rng(0).integers(2, vocabulary, (rows, slots)).tolist()
+            if model.layout == "decoder":
+                prompts = d.decoder_prompts(given)
+            else:
+                prompts = d.encoder_decoder_prompts(given, [[0]] * rows)
+            seconds = seconds_of(lambda p=prompts, f=form: d.decode(*f, p, max_new=slots).tokens)
+            yield {
+                "decoded": TINY[name] if tiny else name,
+                "rows": rows,
+                "tokens/s": rows * slots / seconds,
+                "ms a token of all rows": 1e3 * seconds / slots,
+            }
+
+
+if __name__ == "__main__":
+    main()
