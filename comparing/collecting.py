@@ -33,6 +33,8 @@ def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
         reference=c.reference,
         about=c.about,
         scaling=isinstance(c.budget, Mapping),
+        looks=c.planned_looks,
+        wanted=c.wanted or {},
     )
     ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
     ended.sort(key=lambda cell: list(variants).index(cell.variant))

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import MinLen
 
-from ..constraints import Natural, NonEmptyText, check_fields
+from ..constraints import AtLeastTwo, Natural, NonEmptyText, Positive, check_fields
 from .matching import macro_of
 
 
@@ -40,6 +40,15 @@ class Comparison:
     seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
+    # By figure, the least difference that is worth knowing, in its unit; None: none is named.
+    wanted: Mapping[str, Positive] | None = None
+    # Numbers of seeds, ascending, after which it ends early where what is wanted is decided.
+    looks: Sequence[AtLeastTwo] = ()
+
+    @property
+    def planned_looks(self) -> tuple[int, ...]:
+        """The looks, and the number of seeds as the last; () where none were planned."""
+        return (*self.looks, len(self.seeds)) if self.looks else ()
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
@@ -95,6 +104,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 yield f"{of} has the name {name!r}, expected a text of one line"
     if twice := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
         yield f"seeds has {twice[0]} twice, got {list(c.seeds)}: give each once"
+    yield from _mistakes_of_looks(c)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
     yield from _mistakes_of_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):
@@ -115,6 +125,18 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give "
                 f"another variant as reference, got {c.reference!r}"
             )
+
+
+def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
+    looks = list(c.planned_looks)
+    if looks != sorted(set(looks)):
+        yield (
+            f"looks are numbers of seeds in ascending order, fewer than the {len(c.seeds)} that "
+            f"seeds has, got {list(c.looks)}: with five seeds, looks = [3] looks after three, and "
+            "at the end"
+        )
+    if looks and isinstance(c.budget, Mapping):
+        yield "looks go with one budget: a law is fitted to all runs of several. Leave them out"
 
 
 def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:

@@ -30,6 +30,8 @@ class ComparisonSetup(NamedTuple):
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
     scaling: bool = False  # variants differ in budget: the question is a law, not which is better
+    looks: Sequence[int] = ()  # planned numbers of seeds, the last included; (): all at once
+    wanted: Mapping[str, float] = {}  # by figure, the least difference that was worth knowing
 
 
 class TrainedRun(NamedTuple):
@@ -90,14 +92,14 @@ def read(directory: str | Path) -> Results:
 
     Raises ValueError, naming the file, where one is missing or damaged.
     """
-    folder = Path(directory)
-    if not (folder / COMPARISON).exists():
+    folder, setup = Path(directory), read_setup(directory)
+    if setup is None:
         raise ValueError(
             f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
             "`pretrax compare` writes."
         )
     results = Results(
-        read_record(folder / COMPARISON, _setup),
+        setup,
         read_lines(folder / RUNS, _trained_run),
         read_lines(folder / RESULTS, _measurement),
     )
@@ -108,9 +110,19 @@ def read(directory: str | Path) -> Results:
     return results
 
 
+def read_setup(directory: str | Path) -> ComparisonSetup | None:
+    """Returns the setup of a comparison; None where it has no results.
+
+    Raises ValueError, naming the file, where it is damaged.
+    """
+    path = Path(directory) / COMPARISON
+    return read_record(path, _setup) if path.exists() else None
+
+
 def _setup(record: Mapping[str, Any]) -> ComparisonSetup:
     setup = of_fields(ComparisonSetup, record)
-    return setup._replace(variants={name: [*lines] for name, lines in setup.variants.items()})
+    variants = {name: [*lines] for name, lines in setup.variants.items()}
+    return setup._replace(variants=variants, looks=tuple(setup.looks))
 
 
 def _trained_run(record: Mapping[str, Any]) -> TrainedRun:

@@ -148,6 +148,22 @@ def test_one_seed_is_warned_of(own, capsys):
     assert "One seed gives no intervals" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
+    file, started = own
+    with open(file, "a") as out:
+        out.write("SEEDS = [0, 1, 2]\ncomparing.Comparison.looks = [2]\n")
+    assert small.compare_here(file, "--wanted=norm=1e9") == 2 and not started
+    assert "results that were to be tested once, at the end" in capsys.readouterr().err
+    directory = pathlib.Path(file).parent / "compared"
+    (directory / "comparison.json").unlink()
+    assert small.compare_here(file, "--wanted=norm=1e9") == 0 and not started
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Ended early, with 2 of 3 seeds at look 1 of 2: what is wanted is decided" in said
+    assert "To go on" not in said and len(small.results(directory)) == 4
+    again = read_comparison(str(directory / "comparison.gin"), trusted=["tests"])
+    assert again.wanted == {"norm": 1e9} and again.planned_looks == (2, 3)
+
+
 @pytest.mark.parametrize(
     "line, expected",
     [
