@@ -200,6 +200,21 @@ def seeds_for(effect: float, level: float) -> int | None:
     return bisect.bisect_left(numbers, POWER, lo=2, key=lambda seeds: power(effect, seeds, level))
 
 
+def effect_found(seeds: int, level: float) -> float:
+    """Returns the least effect, as `power` has it, that so many seeds find with a chance of
+    `POWER`.
+
+    >>> effect_found(10, 0.05)
+    0.996…
+    """
+    from scipy import optimize
+
+    def missing(log_effect: float) -> float:
+        return power(math.exp(log_effect), seeds, level) - POWER
+
+    return math.exp(optimize.brentq(missing, math.log(1e-3), math.log(1e9)))
+
+
 def power(effect: float, seeds: int, level: float) -> float:
     """Returns the chance that a two-sided paired t-test at `level` finds an `effect`, the mean
     difference / standard deviation of the differences, in its own direction."""

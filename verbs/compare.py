@@ -1,6 +1,7 @@
 """Compares objectives, models or settings: trains and measures variants of a run over seeds.
 
     pretrax compare masking_rate
+    pretrax compare masking_rate --power
     pretrax compare my_comparison.gin --seeds="[0, 1, 2]" --workers=2
 
 A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of
@@ -26,8 +27,11 @@ from ..comparing.comparison import Comparison, check, trained_variants
 from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, runs_with
 from ..comparing.failures import LOG, failure_of
 from ..comparing.looks import check_looks, ends_early
+from ..comparing.pilot import SEEDS, check_pilot, pilot_of, pilot_seeds
+from ..comparing.pilot_tables import print_pilot
 from ..comparing.report import write as write_report
 from ..comparing.report.equality import print_facts
+from ..comparing.report.summary import summary
 from ..comparing.variants import (
     comparison_file,
     comparison_text,
@@ -85,9 +89,14 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         "runs at a time, each on its share of the cores (default: one a core; 1 with accelerators)"
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
+    pilot = (
+        f"train {SEEDS} seeds, or take those that are complete, and say which yardsticks can tell "
+        "variants apart and how many seeds that takes"
+    )
+    parser.add_argument("--power", action="store_true", help=pilot)
     least = (
         "the least difference that is worth knowing, in the unit of its figure, as "
-        "classify=0.02; repeatable. For looks"
+        "classify=0.02; repeatable. For --power, and for looks"
     )
     parser.add_argument(
         "--wanted", type=wanted, action="append", default=[], metavar="FIGURE=SIZE", help=least
@@ -130,7 +139,10 @@ def _named(argv: Sequence[str] | None) -> list[str]:
 
 
 def compare(options: argparse.Namespace, given: GinArguments) -> bool:
-    """Runs what a comparison lacks, and writes its report. Returns whether every run succeeded."""
+    """Runs what a comparison lacks, and writes its report; of a pilot, prints what it says.
+
+    Returns whether every run succeeded.
+    """
     console = PrintableConsole(highlight=False)  # `make_console` would take the runs' devices
     if not console.is_terminal:
         console.width = 120
@@ -139,6 +151,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     if options.wanted:
         both = {**(comparison.wanted or {}), **dict(options.wanted)}
         comparison = check(dataclasses.replace(comparison, wanted=both))
+    if options.power:
+        check_pilot(comparison)
     if options.slurm:
         check_budgets(comparison)
     directory, paths = comparison.directory, given.search_paths
@@ -161,6 +175,14 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         def run(some: Sequence[Cell]) -> list[Cell]:
             return run_missing(console, options, directory, facts, some)
 
+        if options.power:
+            seeds = pilot_seeds(cells)
+            cells = [cell for cell in cells if cell.seed in seeds]
+            failed = run(cells)
+            print_failed(console, failed)
+            pilot = pilot_of(summary(results_of(comparison, cells)), len(comparison.seeds))
+            print_pilot(console, pilot, comparison.seeds)
+            return not failed
         cells, failed = run_to_the_last_look(comparison, cells, run)
         results.write(directory, results_of(comparison, cells))
         write_report(directory, console)

@@ -148,6 +148,24 @@ def test_one_seed_is_warned_of(own, capsys):
     assert "One seed gives no intervals" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys):
+    file, started = own
+    directory = pathlib.Path(file).parent / "compared"
+    (directory / "comparison.json").unlink()
+    assert small.compare_here(file, "--power", "--gin.SEEDS=[5, 0, 1]") == 0 and not started
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The pilot: seeds 0, 1" in said and "found by 3 seeds" in said
+    assert "norm large/2 against small" in said and "training loss" in said
+    assert not (directory / "comparison.json").exists() and "To go on" not in said
+    assert small.compare_here(file, "--power", "--wanted", "norm=1e-9") == 0
+    assert "norm wanted" in " ".join(capsys.readouterr().out.split())
+    for wrong, words in (("nrm=1", "give one of 'norm'"), ("norm", "FIGURE=SIZE, such as")):
+        assert small.compare_here(file, "--power", f"--wanted={wrong}") == 2
+        assert words in capsys.readouterr().err
+    assert small.compare_here(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
+    assert "--power takes 2 variants and 2 seeds or more" in capsys.readouterr().err
+
+
 def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     file, started = own
     with open(file, "a") as out:
