@@ -184,7 +184,8 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
     """
     if not has_spread(differences):
         return None
-    return seeds_for(abs(np.mean(differences)) / np.std(differences, ddof=1), level)
+    effect = abs(float(np.mean(differences))) / float(np.std(differences, ddof=1))
+    return seeds_for(effect, level)
 
 
 def seeds_for(effect: float, level: float) -> int | None:

@@ -193,7 +193,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
 
 def run_to_the_last_look(
     comparison: Comparison, cells: Sequence[Cell], run: Callable[[Sequence[Cell]], list[Cell]]
-) -> tuple[Sequence[Cell], list[Cell]]:
+) -> tuple[list[Cell], list[Cell]]:
     """Runs cells up to the first look that decides all that is wanted, and at which none failed.
 
     Returns the cells up to there, and those that failed.
@@ -206,7 +206,7 @@ def run_to_the_last_look(
         if comparison.looks and not failed and ends_early(comparison, some):
             return some, failed
         begun = look
-    return cells, failed
+    return list(cells), failed
 
 
 def run_missing(
