@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pretrax.comparing.figures import HIGHER
 from pretrax.comparing.formatting import chance, number
-from pretrax.comparing.report.summary import Summary
+from pretrax.comparing.report.summary import Column, Summary
 from pretrax.comparing.statistics import Difference
 from pretrax.showing.svg import MUTED, SERIES, drawn
 
@@ -31,23 +32,23 @@ class Claim(NamedTuple):
 
 CLAIMS = (
     Claim(
-        "A causal model that has read that A is B does not know that B is A; filling in the middle "
-        "teaches both.",
-        "reversal",
+        "A model that fills in blanks knows a fact in both directions, as a causal model does not.",
+        "bico",
         "reversal",
         "world_questions",
-        "fill in the middle",
+        "span corruption",
         "causal",
-        note="objectives, which the source does not compare",
+        note="spans of an encoder-decoder, where the source has GLM",
     ),
     Claim(
-        "A masked model learns a fact in both directions.",
-        "reversal",
+        "Masks at a fixed rate do not resolve the reversal curse.",
+        "factorization",
         "reversal",
         "world_questions",
-        "masked",
         "causal",
-        note="objectives, which the source does not compare",
+        "masked",
+        margin=0.1,
+        note="answers of one token or four, and a rate of 40%",
     ),
     Claim(
         "Spans are better restored than single tokens.",
@@ -56,14 +57,7 @@ CLAIMS = (
         "finetune_to_write",
         "spans",
         "tokens",
-    ),
-    Claim(
-        "To restore spans of three is better than of one.",
-        "t5",
-        "span_length",
-        "finetune",
-        "3",
-        "1",
+        note="docstrings written after fine-tuning",
     ),
     Claim(
         "40% of the tokens are better masked than 15%.",
@@ -83,13 +77,13 @@ CLAIMS = (
         "30%",
     ),
     Claim(
-        "Masks drawn anew are at least as good as masks drawn once.",
+        "Masks drawn anew are at least as good as ten masks of each row.",
         "roberta",
         "static_masks",
         "loss_under",
         "drawn anew",
-        "one kept",
-        note="one draw for forty epochs, where the source has ten",
+        "ten kept",
+        note="held-out loss, not fine-tuned",
     ),
     Claim(
         "Next sentence prediction may be left out.",
@@ -107,6 +101,7 @@ CLAIMS = (
         "pairs",
         "with SOP",
         "masked alone",
+        note="frozen states, not fine-tuned",
     ),
     Claim(
         "Full sentences are better than pairs of segments with next sentence prediction.",
@@ -115,6 +110,7 @@ CLAIMS = (
         "classify",
         "full sentences",
         "segment pairs, NSP",
+        note="frozen states, not fine-tuned",
     ),
     Claim(
         "Large batches are better on the same text.",
@@ -123,6 +119,7 @@ CLAIMS = (
         "loss_under",
         "64 rows",
         "16 rows",
+        note="one rate for all, where the source tunes it",
     ),
     Claim(
         "More text is better than more epochs, of as many steps.",
@@ -131,6 +128,15 @@ CLAIMS = (
         "loss_under",
         "all",
         "20 documents",
+        note="held-out loss, not fine-tuned",
+    ),
+    Claim(
+        "Masks that follow the model are better than masks that fall anywhere.",
+        "amlm",
+        "adaptive_masks",
+        "finetune",
+        "adaptive",
+        "fixed",
     ),
     Claim(
         "Trained for a short time, causal models represent words better than masked ones.",
@@ -139,6 +145,7 @@ CLAIMS = (
         "tag",
         "causal",
         "masked",
+        note="frozen states, not fine-tuned",
     ),
     Claim(
         "Replaced token detection learns more than masking from as much text.",
@@ -149,13 +156,21 @@ CLAIMS = (
         "masked",
     ),
     Claim(
-        "A given context is better read from both sides.",
+        "A given context is better read from both sides, after fine-tuning.",
         "t5",
+        "architectures_at_equal_parameters",
+        "finetune",
+        "prefix decoder",
+        "causal decoder",
+    ),
+    Claim(
+        "Without further training, a causal decoder uses a context better than a prefix decoder.",
+        "wang",
         "prefix_or_causal",
         "in_context",
-        "prefix",
         "causal",
-        note="by examples in the context, without fine-tuning",
+        "prefix",
+        note="labels of a list, where the source prompts tasks",
     ),
     Claim(
         "An encoder-decoder is better than a decoder of as many parameters, fine-tuned.",
@@ -164,15 +179,15 @@ CLAIMS = (
         "finetune",
         "encoder-decoder",
         "causal decoder",
-        note="equal parameters, where the source has equal cost",
     ),
     Claim(
-        "Without further training, a causal decoder continues text better than an encoder-decoder.",
+        "Without further training, a causal decoder is better than an encoder-decoder.",
         "wang",
         "architectures_at_equal_parameters",
         "loss_under (prefix_lm)",
         "causal decoder",
         "encoder-decoder",
+        note="the likelihood of text, where the source prompts tasks",
     ),
     Claim(
         "UL2's mixture is better than short spans alone.",
@@ -206,23 +221,16 @@ CLAIMS = (
         "bits_per_byte",
         "1",
         "4",
+        note="text, where the source has tasks of code",
     ),
     Claim(
-        "Predicting the order of upcoming tokens helps the next one.",
+        "Predicting the order of upcoming tokens helps.",
         "top",
         "beyond_the_next_token",
         "bits_per_byte",
         "order",
         "causal",
-        note="equal FLOPs, where the source has equal text",
-    ),
-    Claim(
-        "Masks that follow the model are better than masks that fall anywhere.",
-        "amlm",
-        "adaptive_masks",
-        "minimal_pairs",
-        "adaptive",
-        "fixed",
+        note="text at equal FLOPs, where the source has tasks at equal text",
     ),
     Claim(
         "Block diffusion comes nearer to the likelihood of text than masked diffusion.",
@@ -247,6 +255,7 @@ CLAIMS = (
         "bits_per_byte",
         "whole",
         "concatenate",
+        note="bits of text, where the source has tasks",
     ),
     Claim(
         "Experts help at equal work for each token.",
@@ -344,8 +353,16 @@ def _effect(found: Found, v: Verdict) -> str:
     low, mean, high = (number(x, places, sign=True) for x in (v.low, v.mean, v.high))
     what = f"{v.claim.figure}, {column.unit}; {v.claim.better} beside {v.claim.than}"
     if v.claim.margin is not None:
-        what += f"; equal is within {v.claim.margin:g}"
+        what += f"; within {v.claim.margin:g} counts as equal"
+    if not _knows(column, v.claim.better):
+        what += f"; {v.claim.better} does not pass its baseline, {column.baseline:.3g}"
     return f"{mean} ({low} to {high}), p {chance(v.p)}: {what}"
+
+
+def _knows(column: Column, variant: str) -> bool:
+    """Returns whether a variant's interval lies on the better side of knowing nothing."""
+    one, level = column.estimates[variant], column.baseline
+    return level is None or (one.low > level if column.better == HIGHER else one.high < level)
 
 
 def _cost(found: Found, v: Verdict) -> str:
@@ -356,14 +373,16 @@ def _cost(found: Found, v: Verdict) -> str:
     runs = [run for run in found[name].trained if run.variant in (v.claim.better, v.claim.than)]
     size, tokens = (max(x) / 1e6 for x in zip(*((r.parameters, r.text_tokens) for r in runs)))
     seeds = len({run.seed for run in runs})
-    took = f"{size:.2g}M parameters, {tokens:.2g}M tokens, {seeds} seeds"
+    rates = "rates tuned" if found[name].setup.tuned else "rates not tuned"
+    took = f"{size:.2g}M parameters, {tokens:.2g}M tokens, {seeds} seeds, {rates}"
     return f"{took}: [report](comparisons/{name}.md), `pretrax compare {name}`"
 
 
 def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     """Returns an SVG: each claim's interval, to the right where it is as claimed.
 
-    Each row has a scale of its own, as far as the further end of its interval: units differ.
+    Each row has a scale of its own, as far as the further end of its interval: units differ. The
+    ends of a claim of equality are its margin, if its interval is within.
     """
     known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
     if not known:
@@ -373,7 +392,7 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
         for verdict, colour in COLOURS.items():
             some = [(y, v) for y, v in enumerate(known) if v.verdict == verdict]
             for y, v in some:
-                scale = max(abs(v.low), abs(v.high))
+                scale = max(abs(v.low), abs(v.high), v.claim.margin or 0)
                 axes.plot([v.low / scale, v.high / scale], [y, y], color=colour, linewidth=2)
                 axes.plot(v.mean / scale, y, "D", color=colour, markersize=4.5)
             axes.plot([], [], "D-", color=colour, label=f"{verdict}: {len(some)}")
