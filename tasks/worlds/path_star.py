@@ -70,9 +70,10 @@ def star_graphs(
 
         corpora.world_documents.world = @worlds.star_graphs
 
-    Kinds of questions, whose answers are one of each arm: `first_node` after the source, while all
-    between it and the goal is hidden from a model that predicts masks; `path`, all nodes between
-    both; and `next_node` after the first one, which an edge tells.
+    Kinds of questions, whose answers are one of each arm: `path`, all nodes between source and
+    goal, for which a model that predicts masks may begin at the goal, where one edge tells the node
+    before; `first_node` after the source, while all between it and the goal is hidden from such a
+    model; and `next_node` after the first one, which an edge tells.
 
     Args:
       graphs: how many there are to train on; a twentieth more is held out.
@@ -96,8 +97,8 @@ def star_graphs(
         train,
         heldout,
         [
-            *(_question("first_node", graph, 0, 1) for graph in asked),
             *(_question("path", graph, 0, length - 2) for graph in asked),
+            *(_question("first_node", graph, 0, 1) for graph in asked),
             *(_question("next_node", graph, 1, 1) for graph in asked),
         ],
     )
