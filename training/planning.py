@@ -260,13 +260,19 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
 def _check_attention(model: Model, mesh: Mesh) -> None:
     if model.attention != "fused":
         return
-    platform, config = mesh.devices.flat[0].platform, model.config
+    device, config = mesh.devices.flat[0], model.config
+    platform = device.platform
     kernels = fused_attention.kernels_of(platform)
     plain = "give the model attention='plain', such as --gin.models.decoder.attention=plain."
     if kernels is None:
         raise ValueError(
             f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone "
             f"have its kernels: {plain}"
+        )
+    if device.device_kind.startswith(("TPU v2", "TPU v3")):
+        raise ValueError(
+            f"Got a model with attention='fused' on {device.device_kind}, expected TPUs from v4 "
+            f"on, for which its kernels can be compiled: {plain}"
         )
     size = config.head_dim * np.dtype(config.dtype).itemsize if config else 0
     if config and size > kernels.WIDEST_HEAD:

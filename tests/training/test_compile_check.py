@@ -9,10 +9,11 @@ import warnings
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
 from pretrax.objectives import prefix_lm
-from pretrax.training import compile_check
+from pretrax.training import compile_check, planning
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.devices import topologies
 from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, short_names
@@ -417,3 +418,14 @@ def test_a_mesh_that_does_not_divide_a_model_is_said(axis, words):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan(mesh=make_mesh(data=1, fsdp=4, tensor=2))
+
+
+@pytest.mark.parametrize("kind", ["TPU v2", "TPU v3"])
+def test_fused_attention_is_refused_on_tpus_that_have_no_kernels(kind):
+    old = SimpleNamespace(platform="tpu", device_kind=kind)
+    mesh = SimpleNamespace(devices=np.array([old]))
+    model = tiny.decoder(attention="fused")
+    with pytest.raises(ValueError, match=f"attention='fused' on {kind}, expected TPUs from v4 on"):
+        planning._check_attention(model, mesh)
+    old.device_kind = "TPU v4"
+    planning._check_attention(model, mesh)
