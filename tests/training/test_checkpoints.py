@@ -249,6 +249,7 @@ PASSING = [
     ConnectionResetError("by peer"),
     OSError("503 Service Unavailable"),
     ValueError("UNAVAILABLE: Error reading manifest.ocdbt"),
+    KeyError("UNKNOWN: Input/output error [os_error_code='5']"),
     RuntimeError("what no storage has said before"),
 ]
 
