@@ -60,6 +60,7 @@ TINY = {
     "switch_base_8": "switch_tiny",
 }
 PARTS = ("products", "attention", *STEPS, "decoding", *(f"{name}_plain" for name in STEPS))
+FAILED = "failed"  # how figures begin that there are not
 START = 20  # seconds, below which a part would be cut off before its first figure
 
 
@@ -249,7 +250,7 @@ def attention(tiny: bool) -> Iterator[dict]:
 
     options = alone.parse([])
     options.heads = 2 if tiny else options.heads
-    platform = jax.devices()[0].platform
+    platform, failed = jax.devices()[0].platform, False
     for i, way in enumerate(("plain", "JAX's", "fused")):  # a kernel that crashes comes last
         for kind in ("causal", "T5"):
             plain, fused, of_jax = alone.ways(kind, platform, elsewhere=False)
@@ -257,15 +258,18 @@ def attention(tiny: bool) -> Iterator[dict]:
             for slots in [128] if tiny else options.slots:
                 options.rows = 1 if tiny else max(16384 // slots, 1)
                 if function:
-                    inputs = alone.inputs(kind, slots, options)
-                    yield {"attention": f"{kind}, {way}", **times_of(function, inputs)}
+                    row = times_of(function, alone.inputs(kind, slots, options))
+                    failed = failed or any(str(x).startswith(FAILED) for x in row.values())
+                    yield {"attention": f"{kind}, {way}", **row}
+    if failed:
+        sys.exit(f"Some of it {FAILED}: see the errors in place of figures.")
 
 
 def times_of(function: Callable, inputs: tuple) -> dict:
-    """Returns milliseconds and TFLOP/s of attention, forward and with its gradient."""
+    """Returns milliseconds and TFLOP/s of attention, forward and with its gradient, or why not."""
     import jax
 
-    from benchmarks.attention import forward_and_backward, too_many
+    from benchmarks.attention import forward_and_backward
 
     keys = iter(jax.random.split(jax.random.key(0), len(inputs)))
     draw = lambda x: jax.random.normal(next(keys), x.shape, x.dtype) / 8  # noqa: E731
@@ -280,8 +284,10 @@ def times_of(function: Callable, inputs: tuple) -> dict:
     ):
         try:
             seconds = seconds_of(call, arrays, arrays[0], window=0.1)
-        except jax.errors.JaxRuntimeError as error:
-            figures |= {f"{name}, ms": too_many(error), f"{name}, TFLOP/s": None}
+        except Exception as error:  # kernels refuse, run out of memory or crash in their own ways
+            words = f"{FAILED}: {type(error).__name__}: {error}".splitlines()[0][:80]
+            words = "too many" if "RESOURCE_EXHAUSTED" in str(error) else words
+            figures |= {f"{name}, ms": words, f"{name}, TFLOP/s": None}
         else:
             flops = number * 2 * rows * heads * slots**2 * width
             figures |= {f"{name}, ms": 1e3 * seconds, f"{name}, TFLOP/s": flops / seconds / 1e12}

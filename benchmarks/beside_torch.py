@@ -53,17 +53,21 @@ LEARNING_RATE = 1e-4
 
 
 def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.torch:
+        torch_process(options.torch)
+    else:
+        compare(options.rows, options.repeats)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=16, help="rows of a step")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--torch", metavar="FOLDER", help=argparse.SUPPRESS)  # of `torch_steps`
-    options = parser.parse_args(arguments)
-    if options.torch:
-        torch_process(options.torch)
-    else:
-        compare(options.rows, options.repeats)
+    return parser.parse_args(arguments)
 
 
 def compare(rows: int, repeats: int, models=MODELS) -> None:

@@ -71,6 +71,9 @@ class Config:
     # A token's K weights sum to 1, as in Mixtral. False with K = 1, as in Switch: a weight that is
     # always 1 gives the router no gradient of the loss, so a run from the start refuses it.
     normalize_expert_weights: bool = True
+    # Tokens of a document that each expert processes, from the first on; those after them are left
+    # as they are, as in Switch. Of tokens that are decoded one by one it processes all. None: all.
+    expert_capacity: Size | None = None
     sparse_every: Size = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 
     # --- norms and biases
@@ -256,7 +259,7 @@ def _check_together(c: Config):
         ),
         "share_encoder_decoder_embeddings": ("an encoder-decoder", both),
         **dict.fromkeys(
-            ("experts_per_token", "normalize_expert_weights", "sparse_every"),
+            ("experts_per_token", "normalize_expert_weights", "expert_capacity", "sparse_every"),
             ("num_experts", c.num_experts > 0),
         ),
     }

@@ -4,10 +4,10 @@ Letters: B rows, T slots, E width of the residual stream, M width of an expert, 
 of a token, A = B · T · K assignments of a token to an expert, S = T or 1 draws of dropout.
 
 A router gives every token a probability for each expert; its top K process it, and their outputs
-are summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No expert has a
-capacity, and no token is dropped: assignments are sorted by expert, and one grouped product
-multiplies each group by its own expert's weights (Gale et al. 2022, arXiv:2211.15841). Padding is
-processed by no expert.
+are summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No token is
+dropped, unless the model has an `expert_capacity`: assignments are sorted by expert, and one
+grouped product multiplies each group by its own expert's weights (Gale et al. 2022,
+arXiv:2211.15841). Padding is processed by no expert.
 
 On a mesh, experts are sharded over the mesh axis of "experts". Each device gathers the tokens of
 the devices along it, computes what its own experts contribute to them, and the contributions are
@@ -57,7 +57,7 @@ class Experts(nn.Module):
         c = self.config
         if segment_ids_BxT is None:
             segment_ids_BxT = jnp.ones(x_BxTxE.shape[:2], jnp.int32)
-        weight_BxTxK, expert_BxTxK = self._routed(x_BxTxE, segment_ids_BxT > 0)
+        weight_BxTxK, expert_BxTxK = self._routed(x_BxTxE, segment_ids_BxT)
         kernels = [self._kernel(f"wi_{i}", INTO) for i in range(len(c.mlp_activations))]
         kernels.append(self._kernel("wo", OUT_OF, to_stream=True))
         compute = functools.partial(_contributions, c.mlp_activations)
@@ -65,9 +65,9 @@ class Experts(nn.Module):
             compute = functools.partial(_on_every_device, compute)
         return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, self._kept(x_BxTxE.shape), *kernels)
 
-    def _routed(self, x_BxTxE, is_token_BxT):
+    def _routed(self, x_BxTxE, segment_ids_BxT):
         """Returns the weights of each token's K experts, and their numbers, N for padding."""
-        c = self.config
+        c, is_token_BxT = self.config, segment_ids_BxT > 0
         init = partitioned(weights(c), "embed", None)
         router_ExN = self.param("router", init, (c.emb_dim, c.num_experts))
         # In float32, which a TPU and a GPU would round for their products: rounded logits choose
@@ -81,6 +81,9 @@ class Experts(nn.Module):
         expert_BxTxK = jnp.where(is_token_BxT[..., None], expert_BxTxK, c.num_experts)
         routing = _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT)
         self.sow(ROUTING, "statistics", routing)
+        if c.expert_capacity is not None:
+            number_BxTxK = _number_in_document(expert_BxTxK, segment_ids_BxT, c.num_experts)
+            expert_BxTxK = jnp.where(number_BxTxK <= c.expert_capacity, expert_BxTxK, c.num_experts)
         return weight_BxTxK, expert_BxTxK
 
     def _kernel(self, name, axes, to_stream=False):
@@ -102,6 +105,17 @@ class Experts(nn.Module):
         rows, slots, _ = shape
         ones = jnp.ones((rows, 1 if c.dropout_shared else slots, c.mlp_dim), c.dtype)
         return dropout(self, ones)
+
+
+def _number_in_document(expert_BxTxK, segment_ids_BxT, N):
+    """Returns of each assignment which one of its document's it is to that expert, from 1."""
+    chosen_BxTxKxN = jax.nn.one_hot(expert_BxTxK, N, dtype=jnp.int32)
+    chosen_BxTxN = chosen_BxTxKxN.sum(2)
+    counts_BxTxN = jnp.cumsum(chosen_BxTxN, 1)
+    begins_BxT = jnp.diff(segment_ids_BxT, axis=1, prepend=0) != 0
+    before_BxTxN = jnp.where(begins_BxT[..., None], counts_BxTxN - chosen_BxTxN, 0)
+    counts_BxTxN -= lax.cummax(before_BxTxN, axis=1)  # those of the documents before
+    return (chosen_BxTxKxN * counts_BxTxN[:, :, None]).sum(-1)
 
 
 def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -> Routing:

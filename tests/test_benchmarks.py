@@ -145,6 +145,16 @@ def test_accelerator(tmp_path):
     assert "All figures are in accelerator.json." in said
 
 
+def test_attention_that_fails_says_so_in_the_place_of_figures():
+    def refuses(*arrays):
+        raise NotImplementedError("no kernel\nfor it")
+
+    inputs = attention.inputs("causal", 8, attention.parse(["--heads=1", "--width=8"]))
+    row = accelerator.times_of(refuses, inputs)
+    assert row["forward, ms"] == "failed: NotImplementedError: no kernel"
+    assert row["rows"] == 1 and row["both, TFLOP/s"] is None
+
+
 def test_a_part_that_fails_or_takes_too_long_is_reported_and_keeps_its_rows(tmp_path, monkeypatch):
     script = tmp_path / "part.py"
     monkeypatch.setattr(accelerator, "__file__", str(script))

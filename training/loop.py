@@ -5,6 +5,7 @@ import functools
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook, own_hooks
 from .planning import Plan, abstract_rows, compiled, compiled_step
-from .processes import must_stop_together
+from .processes import as_the_first, must_stop_together
 from .read_ahead import ReadAhead
 from .reporting.console import StepProgress, print_warning
 from .reporting.metrics import MetricsWriter
@@ -58,7 +59,7 @@ def take_steps(
     """
     run = plan.run
     writer, console, wall_time = reports
-    evaluation, evaluated, step = None, 0, int(state.step)
+    evaluation, evaluated, step, saved = None, 0, int(state.step), time.monotonic()
 
     def report(at: AfterStep) -> None:
         monitor.report(at.step, ahead.progress())
@@ -68,18 +69,27 @@ def take_steps(
         evaluation, evaluated = evaluate(at.step, at.state.params), at.step
 
     def save(at: AfterStep) -> None:
+        nonlocal saved
+        saved = time.monotonic()
         with wall_time.of("saving"):
             loss = evaluation.loss if evaluation and evaluated == at.step else None
             position = ahead.state() | training.spikes.state()
             training.checkpoints.save(at.state, position, heldout_loss=loss)
             writer.flush()
 
+    def save_in_time(at: AfterStep) -> None:
+        if as_the_first(time.monotonic() - saved >= 60 * (run.checkpoint_minutes or 0)):
+            save(at)
+
+    # Steps whose metrics are reported, so that a resumed run writes the same intervals.
+    by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
     hooks = [
         Hook(report, run.log_every, at_stop=True),
         # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
         Hook(report, run.checkpoint_every),
         Hook(evaluate_heldout, run.evaluate_every),
         Hook(save, run.checkpoint_every, at_stop=True),
+        Hook(save_in_time, by_the_clock, at_end=False),
         *own_hooks(plan),
     ]
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -94,6 +95,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     if trains:
         _check_attention(model, mesh)
         _check_router(model, run)
+        _warn_of_undivided(model, mesh)
     _check_experts(model, mesh)
     losses = run.z_loss, run.load_balance_loss, run.router_z_loss
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, *losses)
@@ -258,13 +260,19 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
 def _check_attention(model: Model, mesh: Mesh) -> None:
     if model.attention != "fused":
         return
-    platform, config = mesh.devices.flat[0].platform, model.config
+    device, config = mesh.devices.flat[0], model.config
+    platform = device.platform
     kernels = fused_attention.kernels_of(platform)
     plain = "give the model attention='plain', such as --gin.models.decoder.attention=plain."
     if kernels is None:
         raise ValueError(
             f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone "
             f"have its kernels: {plain}"
+        )
+    if device.device_kind.startswith(("TPU v2", "TPU v3")):
+        raise ValueError(
+            f"Got a model with attention='fused' on {device.device_kind}, expected TPUs from v4 "
+            f"on, for which its kernels can be compiled: {plain}"
         )
     size = config.head_dim * np.dtype(config.dtype).itemsize if config else 0
     if config and size > kernels.WIDEST_HEAD:
@@ -283,6 +291,30 @@ def _check_experts(model: Model, mesh: Mesh) -> None:
             "expected a multiple: lower --gin.mesh.make_mesh.expert and raise fsdp, or change the "
             "model's num_experts."
         )
+
+
+def _warn_of_undivided(model: Model, mesh: Mesh) -> None:
+    """Says which sizes of a model the mesh does not divide: `models.sharding.spec_of` leaves those
+    axes whole."""
+    c = model.config
+    if c is None:
+        return
+    of_tensor = {
+        "num_heads": c.num_heads,
+        "num_kv_heads": c.num_kv_heads or 0,
+        "mlp_dim": c.mlp_dim,
+        "vocabulary_rows": c.vocab_size,
+    }
+    of_fsdp = {"emb_dim": c.emb_dim}
+    for axis, sizes, does in (("tensor", of_tensor, "computes"), ("fsdp", of_fsdp, "holds")):
+        devices = mesh.shape[axis]
+        if whole := [f"{name}={size}" for name, size in sizes.items() if size % devices]:
+            warnings.warn(
+                f"The mesh's {axis}={devices} does not divide {' and '.join(whole)} of the model: "
+                f"every device {does} the whole of it. Lower "
+                f"--gin.mesh.make_mesh.{axis} to a divisor, and raise another axis.",
+                stacklevel=1,
+            )
 
 
 def _check_router(model: Model, run: Run) -> None:

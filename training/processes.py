@@ -21,6 +21,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from etils import epath
 from jax._src import distributed  # the public interface shares no address among the processes
 from jax.experimental import multihost_utils
@@ -239,6 +240,13 @@ def first_process_first(prepare: Callable[[], T]) -> T:
     results = [prepare()] if first else []
     multihost_utils.sync_global_devices("prepared by the first process")
     return results[0] if first else prepare()
+
+
+def as_the_first(decision: bool) -> bool:
+    """Returns the first process's decision, on all of them: their clocks differ."""
+    if jax.process_count() == 1:
+        return decision
+    return bool(multihost_utils.broadcast_one_to_all(np.array(decision)))
 
 
 _asked = itertools.count(1)

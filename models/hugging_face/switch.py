@@ -1,7 +1,7 @@
 """Switch Transformers ("switch_transformers"): T5 1.0 with experts in every second layer.
 
-`transformers` drops a token whose expert has had `expert_capacity` of its row's tokens; here none
-is dropped, and an export has a capacity that no row reaches.
+A token whose expert has had `expert_capacity` of its text's tokens is dropped, in both. An export
+of a model without a capacity has one that no text reaches.
 """
 
 from ..config import Config
@@ -11,12 +11,12 @@ from .links import Link, linear, table
 
 HARMLESS = frozenset(
     """
-    initializer_factor expert_capacity router_ignore_padding_tokens router_jitter_noise
+    initializer_factor router_ignore_padding_tokens router_jitter_noise
     router_z_loss_coef router_aux_loss_coef add_router_probs output_router_logits is_gated_act
     encoder_sparse_step decoder_sparse_step num_selected_experts feed_forward_proj n_positions
     """.split()
 )
-CAPACITY = 2**20  # tokens of a row that an expert of theirs takes
+CAPACITY = 2**20  # tokens of a text that an expert of theirs takes
 STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
 
@@ -28,10 +28,16 @@ def settings(hf: dict, has) -> dict:
         num_experts=hf["num_experts"],
         experts_per_token=1,
         normalize_expert_weights=False,
+        expert_capacity=_capacity(hf),
         sparse_every=_sparse_every(hf),
         logits_via_embedding=not has("lm_head.weight"),
         scale_logits=bool(tied),
     )
+
+
+def _capacity(hf: dict) -> int | None:
+    capacity = hf.get("expert_capacity", 64)
+    return capacity if capacity < CAPACITY else None
 
 
 def _sparse_every(hf: dict) -> int:
@@ -55,7 +61,7 @@ def config(c: Config) -> dict:
     return t5.common_config(c) | dict(
         **sparse,
         num_experts=c.num_experts,
-        expert_capacity=CAPACITY,
+        expert_capacity=c.expert_capacity or CAPACITY,
         dense_act_fn=THEIR_ACTIVATIONS[c.mlp_activations[0]],
         tie_word_embeddings=c.scale_logits,
     )

@@ -1,6 +1,8 @@
 """Sparse layers: a plain loop over experts, no token dropped, padding, losses, layers that
 repeat."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,6 +128,23 @@ def test_the_logits_of_a_router_are_float32_on_every_platform():
     lowered = jax.jit(lambda p, x: module.apply({"params": p}, x)).lower(params, x).as_text()
     (product,) = (s for s in lowered.splitlines() if "dot_general" in s and "<16x4xf32>" in s)
     assert product.count("HIGHEST") == 2
+
+
+def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
+    module, params = experts_and_params(experts_per_token=1, expert_capacity=3)
+    whole = Experts(dataclasses.replace(module.config, expert_capacity=None))
+    x = jnp.asarray(RNG.normal(size=(2, 20, 16)), jnp.float32)
+    segments = np.repeat([[1], [1]], 20, 1)
+    segments[1, 8:] = 2  # two documents, and padding
+    segments[1, 17:] = 0
+    chosen = np.asarray(x @ params["router"]).argmax(-1)
+    kept = [
+        [list(row[:i][of[:i] == of[i]]).count(n) < 3 for i, n in enumerate(row)]
+        for row, of in zip(chosen, segments)
+    ]
+    got, every = (np.asarray(m.apply({"params": params}, x, segments)) for m in (module, whole))
+    assert 0 < np.mean(kept) < 1 and np.abs(every[segments > 0]).max(-1).min() > 0
+    assert_close(got, every * np.array(kept)[..., None])
 
 
 def test_no_token_is_dropped_where_all_choose_one_expert():

@@ -245,6 +245,9 @@ MODELS = {
     ),
     "olmoe": lambda: _experts(transformers.OlmoeForCausalLM),
     "switch": lambda: _switch(transformers.SwitchTransformersForConditionalGeneration),
+    "switch_full": lambda: _switch(
+        transformers.SwitchTransformersForConditionalGeneration, expert_capacity=2
+    ),
     "switch_every": lambda: _switch(
         transformers.SwitchTransformersForConditionalGeneration,
         num_sparse_encoder_layers=4,

@@ -412,6 +412,7 @@ FLIPS = {
     "experts_per_token": {"experts_per_token": 1},
     "normalize_expert_weights": None,
     "qk_norm_joint": {"qk_norm": False, "qk_norm_joint": False},
+    "expert_capacity": {"expert_capacity": None},
 }
 # What every model has, in one family of each layout; and what a family's own models have on.
 COMMON = ["norm_epsilon", "attention_scale", "scale_logits", "positions"]
@@ -455,6 +456,7 @@ SWITCHES = {
     "qwen3_moe": ["normalize_expert_weights", "qk_norm"],
     "olmoe": ["qk_norm_joint"],
     "switch": [],
+    "switch_full": ["expert_capacity"],
 }
 
 

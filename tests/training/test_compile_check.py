@@ -1,16 +1,19 @@
 """The compile check, with the CPU's compiler and devices in the place of a TPU slice's."""
 
 import dataclasses
+import functools
 import importlib.util
 import os
 import re
+import warnings
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
 from pretrax.objectives import prefix_lm
-from pretrax.training import compile_check
+from pretrax.training import compile_check, planning
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.devices import topologies
 from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, short_names
@@ -397,3 +400,32 @@ def test_kinds_of_devices():
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs pretrax[compile]")
 def test_the_flagship_on_its_slice():
     assert len(topologies.devices_of(read_topology("v5p:4x4x8"))) == 128
+
+
+@pytest.mark.parametrize(
+    "axis, words",
+    [
+        ("tensor", "tensor=8 does not divide num_heads=4 and num_kv_heads=2 of the model: every"),
+        ("fsdp", "fsdp=8 does not divide emb_dim=12 of the model: every device holds the whole"),
+    ],
+)
+def test_a_mesh_that_does_not_divide_a_model_is_said(axis, words):
+    model = tiny.decoder(emb_dim=12, num_heads=4, num_kv_heads=2)
+    plan = functools.partial(tiny.plan, model, prefix_lm(tiny.IDS), {"decoder": 24})
+    with pytest.warns(UserWarning, match=words) as said:
+        plan(mesh=make_mesh(data=1, **{axis: 8}))
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan(mesh=make_mesh(data=1, fsdp=4, tensor=2))
+
+
+@pytest.mark.parametrize("kind", ["TPU v2", "TPU v3"])
+def test_fused_attention_is_refused_on_tpus_that_have_no_kernels(kind):
+    old = SimpleNamespace(platform="tpu", device_kind=kind)
+    mesh = SimpleNamespace(devices=np.array([old]))
+    model = tiny.decoder(attention="fused")
+    with pytest.raises(ValueError, match=f"attention='fused' on {kind}, expected TPUs from v4 on"):
+        planning._check_attention(model, mesh)
+    old.device_kind = "TPU v4"
+    planning._check_attention(model, mesh)

@@ -79,7 +79,9 @@ def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
     assert said.startswith(f"\nRead of the stores: {shares}\nDone.")
 
 
-@pytest.mark.parametrize("more, end", [({}, "tokens/s"), ({"mfu": 0.4}, "tokens/s  40.0% MFU")])
+@pytest.mark.parametrize(
+    "more, end", [({}, "tokens/s"), ({"mfu": 0.4}, "tokens/s  40.0% MFU (all pairs)")]
+)
 def test_progress_has_the_mfu_where_it_is_known(more, end):
     metrics = {"loss": 2.0, "tokens_per_second": 1234.5} | more
     said = printed(lambda console: StepProgress(console, 0, 9).update(9, metrics))

@@ -67,14 +67,16 @@ with processes.without_shutdown(), processes.ends_together():
     time.sleep(100)
 """
 
-# Two that are joined, of which the second is sent SIGTERM before either has taken a step.
+# Two that are joined, of which the second is sent SIGTERM before either has taken a step; then the
+# first decides.
 STOPPED_BEFORE_THE_FIRST_STEP = JOINED.replace("import os", "import os, signal").replace(
     "    time.sleep(100)",
     """
     if os.environ["JAX_PROCESS_ID"] == "1":
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(5)  # in which both hear of it
-    print([processes.must_stop_together() for _ in range(2)], flush=True)
+    print([processes.must_stop_together() for _ in range(2)])
+    print([processes.as_the_first(i == int(os.environ["JAX_PROCESS_ID"])) for i in range(2)])
 """,
 )
 
@@ -289,8 +291,9 @@ def test_a_process_says_that_it_waits_and_ends_when_the_others_do_not_come(tmp_p
 def test_sigterm_before_the_first_step_stops_both_after_it(tmp_path):
     """As while a resumed run compiles, whose first step has any number."""
     both = [start_joined(tmp_path, STOPPED_BEFORE_THE_FIRST_STEP, **place) for place in places()]
-    said = [process.communicate(timeout=240)[0].splitlines()[-1] for process in both]
-    assert said == ["[True, False]"] * 2
+    said = [process.communicate(timeout=240)[0].splitlines()[-2:] for process in both]
+    assert [stops for stops, _ in said] == ["[True, False]"] * 2
+    assert [as_the_first for _, as_the_first in said] == ["[True, False]"] * 2
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ class StepProgress:
         """Shows `Monitor`'s metrics of the steps up to this one."""
         figures = f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s"
         if "mfu" in metrics:
-            figures += f"  {metrics['mfu']:.1%} MFU"
+            figures += f"  {metrics['mfu']:.1%} MFU (all pairs)"
         self._bar.update(self._task, completed=step, figures=figures)
         now = time.monotonic()
         if not self._console.is_terminal and (

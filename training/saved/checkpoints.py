@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -92,13 +93,10 @@ class MismatchError(ValueError):
 
 WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
 
-# Codes of storage in the messages of tensorstore and TensorFlow.
-_OF_STORAGE = (
-    "UNAVAILABLE",
-    "DEADLINE_EXCEEDED",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-    "ABORTED",
+# What tensorstore says where storage fails, or the system with another error than absence.
+_OF_STORAGE = re.compile(
+    "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
+    "|os_error_code='(?!(2|20|21)')"
 )
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -116,7 +114,7 @@ def shows_damage(error: BaseException | None) -> bool:
     if not isinstance(error, (*_ABSENT, ValueError, LookupError, TypeError, AttributeError)):
         return False
     while error is not None:
-        of_storage = any(code in str(error) for code in _OF_STORAGE)
+        of_storage = _OF_STORAGE.search(str(error))
         if of_storage or (isinstance(error, OSError) and not isinstance(error, _ABSENT)):
             return False
         error = error.__cause__ or error.__context__

@@ -77,7 +77,8 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 _FREE = (
     *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
     *("mesh", "distributed", "microbatches", "tpu_compiler_options"),
-    *("log_every", "evaluate_every", "checkpoint_every", "wandb_project", "hooks"),
+    *("log_every", "evaluate_every", "checkpoint_every", "checkpoint_minutes"),
+    *("wandb_project", "hooks"),
     *("model.remat_policy", "model.attention"),
 )
 # What may be changed between two starts of a run as well.

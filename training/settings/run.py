@@ -85,6 +85,9 @@ class Run:
     log_every: Count = 10
     evaluate_every: Count | None = None  # None: at the end
     checkpoint_every: Count | None = None  # None: at the end
+    # Minutes after the last checkpoint in which another is due too, at the next multiple of
+    # `log_every`; None: it does not go by the clock.
+    checkpoint_minutes: Positive | None = None
     evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
     hooks: Sequence[Callable] = ()  # Plan -> training.hooks.Hook: what else happens at intervals
     wandb_project: NonEmptyText | None = None  # of Weights & Biases, which is given the metrics too
