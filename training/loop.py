@@ -13,6 +13,7 @@ from jax.experimental import multihost_utils
 from rich.console import Console
 
 from . import run_directory
+from .buckets import push
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook, own_hooks
@@ -71,8 +72,10 @@ def take_steps(
         with wall_time.of("saving"):
             loss = evaluation.loss if evaluation and evaluated == at.step else None
             position = ahead.state() | training.spikes.state()
-            training.checkpoints.save(at.state, position, heldout_loss=loss)
             writer.flush()
+            if jax.process_index() == 0:
+                push(run.run_dir)  # before: a resumed run drops metrics of later steps
+            training.checkpoints.save(at.state, position, heldout_loss=loss)
 
     hooks = [
         Hook(report, run.log_every, at_stop=True),

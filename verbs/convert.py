@@ -39,6 +39,7 @@ from ..tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_p
 from ..tasks.vocabularies import special_tokens
 from ..tasks.vocabularies.converted_vocabularies import config_ids, export_vocabulary
 from ..training import run_directory
+from ..training.buckets import on_this_disk
 from ..training.reporting.next_commands import next_lines, tokenizer_lines
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             check_new(options.to)
             write_run(console, options, read(options))
         else:
+            options.source = on_this_disk(options.source)
             export(console, options)
 
 
