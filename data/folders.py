@@ -43,6 +43,10 @@ class Folder:
             return []
         return sorted(posixpath.basename(file) for file in listed)
 
+    def tree(self) -> list[str]:
+        """Returns the names of all files in it, such as `"train/00003.json"`, sorted."""
+        return sorted(posixpath.relpath(file, self._root) for file in self._files.find(self._root))
+
     def read(self, name: str) -> bytes:
         """Returns the content of a file. Raises FileNotFoundError where there is none."""
         return self._files.cat_file(self._within(name))

@@ -12,10 +12,11 @@ from pretrax.comparing.figures import HIGHER
 from pretrax.comparing.formatting import chance, number
 from pretrax.comparing.report.summary import Column, Summary
 from pretrax.comparing.statistics import Difference
-from pretrax.showing.svg import MUTED, SERIES, drawn
+from pretrax.showing.svg import MUTED, SERIES, drawn, standalone
 
 CONFIRMED, CONTRADICTED, OPEN = "confirmed here", "contradicted here", "not decided"
 MISSING = "not measured yet"
+PICTURE = "images/what_was_found.svg"
 COLOURS = {CONFIRMED: SERIES[2], CONTRADICTED: SERIES[1], OPEN: MUTED}
 
 
@@ -385,9 +386,6 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     ends of a claim of equality are its margin, if its interval is within.
     """
     known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
-    if not known:
-        return ""
-
     def draw(axes: Any) -> None:
         for verdict, colour in COLOURS.items():
             some = [(y, v) for y, v in enumerate(known) if v.verdict == verdict]
@@ -398,13 +396,13 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
             axes.plot([], [], "D-", color=colour, label=f"{verdict}: {len(some)}")
         axes.axvline(0, color=MUTED, linewidth=1)
         axes.set_yticks(range(len(known)), [_pair(v.claim) for v in known])
-        axes.set_ylim(len(known) - 0.5, -0.5)
+        axes.set_ylim(max(len(known), 1) - 0.5, -0.5)
         axes.set_xticks([-1, 1], ["against the claim", "as claimed"])
         axes.set_xlim(-1.1, 1.1)
         axes.spines["left"].set_visible(False)
         axes.legend(loc="upper center", bbox_to_anchor=(0.3, 1.07), ncols=3, frameon=False)
 
-    return drawn([draw], 8.2, 0.27 * len(known) + 0.9)
+    return standalone(drawn([draw], 8.2, 0.27 * len(known) + 0.9))
 
 
 def _pair(claim: Claim) -> str:

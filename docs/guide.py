@@ -3,12 +3,13 @@
     python docs/guide.py
 
 reads docs/comparisons/NAME/, the comparison.json, runs.jsonl, results.jsonl and tuning.jsonl that
-`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md, the tables of
-docs/choosing.md, and docs/what_was_found.md. Where nothing has been measured, or too little to
-tell, a cell says so; the other columns are the literature's.
+`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md, charts in NAME/, the
+tables of docs/choosing.md, and docs/what_was_found.md. Where nothing has been measured, or too
+little to tell, a cell says so; the other columns are the literature's.
 """
 
 import re
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,9 @@ import claims
 
 from pretrax.comparing import results
 from pretrax.comparing.figures import HIGHER
+from pretrax.comparing.formatting import amount
 from pretrax.comparing.report import wording
+from pretrax.comparing.report.charts import chart_files
 from pretrax.comparing.report.markdown_report import markdown
 from pretrax.comparing.report.summary import Column, Summary, summary
 from pretrax.comparing.report.wording import mean_words
@@ -63,6 +66,7 @@ class Task(NamedTuple):
     """A row of the guide: what a model shall do, and which objective to take."""
 
     task: str
+    take: str  # what the literature recommends up to a billion parameters, in a few words
     comparison: str  # that tells it for small models
     figure: str | None  # of the comparison; None: no yardstick measures this
     base: str  # up to a billion parameters: the literature, papers as {key}
@@ -81,6 +85,7 @@ class Setting(NamedTuple):
 TASKS = (
     Task(
         "classify texts",
+        "masked LM",
         "objectives",
         "finetune",
         "Masked LM, which does better than causal LM in most such tasks from 210M to 1B; causal "
@@ -91,6 +96,7 @@ TASKS = (
     ),
     Task(
         "tag words",
+        "masked LM",
         "objectives",
         "tag",
         "Masked LM ({bert}; {clm_mlm}).",
@@ -98,6 +104,7 @@ TASKS = (
     ),
     Task(
         "judge pairs of texts",
+        "masked LM, without next sentence prediction",
         "objectives",
         "pairs",
         "Masked LM, without next sentence prediction ({roberta}), or with sentence order "
@@ -106,6 +113,7 @@ TASKS = (
     ),
     Task(
         "fill in what is missing",
+        "span corruption",
         "objectives",
         "fill_in",
         "Masked LM for a known number of tokens ({bert}); span corruption for a span of unknown "
@@ -114,6 +122,7 @@ TASKS = (
     ),
     Task(
         "embed and retrieve",
+        "masked LM, then contrastive learning",
         "objectives",
         "retrieve",
         "Masked LM, then contrastive learning: its states by themselves are poor embeddings "
@@ -122,6 +131,7 @@ TASKS = (
     ),
     Task(
         "continue a text",
+        "causal LM",
         "architectures_at_equal_parameters",
         "continuation",
         "Causal LM: no other objective trains for it alone, and every token gives a loss.",
@@ -129,6 +139,7 @@ TASKS = (
     ),
     Task(
         "follow instructions, answer",
+        "UL2",
         "objectives",
         None,
         "UL2's mixture was ahead of objectives like T5's and GPT's over a range of tasks ({ul2}).",
@@ -137,6 +148,7 @@ TASKS = (
     ),
     Task(
         "complete code at a cursor",
+        "causal LM with fill-in-the-middle",
         "fill_in_the_middle",
         "infilling",
         "Causal LM with fill-in-the-middle, which did not harm writing left to right ({fim}).",
@@ -305,23 +317,62 @@ def drawn(docs: Path) -> dict[str, str]:
     """
     folders = sorted((docs / COMPARISONS).glob(f"*/{results.COMPARISON}"))
     found = {path.parent.name: summary(results.read(path.parent)) for path in folders}
-    pages = {f"{COMPARISONS}/{name}.md": markdown(one) for name, one in found.items()}
+    pages = {}
+    for name, one in found.items():
+        charts = {f"{name}/{file}": svg for file, svg in chart_files(one).items()}
+        pages |= {f"{COMPARISONS}/{file}": svg for file, svg in charts.items()}
+        pages[f"{COMPARISONS}/{name}.md"] = markdown(one, list(charts))
     tables = {
-        PAGE: {"tasks": by_task(found), "settings": by_setting(found)},
+        PAGE: {
+            "minute": in_a_minute(found),
+            "measured": measured(found),
+            "tasks": by_task(found),
+            "settings": by_setting(found),
+        },
         FOUND: {
             "counts": claims.counts(found),
-            "picture": claims.picture(found),
             "claims": _cited(claims.table(found)),
         },
     }
-    return pages | {page: _filled(docs / page, of_page) for page, of_page in tables.items()}
+    pages[claims.PICTURE] = claims.picture(found)
+    for page, of_page in tables.items():
+        pages[page] = (docs / page).read_text(encoding="utf-8")
+        for mark, rows in of_page.items():
+            pages[page] = filled(pages[page], mark, rows, page)
+    return pages
+
+
+def in_a_minute(found: Found) -> str:
+    """Returns the table of one recommendation for each task, and of what is shown of it here."""
+    heads = ["to", "take, up to a billion parameters", "shown here, by small models"]
+    rows = [[one.task, f"**{one.take}**", _shown(found, one)] for one in TASKS]
+    return table(heads, rows)
+
+
+def measured(found: Found) -> str:
+    """Returns a sentence on the runs that the tables were drawn from."""
+    runs = [run for told in found.values() for run in told.trained]
+    if not runs:
+        return "Nothing has been measured here yet."
+    seeds = [
+        sum(run.variant == variant for run in told.trained)
+        for told in found.values()
+        for variant in told.setup.variants
+    ]
+    sizes, seconds = [run.parameters for run in runs], [run.seconds for run in runs]
+    return (
+        f"Measured here are {len(runs)} runs in {len(found)} comparisons: models of "
+        f"{amount(min(sizes))} to {amount(max(sizes))} parameters with {min(seeds)} to "
+        f"{max(seeds)} seeds, each trained for {amount(statistics.median(seconds))} seconds (the "
+        f"median; at most {amount(max(seconds))})."
+    )
 
 
 def by_task(found: Found) -> str:
     """Returns the table of tasks by the size of models."""
     heads = ["to", "here: small models", "to a billion", "beyond"]
     rows = [[one.task, _measured(found, one), _cited(one.base), _cited(one.large)] for one in TASKS]
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def by_setting(found: Found) -> str:
@@ -334,7 +385,7 @@ def by_setting(found: Found) -> str:
             lines = [*(means(told, part) for part in one.parts), settled(told), unlearned(told)]
             here = f"{' '.join(filter(None, lines))} ({_link(one.comparison)})"
         rows.append([one.choice, here, _cited(one.literature)])
-    return _table(["choice", "here: small models", "literature"], rows)
+    return table(["choice", "here: small models", "literature"], rows)
 
 
 def means(told: Summary, part: str) -> str:
@@ -384,6 +435,26 @@ def _measured(found: Found, task: Task) -> str:
     if column is None or column.best is None:
         return f"Too few figures of `{task.figure}` to compare ({_link(task.comparison)})."
     return f"{leaders(told, column)} ({_link(task.comparison)}, `{task.figure}`)"
+
+
+def _shown(found: Found, task: Task) -> str:
+    """Returns what holds of a task's figure, in a few words."""
+    if task.figure is None:
+        return "no yardstick measures this"
+    if task.comparison not in found:
+        return _missing(task.comparison)
+    told = found[task.comparison]
+    link = f" ([{task.figure}]({COMPARISONS}/{task.comparison}.md))"
+    better: dict[str, list[str]] = {}  # by those that are worse
+    for d in told.differences:
+        if d.holds and d.figure == task.figure:
+            best, worse = (d.variant, d.other) if told.gain(d) > 0 else (d.other, d.variant)
+            better.setdefault(worse, []).append(best)
+    lines = [
+        f"{'; '.join(best)}: {'each ' * (len(best) > 1)}better than {worse}"
+        for worse, best in better.items()
+    ]
+    return (". ".join(lines) or "no difference holds") + link
 
 
 def leaders(told: Summary, column: Column) -> str:
@@ -440,21 +511,21 @@ def _cited(text: str) -> str:
     return text.format(**links)
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> str:
+def table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _filled(page: Path, tables: Mapping[str, str]) -> str:
-    """Returns the text of a page with each table between its marks."""
-    text = page.read_text(encoding="utf-8")
-    for name, table in tables.items():
-        begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
-        pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
-        if len(pattern.findall(text)) != 1:
-            raise ValueError(f"{page.name} has no {begins} … {ends}, expected it once.")
-        text = pattern.sub(lambda match, of=table: f"{match[1]}\n{of}\n\n{match[2]}", text)
-    return text
+def filled(text: str, name: str, rows: str, page: str = PAGE) -> str:
+    """Returns the text of a page with this table between its marks.
+
+    Raises ValueError where the page has no such marks.
+    """
+    begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
+    pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        raise ValueError(f"{page} has no {begins} … {ends}, expected it once.")
+    return pattern.sub(lambda match: f"{match[1]}\n{rows}\n\n{match[2]}", text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ read as text: nothing that they import is needed to build the site.
 """
 
 import ast
-import importlib.util
 import re
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ PACKAGES = (
 )
 GROUND = "constraints"  # a module, which all packages import
 RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # of docs/guide.py
+BUILDER = re.compile(r"\[`objectives\.(\w+)`\]\(\.\./\.\./(objectives/(\w+))\.py\)")
 FROM_THE_ROOT = {
     "index.md": "README.md",
     "security.md": "SECURITY.md",
@@ -72,12 +72,14 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Fills in tables; some pages are files of the root, their links as seen from docs/."""
+    """Fills in tables; some pages are files of the root, their links as seen from docs/. Builders
+    that are named with their file lead to the API reference."""
     source = FROM_THE_ROOT.get(page.file.src_uri)
     if source:
         markdown = (ROOT / source).read_text().replace("](docs/", "](")
         for page_here, file in FROM_THE_ROOT.items():
             markdown = markdown.replace(f"]({file})", f"]({page_here})")
+    markdown = BUILDER.sub(r"[`objectives.\1`](../api/\2.md#pretrax.objectives.\3.\1)", markdown)
     return re.sub(r"<!-- table: (\w+) -->", lambda m: TABLES[m[1]](), markdown)
 
 
@@ -117,42 +119,6 @@ def summary(module: str) -> str:
 
 
 # --- tables -------------------------------------------------------------------------------------
-
-
-def objectives() -> str:
-    """Every file of gin_configs/objectives, from objectives/catalogue.py."""
-    catalogue = load("objectives/catalogue.py")
-    rows = [
-        [
-            documented(name),
-            entry.attention,
-            catalogue.ARCHITECTURES[entry.architecture],
-            entry.good_for,
-            f"`{catalogue.run_of(name)}`",
-            paper(entry.paper),
-        ]
-        for name, entry in catalogue.CATALOGUE.items()
-    ]
-    return table(["objective", "attention", "model", "good for", "small run", "paper"], rows)
-
-
-def documented(name: str) -> str:
-    """An objective's name, as a link to the builder that its gin file binds."""
-    text = (ROOT / "gin_configs" / "objectives" / f"{name}.gin").read_text()
-    builder = re.search(r"\.objective = @objectives\.(\w+)", text)[1]
-    exports = (ROOT / "objectives" / "__init__.py").read_text()
-    module = next(
-        f"objectives.{node.module}"
-        for node in ast.parse(exports).body
-        if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
-    )
-    return f"[`{name}`]({page_of(module)}#pretrax.{module}.{builder})"
-
-
-def paper(text: str) -> str:
-    """`T5, arXiv:1910.10683` as a link to the paper."""
-    name, number = text.split(", arXiv:")
-    return f"[{name}](https://arxiv.org/abs/{number})"
 
 
 def configs(folder: str) -> str:
@@ -204,21 +170,12 @@ def t5x() -> str:
     )
 
 
-def load(path: str):
-    """A module of the project that imports nothing else of it."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
 TABLES = {
-    "objectives": objectives,
     "objective_files": lambda: configs("objectives"),
     "run_fields": run_fields,
     "t5x": t5x,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 # v0 … v7: colours of series; after Okabe and Ito (2008), for all kinds of eyes.
-STYLE = """
+COLOURS = """
 :root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
   --line:#dcdfe6; --first:#3f6fd9; --second:#d9622b; --chip:#eceef3;
   --v0:#0072b2; --v1:#d55e00; --v2:#009e73; --v3:#b4509a; --v4:#b98500; --v5:#3fa0dc; --v6:#5b616b;
@@ -13,6 +13,10 @@ STYLE = """
   --soft:#979da9; --line:#333842; --first:#7ba0ff; --second:#ff9a5c; --chip:#2a2e37;
   --v0:#4a9fe0; --v1:#f5803a; --v2:#2cc497; --v3:#e08cc4; --v4:#e8b52f; --v5:#8fd0fa; --v6:#a9b0bc;
   --v7:#c8925c; } }
+"""
+STYLE = (
+    COLOURS
+    + """
 * { box-sizing: border-box }
 body { margin:0; background:var(--paper); color:var(--ink);
   font:15px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif }
@@ -59,6 +63,7 @@ pre { white-space:pre-wrap; overflow-wrap:anywhere; font-size:12px; background:v
 @media (max-width:30rem) { main { padding:1.4rem .8rem 3rem } h1 { font-size:1.45rem }
   .card { padding-left:.8rem; padding-right:.8rem } th, td { padding:.2rem .35rem } }
 """
+)
 
 
 def document(title: str, facts: Iterable[str], body: str, made_by: str, style: str = "") -> str:

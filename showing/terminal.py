@@ -86,12 +86,13 @@ def _print_example(console: Console, example: Example) -> None:
         tracks = Table.grid(padding=(0, 2))
         for name, values in stack.tracks.items():
             tracks.add_row(Text(name, "dim"), Text(compact(values, RUNS), "dim"))
-        console.print(Padding(tracks, (1, 2)))
+        console.print(Padding(tracks, (1, 2)) if stack.tracks else "")
     if example.pools:
         console.print(_headed("Pooled", POOLED))
         console.print(Padding("; ".join(map(pool_words, example.pools)), (0, 2, 1, 2)))
     pictures = [_panel(attention) for attention in example.attentions]
-    console.print(Padding(Columns(pictures, padding=(0, 1)), (0, 2, 1, 2)))
+    if pictures:
+        console.print(Padding(Columns(pictures, padding=(0, 1)), (0, 2, 1, 2)))
 
 
 def explained(examples: Iterable[Example]) -> list[tuple[Token, str]]:

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import types
 
 import flax.linen as nn
 import jax
@@ -439,6 +440,60 @@ def test_an_export_of_a_run_has_a_card_and_the_settings_of_generate(tmp_path):
     write_result(Result(path, 3, True, scores, tasks, {}))
     run(f"--from={path}", f"--to=hf:{tmp_path}/later")
     assert "Figures" not in (tmp_path / "later/README.md").read_text()
+
+
+class Hub:
+    """Stands in for huggingface_hub.HfApi, and notes what it is asked for."""
+
+    asked: list = []
+    known = True
+
+    def whoami(self):
+        if not self.known:
+            raise OSError("Token is required")
+
+    def create_repo(self, name, **settings):
+        self.asked.append((name, settings))
+        return f"https://hub/{name}"
+
+    def upload_folder(self, *, repo_id, folder_path):
+        self.asked.append((repo_id, sorted(os.listdir(folder_path))))
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    module = types.ModuleType("huggingface_hub")
+    module.HfApi = Hub
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    monkeypatch.setattr(Hub, "asked", [])
+    return Hub
+
+
+def test_an_export_is_pushed_whole_for_its_owner_alone(tmp_path, capsys, hub):
+    path = write_run(tmp_path / "run", "decoder", "causal_lm")
+    run(f"--from={path}", f"--to=hf:{tmp_path}/mine", "--push=me/mine")
+    assert "Pushed to https://hub/me/mine" in capsys.readouterr().out
+    (name, settings), (_, files) = hub.asked
+    assert (name, settings) == ("me/mine", {"private": True, "exist_ok": True})
+    assert files == sorted(os.listdir(tmp_path / "mine")) and "model.safetensors" in files
+
+
+def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hub, monkeypatch):
+    path = write_run(tmp_path / "run", "decoder", "causal_lm")
+    export = f"--from={path}", f"--to=hf:{tmp_path}/mine"
+    for repository, known, said in (
+        ("mine", True, "Got the repository 'mine', expected OWNER/NAME"),
+        ("me/mine", False, "(Token is required): `hf auth login` first"),
+    ):
+        monkeypatch.setattr(hub, "known", known)
+        with pytest.raises(SystemExit):
+            run(*export, f"--push={repository}")
+        assert said in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(SystemExit):
+        run(*export, "--push=me/mine")
+    assert "pip install -e '.[hub]'" in capsys.readouterr().err
+    assert not (tmp_path / "mine").exists() and not hub.asked
 
 
 def test_what_came_with_an_import_is_exported_as_it_was(tmp_path):

@@ -23,6 +23,13 @@ import claims  # noqa: E402
 import guide  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def charts(monkeypatch, request):
+    """Charts are drawn by the test of them alone: three for each comparison would take long."""
+    if "charts" not in request.node.name and not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(guide, "chart_files", lambda told: {})
+
+
 def drawn(folder, **measured):
     """The pages drawn where these comparisons have been measured."""
     folder.mkdir(exist_ok=True)
@@ -35,8 +42,14 @@ def drawn(folder, **measured):
 
 def here(page, task):
     """The cell of a row that is measured here."""
-    (row,) = [line for line in page.splitlines() if line.startswith(f"| {task} |")]
+    *_, row = [line for line in page.splitlines() if line.startswith(f"| {task} |")]
     return row.split(" | ")[1]
+
+
+def shown(page, task):
+    """The recommendation of a task, and what is shown of it, in the table of a minute."""
+    row = next(line for line in page.splitlines() if line.startswith(f"| {task} |"))
+    return row.strip("| ").split(" | ")[1:]
 
 
 def classified(tmp_path, made):
@@ -61,8 +74,9 @@ def test_the_pages_are_drawn_from_the_results():
 
 def test_without_results_every_cell_says_so(tmp_path):
     pages = drawn(tmp_path)
-    assert list(pages) == [guide.PAGE, guide.FOUND]
+    assert set(pages) == {guide.PAGE, guide.FOUND, claims.PICTURE}
     assert f"Of {len(claims.CLAIMS)} claims" in pages[guide.FOUND]
+    assert "Nothing has been measured here yet." in pages[guide.PAGE]
     for name in NAMES:
         assert f"Not measured yet: `pretrax compare {name}`." in pages[guide.PAGE]
 
@@ -78,8 +92,29 @@ def test_one_result_changes_its_cells_alone(tmp_path):
 
 def test_all_results_leave_no_comparison_open(tmp_path):
     pages = drawn(tmp_path, **{name: planted.results(["a", "b"], seeds=[0]) for name in NAMES})
-    assert len(pages) == 2 + len(NAMES)
+    assert len(pages) == 3 + len(NAMES)
     assert "Not measured yet" not in pages[guide.PAGE]
+
+
+def test_what_is_shown_comes_first_with_one_recommendation_a_row(tmp_path):
+    effects = {("causal", PAIRS): 0.2}
+    made = planted.results(["masked", "causal"], effects=effects)
+    classified(tmp_path, made)
+    page = guide.drawn(tmp_path)[guide.PAGE]
+    told = "causal: better than masked ([finetune](comparisons/objectives.md))"
+    assert shown(page, "classify texts") == ["**masked LM**", told]
+    assert shown(page, "tag words")[1].startswith("no difference holds (")
+    assert "are 10 runs in 1 comparisons: models of 3.15M to 3.15M parameters with 5 to 5" in page
+
+
+def test_a_page_has_its_charts(tmp_path):
+    pages = drawn(tmp_path, masking_rate=planted.results(["a", "b"]))
+    files = [f"masking_rate/{name}.svg" for name in ("minimal_pairs", "bits_per_byte", "classify")]
+    for file in files:
+        assert f"]({file})" in pages["comparisons/masking_rate.md"]
+        picture = pages[f"comparisons/{file}"]
+        assert "prefers-color-scheme: dark" in picture and "fill:var(--card)" in picture
+        assert picture.count("<svg") == 1 and "higher is better" in picture or "lower" in picture
 
 
 def test_drawn_again_it_is_the_same(tmp_path):
@@ -151,7 +186,7 @@ def test_the_guide_has_every_comparison_and_every_paper():
 
 def test_a_page_without_marks_is_refused(tmp_path):
     (tmp_path / guide.PAGE).write_text("# Choose\n")
-    with pytest.raises(ValueError, match="choosing.md has no <!-- drawn: tasks -->"):
+    with pytest.raises(ValueError, match="choosing.md has no <!-- drawn: minute -->"):
         guide.drawn(tmp_path)
 
 
@@ -197,7 +232,6 @@ def test_a_claim_without_results_has_a_command():
     (one,) = claims.verdicts({}, [claim])
     assert one.verdict == claims.MISSING
     assert f"| **not measured yet** |  | `pretrax compare {claim.comparison}` |" in claims.table({})
-    assert claims.picture({}) == ""
 
 
 @pytest.mark.parametrize("claim", claims.CLAIMS, ids=lambda claim: claim.claim[:40])

@@ -135,3 +135,13 @@ def test_images_have_the_python_that_the_package_wants():
     sky = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
     assert f"--python {version}" in sky["setup"] and "$COMMAND" in sky["run"]
     assert f"--python {version}" in (ROOT / "launch/tpu_vm.sh").read_text()
+
+
+def test_without_a_newer_python_nothing_is_checked_and_it_says_so(tmp_path):
+    stand_in(tmp_path, "pyenv", "printf '2.7.18\\n3.8.18\\nminiconda3\\n'")
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NOTES": os.devnull}
+    done = subprocess.run(
+        [ROOT / ".ci/newest"], env={**os.environ, **path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert re.match(r"newest: pyenv has no Python newer than 3\.\d+\.\d+, so that", done.stdout)

@@ -145,7 +145,14 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
             r"rollback_sigmas = 6 goes back to a checkpoint, and checkpoint_every = None saves",
         ),
         ({"training__Run__initial_run": "/absent"}, r"initial_run = '/absent' holds no checkpoint"),
-        ({"RUN_DIR": "gs://bucket/run"}, r"directory on disk, got gs://bucket/run: set checkpoint"),
+        (
+            {"RUN_DIR": "gs://bucket/run", "training__Run__distributed": True},
+            r"several processes cannot have its run_dir in a bucket, got gs://bucket/run: give",
+        ),
+        (
+            {"RUN_DIR": "nowhere://bucket/run"},
+            r"nowhere://bucket/run cannot be opened: Protocol not",
+        ),
         ({"RUN_DIR": __file__}, r"run_dir is a directory, and .*test_train.py is a file"),
         ({"RUN_DIR": "runs/a[1]"}, r"brackets cannot be read, got runs/a\[1\]"),
         ({"DATA": "/absent"}, r"/absent.* is no finished token store"),

@@ -13,6 +13,7 @@ import jax
 from rich.console import Console
 
 from . import run_directory
+from .buckets import push
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook, own_hooks
@@ -74,8 +75,10 @@ def take_steps(
         with wall_time.of("saving"):
             loss = evaluation.loss if evaluation and evaluated == at.step else None
             position = ahead.state() | training.spikes.state()
-            training.checkpoints.save(at.state, position, heldout_loss=loss)
             writer.flush()
+            if jax.process_index() == 0:
+                push(run.run_dir)  # before: a resumed run drops metrics of later steps
+            training.checkpoints.save(at.state, position, heldout_loss=loss)
 
     def save_in_time(at: AfterStep) -> None:
         if as_the_first(time.monotonic() - saved >= 60 * (run.checkpoint_minutes or 0)):

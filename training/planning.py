@@ -222,8 +222,8 @@ def _check_checkpoints(run: Run) -> None:
 def _check_directories_and_processes(run: Run) -> None:
     if "://" in run.run_dir:
         raise ValueError(
-            f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "
-            "(--checkpoint_dir in the C4 runs) to keep checkpoints in a bucket."
+            f"run_dir is a directory on disk, got {run.run_dir}: `pretrax train` alone takes one "
+            "in a bucket, so give another (--run_dir=runs/NAME)."
         )
     if os.path.isfile(run.run_dir):
         raise ValueError(

@@ -14,6 +14,7 @@ from rich.text import Text
 from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from . import run_directory
+from .buckets import on_disk
 from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training
 from .loop import Reports, take_steps
@@ -69,6 +70,16 @@ def train(
     Raises ValueError for what cannot work, saying what to change, and FloatingPointError when the
     loss is no longer finite.
     """
+    with on_disk(run) as here:
+        if here is not run:
+            note = f"{run.run_dir} is copied to {here.run_dir}, and back when a checkpoint is saved"
+            (console := console or make_console()).print(note, markup=False, soft_wrap=True)
+        return _train(here, console, trusted, profiled)
+
+
+def _train(
+    run: Run, console: Console | None, trusted: Collection[str], profiled: Steps | None
+) -> Result:
     wall_time = WallTime()
     if run.distributed:
         join_processes(run)

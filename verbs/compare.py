@@ -3,6 +3,7 @@
     pretrax compare masking_rate
     pretrax compare masking_rate --power
     pretrax compare my_comparison.gin --seeds="[0, 1, 2]" --workers=2
+    pretrax compare masking_rate --report       draws the report of what is there again
 
 A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of
 it, seeds, a budget that is equal for all, and yardsticks; or sizes, each on several budgets, and
@@ -83,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]:
     parser = make_parser("compare", __doc__, allow_abbrev=False)
-    names = "a name of gin_configs/comparisons, or a gin file of yours"
+    names = (
+        "a name of gin_configs/comparisons, or a gin file of yours; with --report, a directory too"
+    )
     name = parser.add_argument("comparison", metavar="NAME", help=names)
     name.completer = lambda **_: named_comparisons()
     workers = (
@@ -102,6 +105,8 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     parser.add_argument(
         "--wanted", type=wanted, action="append", default=[], metavar="FIGURE=SIZE", help=least
     )
+    report = "draw the report again, of the results that are there; run nothing"
+    parser.add_argument("--report", action="store_true", help=report)
     cluster = parser.add_argument_group("a Slurm cluster", "needs pip install -e '.[slurm]'")
     cluster.add_argument("--slurm", action="store_true", help="each run is a job of the cluster")
     cluster.add_argument("--partition", metavar="NAME", help="of the jobs")
@@ -148,6 +153,12 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     if not console.is_terminal:
         console.width = 120
     _, *settings = given
+    if options.report:
+        asked = options.comparison
+        kept = asked if Path(asked).is_dir() else read_comparison(asked, *settings).directory
+        write_report(kept, console)
+        console.print(f"\n{kept} holds report.html and report.md.", markup=False)
+        return True
     comparison = read_comparison(options.comparison, *settings)
     if options.wanted:
         both = {**(comparison.wanted or {}), **dict(options.wanted)}
@@ -157,6 +168,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     if options.slurm:
         check_budgets(comparison)
     directory, paths = comparison.directory, given.search_paths
+    if "://" in directory:
+        raise ValueError(f"A comparison's directory is on disk, got {directory}: give another.")
     cores, *_ = cores_of_workers(None if options.slurm else options.workers)
     known = facts_of(comparison)
     runs = runs_with(known, comparison, paths)

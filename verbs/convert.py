@@ -2,6 +2,7 @@
 
     pretrax convert --from=hf:t5-v1_1-small --to=runs/t5            a directory of transformers
     pretrax convert --from=runs/quickstart --to=hf:exported         and back
+    pretrax convert --from=runs/quickstart --to=hf:exported --push=me/quickstart    to the hub too
     pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=models/t5_1_1_base.gin
 
 An export of a run has the settings of `generate` and a model card, README.md, with its figures.
@@ -31,7 +32,7 @@ from ..data.printable import PrintableConsole
 from ..inference import Decoding
 from ..models import hugging_face
 from ..models.builders import single_transformer
-from ..models.hugging_face import sentences
+from ..models.hugging_face import hub, sentences
 from ..models.hugging_face.kept import keep_files, kept_config, put_back
 from ..objectives import PromptForm
 from ..tasks import vocabularies
@@ -39,6 +40,7 @@ from ..tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_p
 from ..tasks.vocabularies import special_tokens
 from ..tasks.vocabularies.converted_vocabularies import config_ids, export_vocabulary
 from ..training import run_directory
+from ..training.buckets import on_this_disk
 from ..training.reporting.next_commands import next_lines, tokenizer_lines
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms
@@ -68,7 +70,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             check_new(options.to)
             write_run(console, options, read(options))
         else:
+            options.source = on_this_disk(options.source)
+            repository = hub.open_repository(options.push) if options.push else None
             export(console, options)
+            if repository:
+                address = hub.push(options.to.removeprefix(HF), repository)
+                console.print(f"Pushed to {address}", markup=False, soft_wrap=True)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -80,6 +87,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN", help=source)
     to = "a new run directory for an import, a directory of transformers for an export"
     add("--to", required=True, metavar="RUN|hf:DIR", help=to)
+    push = "of an export: upload it to this repository of the hub, a new one for you alone to see"
+    add("--push", metavar="OWNER/NAME", help=push)
     dtype = (
         "of an export's tensors, by default float32; of an import's activations, by default what "
         "--model says, or float32 (its parameters are float32)"
@@ -103,6 +112,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             f"cannot convert from {options.source!r} to {options.to!r}: one of the two is a run "
             "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
         )
+    if into_run and options.push:
+        parser.error(f"got --push with --from={options.source}: an export alone is pushed")
     for name, of in USED_BY.items():
         if getattr(options, name) not in (None, "") and not options.source.startswith(of):
             parser.error(

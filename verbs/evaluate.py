@@ -33,6 +33,7 @@ from ..inference.trained import MODES
 from ..tasks.evaluation.kept_answers import keep_answers
 from ..tasks.evaluation.labelled_evaluation import check_names_classes, labels_of_file
 from ..tasks.trained_models import open_trained
+from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = PrintableConsole(highlight=False)
     with mistakes_in_words(options.traceback):
         check_alone("evaluate")
+        options.run = on_this_disk(options.run)
         keep_compiled()
         steps = steps_of(options)
         if options.heldout:
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("evaluate", __doc__)
     add = parser.add_argument
-    add("--run", required=True, metavar="RUN", help="the directory of a run")
+    add("--run", required=True, metavar="RUN", help="the directory of a run, also in a bucket")
     task = "a SeqIO task or mixture with metrics; repeatable"
     add("--task", action="append", default=[], help=task)
     add("--labelled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")

@@ -27,6 +27,7 @@ from ..inference.reporting.answer_files import write_answers
 from ..inference.reporting.predict_options import add_decoding_arguments, request_of
 from ..inference.reporting.printing import answer_states, print_answers, print_mode
 from ..tasks.trained_models import open_trained
+from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.processes import check_alone
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     stopped = "\nInterrupted; the same command continues with the first line without an answer."
     with mistakes_in_words(options.traceback, stopped):
         check_alone("predict")
+        options.run = on_this_disk(options.run)
         keep_compiled()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         with placed_on(mesh):
@@ -72,7 +74,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "predict", __doc__, usage="%(prog)s --run=RUN [TEXT …] [options]", epilog=f"modes:\n{modes}"
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
-    parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
+    where = "the directory of a run, also in a bucket"
+    parser.add_argument("--run", required=True, metavar="RUN", help=where)
     add = parser.add_argument_group("what to do").add_argument
     add("--mode", help="one of those below; default: what it was trained for")
     add("--score", action="store_true", help="print how likely the texts and their tokens are")

@@ -1,24 +1,76 @@
 """Charts of a comparison: learning curves, and a yardstick's figures of every seed.
 
-Each function draws on an `Axes` of matplotlib; `colours` has the number of each variant's.
+Each `draw_` function draws on an `Axes` of matplotlib; `colours` has the number of each variant's.
 """
 
+import functools
 import math
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...showing.svg import INK, MUTED, SERIES
+from ...showing.svg import INK, MUTED, SERIES, drawn, standalone
+from ..figures import NATS
+from ..formatting import amount
 from ..results import Curve
 from ..scaling.laws_of_comparisons import FittedLaw
-from .summary import Column
+from . import wording
+from .summary import Column, Summary
 
 GRID = 200  # points of a mean curve
 BEGINNING = 0.08  # of training, whose losses may leave the chart at its top
 FAR = 1.5  # a baseline further from the figures than this many times their range is not drawn
 NAME = 18  # letters in a line of a variant's name
+WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
+TITLE = 58  # letters in a line of a chart's title
+LAW_HEIGHT = 3.0  # inches
+
+
+def chart_files(summary: Summary) -> dict[str, str]:
+    """Returns {name: SVG} of the charts of a report that stand by themselves: of each law and each
+    yardstick, by its name."""
+    colours = numbers_of(summary)
+    files = {}
+    for law in summary.laws:
+        if law.fit is not None:
+            draw = functools.partial(_draw_named_law, law=law)
+            title = f"{law.figure}, {NATS}: a dot for each run, a line for the law of its size"
+            files[f"law of {law.figure}"] = _file(draw, title, LAW_HEIGHT)
+    for column in summary.columns:
+        draw = functools.partial(draw_column, column=column, colours=colours, links={})
+        title = f"{column.name}: {wording.about_column(column)}"
+        files[column.name] = _file(draw, title, column_height(summary))
+    return {re.sub(r"\W+", "_", name).strip("_") + ".svg": svg for name, svg in files.items()}
+
+
+def numbers_of(summary: Summary) -> dict[str, int]:
+    """Returns the number of each variant's colour."""
+    return {variant: number for number, variant in enumerate(summary.setup.variants)}
+
+
+def column_height(summary: Summary) -> float:
+    """Returns the height of a yardstick's chart, in inches."""
+    return 0.5 + 0.4 * len(summary.setup.variants)
+
+
+def _file(draw: Callable[[Any], None], title: str, height: float) -> str:
+    lines = textwrap.wrap(title, TITLE)
+
+    def titled(axes: Any) -> None:
+        draw(axes)
+        axes.set_title("\n".join(lines))
+
+    return standalone(drawn([titled], WIDTH, height + 0.2 * len(lines)))
+
+
+def _draw_named_law(axes: Any, law: FittedLaw) -> None:
+    draw_law(axes, law)
+    lines = axes.get_lines()[1::2]  # after the dots of each size
+    names = [f"{amount(size)} parameters" for size in sizes_of(law)]
+    axes.legend(lines, names, frameon=False, fontsize="small")
 
 
 def dashes(number: int) -> str:

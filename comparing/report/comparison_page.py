@@ -14,13 +14,22 @@ from ..results import RESULTS, RUNS, Curve, TrainedRun
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import Difference
 from . import equality, tables, wording
-from .charts import dashes, draw_column, draw_curves, draw_law, sizes_of
+from .charts import (
+    LAW_HEIGHT,
+    WIDTH,
+    column_height,
+    dashes,
+    draw_column,
+    draw_curves,
+    draw_law,
+    numbers_of,
+    sizes_of,
+)
 from .summary import Summary
 from .tables import Table
 
 Links = Mapping[tuple[str, int], str]  # of a run's variant and seed: its folder, from the page
 
-WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
 MANY = 24  # differences, of which those that do not hold are folded away; so are all of one seed
 DASHES = {"-": "none", "--": "6 3", ":": "2 3"}  # of lines, as SVG has them
 STYLE = """
@@ -38,7 +47,7 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
     """Returns the page as HTML, with links to these runs (`TrainedRun.run`) beside it."""
     beside = [run for run in summary.runs if run.run in linked]
     links = {(run.variant, run.seed): quote(run.run) + "/" for run in beside}
-    colours = {variant: number for number, variant in enumerate(summary.setup.variants)}
+    colours = numbers_of(summary)
     body = (
         card("<h3>In short</h3>\n" + items(map(escape, wording.in_short(summary))))
         + "".join(_law(law) for law in summary.laws if law.fit is not None)
@@ -77,7 +86,7 @@ def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> s
     charts = "".join(
         _chart(
             f"{escape(column.name)} <small>{escape(wording.about_column(column))}</small>",
-            0.5 + 0.4 * len(colours),
+            column_height(summary),
             functools.partial(draw_column, column=column, colours=colours, links=links),
         )
         for column in summary.columns
@@ -166,7 +175,7 @@ def _law(law: FittedLaw) -> str:
     legend_of_sizes = _legend(f"{amount(size)} parameters" for size in sizes_of(law))
     about = "<small>a dot for each run, a line for what the law says of its size</small>"
     draw = functools.partial(draw_law, law=law)
-    left = _chart(f"loss, {NATS}, over compute {about}", 3.0, draw, legend_of_sizes)
+    left = _chart(f"loss, {NATS}, over compute {about}", LAW_HEIGHT, draw, legend_of_sizes)
     right = f"<figure>{table(*_of_text(tables.law_table(law)))}</figure>"
     return (
         f"<h2>The law of {escape(law.figure)}</h2>\n"

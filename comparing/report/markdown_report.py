@@ -1,12 +1,23 @@
 """The report of a comparison as Markdown, for a page of documentation or an appendix."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from . import equality, tables, wording
 from .summary import Summary
 from .tables import Table
 
+CHARTS = (
+    "Of each variant: every seed a dot, ◆ their mean with its 95% interval; dashed: the baseline, "
+    "where it is near."
+)
 
-def markdown(summary: Summary) -> str:
-    """Returns the report; bold are the best means, and the differences that hold."""
+
+def markdown(summary: Summary, charts: Sequence[str] = ()) -> str:
+    """Returns the report; bold are the best means, and the differences that hold.
+
+    `charts` are files beside it, which are shown below the first table.
+    """
     setup = summary.setup
     lines = [f"# {setup.question}", "", wording.setting(summary), ""]
     lines += [" ".join(wording.tuning(summary)), ""]
@@ -14,6 +25,8 @@ def markdown(summary: Summary) -> str:
     if summary.columns:
         heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
         lines += ["## Yardsticks", "", *_table(tables.yardsticks(summary, heads)), ""]
+    if charts:
+        lines += [*(f"![{Path(file).stem}]({file})" for file in charts), "", CHARTS, ""]
     if notes := wording.notes(summary):
         lines += [*(f"- {line}" for line in notes), ""]
     for law in summary.laws:

@@ -17,6 +17,7 @@ from pretrax.comparing.report.summary import summary
 from pretrax.comparing.results import Measurement
 from pretrax.comparing.statistics import Estimate
 from pretrax.training.settings.bound import Bound
+from pretrax.verbs import compare
 from tests.comparing import planted
 from tests.showing import pages
 
@@ -395,3 +396,18 @@ def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
     told = summary(made._replace(setup=made.setup._replace(learning_rates=rates)))
     assert markdown(told).splitlines()[4].startswith(expected)
     assert wording.TRIALS_TITLE not in markdown(told)
+
+
+def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
+    results.write(tmp_path, made)
+    with pytest.raises(SystemExit, match="^0$"):
+        compare.main([str(tmp_path), "--report"])
+    assert made.setup.question in capsys.readouterr().out
+    assert (tmp_path / report.PAGE).read_text() == page(summary(made))
+    assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary(made))
+
+
+def test_a_folder_without_results_has_no_report(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="^2$"):
+        compare.main([str(tmp_path), "--report"])
+    assert "holds no comparison.json: expected the directory of" in capsys.readouterr().err

@@ -226,6 +226,19 @@ def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
     np.testing.assert_allclose(embed(open_trained(f"{tmp_path}/again"), TEXTS), ours, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_sentence_transformers_makes_the_same_embeddings(tmp_path):
+    package = pytest.importorskip(
+        "sentence_transformers", reason="pip install sentence-transformers"
+    )
+    bert = BERT_LIKE | dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
+    directory = runs.write_run(tmp_path / "run", "encoder", "contrastive", **bert)
+    convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
+    model = package.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    ours = embed(open_trained(directory), TEXTS)
+    np.testing.assert_allclose(model.encode(list(TEXTS)), ours, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "changed, said",
     [

@@ -36,7 +36,7 @@ class Run:
     """All settings of a training run."""
 
     # Where
-    run_dir: NonEmptyText  # a directory on disk, for everything that the run writes
+    run_dir: NonEmptyText  # for everything that the run writes: on disk, or "gs://…"
     checkpoint_dir: str | None = None  # None: in run_dir; "gs://…" where several hosts write
     keep_checkpoints: Count = 3  # the number of latest ones that are kept, and beside them:
     keep_every: Count | None = None  # those of a multiple of so many steps; None: no others

@@ -1,0 +1,303 @@
+"""Draws a page of each objective, with a picture, and the table that lists them.
+
+    python docs/objective_pages.py                         all of them: some two minutes of one core
+    python docs/objective_pages.py bert span_corruption    the pictures of these alone
+
+A page has what is said of its objective elsewhere: objectives/catalogue.py, its gin file, the table
+of docs/performance.md, the laws of tests/objectives/registry.py. Its picture is what `pretrax show`
+prints. Written are docs/objectives/NAME.md and NAME.svg, and the table of docs/objectives.md; and
+docs/images/objectives.svg, which README.md shows.
+"""
+
+import ast
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(ROOT))
+
+import guide  # beside this file
+import jax
+from rich.console import Console
+
+from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of, run_of
+from pretrax.showing.examples import Example
+from pretrax.showing.terminal import print_examples
+from pretrax.training.devices.compiled_programs import keep_compiled
+from pretrax.verbs import show
+from tests.objectives.registry import CASES, LAWS
+
+PAGE, FOLDER = "objectives.md", "objectives"
+PICTURE, OVERVIEW = "images/objectives.svg", ("span_corruption", "masked_lm")  # of README.md
+TEXT = (
+    "The quick brown fox jumps over the lazy dog. The dog sleeps for an hour and dreams of a fox. "
+    "It rains, so the fox walks home, and the dog is still asleep at night."
+)
+TEXTS = {"number_token_loss": "Of 9 8 7 6 dogs 5 4 3 sleep, and 2 or 1 or 0 dream of a fox."}
+SEED, WIDTH, MARGIN = 2, 84, 12  # of a picture: of its noise, characters, pixels at each side
+# What rich fills in; colours are legible beside a light page and a dark one.
+SVG = """<svg viewBox="0 0 {terminal_width} {terminal_height}" xmlns="http://www.w3.org/2000/svg">
+<style>text {{ font: 20px ui-monospace, Menlo, "DejaVu Sans Mono", monospace; white-space: pre }}
+{styles}</style>
+<rect x="-12" width="100%" height="100%" rx="8" fill="#292929"/>
+{backgrounds}
+{matrix}
+</svg>
+"""
+
+_GITHUB = "https://github.com/"
+_T5 = ("T5", "google-research/text-to-text-transfer-transformer/blob/main/t5/data/preprocessors.py")
+_TRANSFORMERS = (
+    "transformers' collators",
+    "huggingface/transformers/blob/main/src/transformers/data/data_collator.py",
+)
+_BART = ("fairseq", "facebookresearch/fairseq/blob/main/fairseq/data/denoising_dataset.py")
+_BERT = ("BERT", "google-research/bert/blob/master/create_pretraining_data.py")
+_ALBERT = ("ALBERT", "google-research/albert/blob/master/create_pretraining_data.py")
+_MEGATRON = "NVIDIA/Megatron-LM/blob/main/megatron"
+ELSEWHERE = {  # code that we have seen, the authors' own first
+    "causal_lm": [_TRANSFORMERS],
+    "prefix_lm": [_T5],
+    "multi_token_prediction": [
+        ("Megatron-LM", f"{_MEGATRON}/core/transformer/multi_token_prediction.py")
+    ],
+    "token_order_prediction": [("its authors", "zaydzuhri/token-order-prediction")],
+    "number_token_loss": [("its authors", "tum-ai/number-token-loss")],
+    "llm_jepa": [("its authors", "galilai-group/llm-jepa")],
+    "span_corruption": [_T5],
+    "iid_denoising": [_T5],
+    "blank_infilling": [("GLM", "THUDM/GLM")],
+    "mass": [("its authors", "microsoft/MASS")],
+    "gap_sentences": [("PEGASUS", "google-research/pegasus")],
+    **dict.fromkeys(
+        ("bart", "text_infilling", "sentence_permutation", "document_rotation"), [_BART]
+    ),
+    "fill_in_the_middle": [("Megatron-LM", f"{_MEGATRON}/training/datasets/fim_dataset.py")],
+    "causal_masking": [
+        ("metaseq", "facebookresearch/metaseq/blob/main/metaseq/data/cm3_dataset.py")
+    ],
+    "masked_lm": [_BERT, _TRANSFORMERS],
+    "whole_word_masking": [_BERT, _TRANSFORMERS],
+    "spanbert": [("its authors", "facebookresearch/SpanBERT")],
+    "albert_ngrams": [_ALBERT],
+    "masked_permuted_lm": [("MPNet", "microsoft/MPNet")],
+    "permutation_lm": [
+        ("XLNet", "zihangdai/xlnet/blob/master/data_utils.py"),
+        _TRANSFORMERS,
+    ],
+    "replaced_token_detection": [
+        ("ELECTRA", "google-research/electra/blob/master/run_pretraining.py")
+    ],
+    "masked_diffusion": [("MDLM", "kuleshov-group/mdlm")],
+    "uniform_diffusion": [("Duo", "s-sahoo/duo")],
+    "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
+    "bert": [_BERT],
+    "next_sentence_prediction": [_BERT],
+    "sentence_order_prediction": [_ALBERT],
+    "contrastive": [("SimCSE", "princeton-nlp/SimCSE")],
+    "retromae": [("its authors", "staoxiao/RetroMAE")],
+    "contrastive_pairs": [
+        ("open_clip", "mlfoundations/open_clip/blob/main/src/open_clip/loss.py"),
+        (
+            "sentence-transformers",
+            "huggingface/sentence-transformers/blob/main/sentence_transformers/losses/"
+            "MultipleNegativesRankingLoss.py",
+        ),
+    ],
+}
+
+
+def main(names: Sequence[str]) -> None:
+    jax.config.update("jax_disable_most_optimizations", True)
+    keep_compiled()
+    folder = DOCS / FOLDER
+    folder.mkdir(exist_ok=True)
+    for file, text in pages().items():
+        (DOCS / file).write_text(text, encoding="utf-8")
+    for name in names or CATALOGUE:
+        (folder / f"{name}.svg").write_text(picture(name), encoding="utf-8")
+        print(f"docs/{FOLDER}/{name}.svg")
+    (DOCS / PICTURE).write_text(overview(), encoding="utf-8")
+
+
+def pages() -> dict[str, str]:
+    """Returns {file: text} of the page of each objective and of the page that lists them."""
+    text = (DOCS / PAGE).read_text(encoding="utf-8")
+    files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOGUE}
+    return files | {PAGE: guide.filled(text, "objectives", index(), PAGE)}
+
+
+def index() -> str:
+    """Returns the table of all objectives."""
+    heads = ["objective", "attention", "model", "good for", "small run", "paper"]
+    rows = [
+        [
+            f"[`{name}`]({FOLDER}/{name}.md)",
+            entry.attention,
+            ARCHITECTURES[entry.architecture],
+            entry.good_for,
+            f"`{run_of(name)}`",
+            _paper(entry.paper),
+        ]
+        for name, entry in CATALOGUE.items()
+    ]
+    return guide.table(heads, rows)
+
+
+def page(name: str) -> str:
+    """Returns the page of an objective, in Markdown."""
+    entry, builder = CATALOGUE[name], _builder(name)
+    config = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
+    about = re.match(r"(?:#.*\n)+", config)
+    assert about, f"{name}.gin has a comment at its head"
+    elsewhere = ", ".join(f"[{word}]({_GITHUB}{path})" for word, path in ELSEWHERE.get(name, []))
+    rows = [
+        ["good for", entry.good_for],
+        ["model", ARCHITECTURES[entry.architecture]],
+        ["attention", entry.attention],
+        ["loss", f"in {entry.loss_slots} slots of a row of 512 tokens of text, on average"],
+        ["paper", _paper(entry.paper)],
+        ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
+        ["builder", f"[`objectives.{builder}`](../../{_module(builder)})"],
+        ["code elsewhere", elsewhere or "we know of none to point to"],
+    ]
+    words = about[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
+    run = f"--gin_file=runs/{run_of(name)}.gin --gin_file=objectives/{name}.gin"
+    return f"""# {name}
+
+{words}
+
+![What a model is given of a text, what it predicts, and which slots attend to which]({name}.svg)
+
+The command prints this; with `--html=FILE` it writes a page, with statistics of a thousand rows:
+
+```sh
+pretrax show {shlex.join(options(name))}
+```
+
+{guide.table(["", ""], rows)}
+
+## Train it
+
+```sh
+pretrax train {run} --run_dir=runs/{name}
+```
+
+{_learned(name)}
+
+`gin_configs/objectives/{name}.gin`:
+
+```gin
+{config[about.end() :].strip()}
+```
+
+## Laws
+
+{_laws(builder)}
+"""
+
+
+def options(name: str) -> list[str]:
+    """Returns the options of `pretrax show` that draw an objective's picture."""
+    text = TEXTS.get(name, TEXT)
+    return [f"--objective={name}", "--vocabulary=words", f"--seed={SEED}", f"--text={text}"]
+
+
+def picture(name: str) -> str:
+    """Returns what `pretrax show` prints of an objective, as an SVG.
+
+    Of a mixture the first member alone has its attention patterns.
+    """
+    first, *others = examples(name)
+    return _drawn([first, *(one._replace(attentions=[]) for one in others)])
+
+
+def overview() -> str:
+    """Returns what a few objectives give a model of one text, and what it predicts, as an SVG."""
+    found = [
+        one._replace(name=name, attentions=[], stacks=[s._replace(tracks={}) for s in one.stacks])
+        for name in OVERVIEW
+        for one in examples(name)
+    ]
+    return _drawn(found)
+
+
+def examples(name: str) -> list[Example]:
+    read, given = show.read_command_line(options(name))
+    choice = show.choose(read, given)
+    return show.drawn(read, choice, show.open_text(Console(), read, choice)).examples
+
+
+def _drawn(some: Sequence[Example]) -> str:
+    console = Console(
+        width=WIDTH, record=True, file=io.StringIO(), force_terminal=True, highlight=False
+    )
+    print_examples(console, some)
+    svg = console.export_svg(code_format=SVG, unique_id="of")
+    svg = re.sub(r' clip-path="[^"]*"', "", svg).replace("&#160;", "\N{NO-BREAK SPACE}")
+    svg = re.sub(r"<text [^>]*>\n</text>", "", svg)  # the end of each line
+    return re.sub(r"0 0 (\d+)", lambda m: f"{-MARGIN} 0 {int(m[1]) + 2 * MARGIN}", svg, count=1)
+
+
+def _learned(name: str) -> str:
+    rows = re.findall(
+        rf"^\| `{name}` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$",
+        (DOCS / "performance.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    if not rows:
+        return "What it learns of the small run's text is [not measured](../performance.md) yet."
+    run, steps, loss, baseline, better = rows[0]
+    return (
+        f"After {steps} steps of {run} its loss on held-out text was {loss}, where a model that "
+        f"ignores its input has {baseline}: {better} less "
+        "([how](../performance.md#what-each-objective-learns))."
+    )
+
+
+def _laws(builder: str) -> str:
+    """Returns what the tests hold a builder to, and why some settings of it keep a law less."""
+    cases = [case for case in CASES.values() if case.builder == builder]
+    whys = [(law, why) for case in cases for law, why in case.exempt.items()]
+    kept = ", ".join(law for law in LAWS if law not in dict(whys))
+    settings = f"{len(cases)} settings of it" if len(cases) > 1 else "one setting of it"
+    lines = [f"Tests of `{builder}`, with {settings}, hold it to: {kept}."]
+    for law, why in dict.fromkeys(whys):
+        which = f" of {whys.count((law, why))} of the {len(cases)}" * (len(cases) > 1)
+        lines.append(f"- Not{which}: {law}, since: {why}.")
+    return "\n".join(lines).replace("\n-", "\n\n-", 1)
+
+
+def _builder(name: str) -> str:
+    """Returns the builder that an objective's gin file binds."""
+    text = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
+    found = re.search(r"\.objective = @objectives\.(\w+)", text)
+    assert found, name
+    return found[1]
+
+
+def _module(builder: str) -> str:
+    """Returns the file of a builder, from the root."""
+    exports = ast.parse((ROOT / "objectives/__init__.py").read_text(encoding="utf-8"))
+    return next(
+        f"objectives/{node.module}.py"
+        for node in exports.body
+        if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
+    )
+
+
+def _paper(text: str) -> str:
+    """Returns `T5, arXiv:1910.10683` as a link to the paper."""
+    name, number = text.split(", arXiv:")
+    return f"[{name}](https://arxiv.org/abs/{number})"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

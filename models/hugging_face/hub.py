@@ -1,0 +1,52 @@
+"""The Hugging Face hub: an exported directory becomes a repository there.
+
+repository = open_repository("me/my-quickstart")     # before the export: it may be refused
+push("exported", repository)                          # "https://huggingface.co/me/my-quickstart"
+"""
+
+import os
+import re
+from typing import Any, NamedTuple
+
+
+class Repository(NamedTuple):
+    name: str  # "OWNER/NAME"
+    api: Any  # huggingface_hub.HfApi
+
+
+def open_repository(name: str) -> Repository:
+    """Returns a repository of the hub, which is not made yet.
+
+    Raises ValueError for what is no OWNER/NAME, without `huggingface_hub`, and without a login.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise ValueError(f"Got the repository {name!r}, expected OWNER/NAME, such as me/my-model.")
+    try:
+        from huggingface_hub import HfApi  # here: an extra
+    except ImportError as error:
+        raise ValueError(
+            f"To push to the hub takes huggingface_hub ({error}): pip install -e '.[hub]'"
+        ) from None
+    api = HfApi()
+    try:
+        api.whoami()
+    except OSError as error:  # of the hub, and of the network
+        raise ValueError(f"The hub knows nobody here ({error}): `hf auth login` first.") from error
+    return Repository(name, api)
+
+
+def push(folder: str | os.PathLike, repository: Repository) -> str:
+    """Uploads the files of a folder, as one commit; returns the address of the repository.
+
+    One that is not there is made, for its owner alone to see. Raises ValueError where the hub
+    refuses it.
+    """
+    try:
+        address = repository.api.create_repo(repository.name, private=True, exist_ok=True)
+        repository.api.upload_folder(repo_id=repository.name, folder_path=os.fspath(folder))
+    except OSError as error:
+        raise ValueError(
+            f"{folder} is exported, and the hub does not take it as {repository.name} ({error}): "
+            f"`hf upload {repository.name} {folder}` tries that again."
+        ) from error
+    return str(address)

@@ -1,0 +1,64 @@
+"""The pages of objectives are those that docs/objective_pages.py draws."""
+
+import re
+import sys
+
+import pytest
+
+from pretrax.objectives.catalogue import CATALOGUE
+from tests.training.tiny import ROOT
+
+DOCS = ROOT / "docs"
+AGAIN = "run python docs/objective_pages.py"
+
+
+@pytest.fixture(scope="module")
+def drawing():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        import objective_pages
+
+        yield objective_pages
+        for name in ("objective_pages", "guide"):
+            sys.modules.pop(name, None)
+
+
+def kept(file: str) -> str:
+    return (DOCS / file).read_text(encoding="utf-8")
+
+
+def words(svg: str) -> str:
+    """What an SVG says, without how it is drawn."""
+    return re.sub(r"<style>.*?</style>|<[^>]*>|\s+", " ", svg, flags=re.DOTALL)
+
+
+def test_each_objective_has_a_page_and_a_picture():
+    files = {path.name for path in (DOCS / "objectives").iterdir()}
+    assert files == {f"{name}.{kind}" for name in CATALOGUE for kind in ("md", "svg")}, AGAIN
+
+
+def test_pages_say_what_their_sources_say(drawing):
+    assert set(drawing.ELSEWHERE) | set(drawing.TEXTS) <= set(CATALOGUE)
+    for file, text in drawing.pages().items():
+        assert kept(file) == text, f"docs/{file}: {AGAIN}"
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_picture_fetches_nothing(name):
+    picture = kept(f"objectives/{name}.svg")
+    assert set(re.findall(r"https?://[^\"]+", picture)) == {"http://www.w3.org/2000/svg"}
+    assert "clip-path" not in picture and "#160" not in picture
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_is_printed(drawing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert f"](docs/{drawing.PICTURE})" in (ROOT / "README.md").read_text()
+    assert words(drawing.overview()) == words(kept(drawing.PICTURE)), AGAIN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_picture_shows_what_is_printed(name, drawing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert words(drawing.picture(name)) == words(kept(f"objectives/{name}.svg")), AGAIN

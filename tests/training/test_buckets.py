@@ -1,0 +1,97 @@
+"""A run directory in a bucket, here in fsspec's memory: its files go there and come back."""
+
+import dataclasses
+import doctest
+import io
+import json
+from pathlib import Path
+
+import fsspec
+import pytest
+from rich.console import Console
+
+from pretrax.objectives import causal_lm
+from pretrax.training import buckets, run_directory
+from pretrax.training.trainer import train
+from tests.training import tiny
+
+ADDRESS = "memory://bucket/runs/mine"
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """An empty bucket, and a home of its own for the folders that stand for it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    yield files
+    files.store.clear()
+
+
+@pytest.fixture
+def run(tmp_path):
+    objective = causal_lm(tiny.IDS)
+    one = tiny.run_of(tiny.decoder(), objective, {"decoder": 32}, steps=4)
+    where = str(tmp_path / "checkpoints")  # Orbax has no files in memory
+    return dataclasses.replace(one, run_dir=ADDRESS, checkpoint_dir=where)
+
+
+def test_the_examples_in_docstrings():
+    assert doctest.testmod(buckets) == (0, 1)
+
+
+def test_files_are_copied_when_they_have_changed(bucket, run):
+    with buckets.on_disk(run) as here:
+        assert here.run_dir == buckets.folder_of(ADDRESS) and "runs/memory/bucket" in here.run_dir
+        run_directory.add_evaluation(here.run_dir, {"step": 1})
+        (Path(here.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
+        buckets.push(here.run_dir)
+        assert "/bucket/runs/mine/evaluation/metrics.jsonl" in bucket.find("/bucket")
+        bucket.pipe_file("/bucket/runs/mine/config.gin", b"kept")
+        run_directory.add_evaluation(here.run_dir, {"step": 2})
+    lines = bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"kept"  # it has not changed here
+    assert len(bucket.find("/bucket")) == 2  # neither the lock nor what was copied
+
+
+def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypatch):
+    bucket.pipe_file("/bucket/runs/mine/config.gin", b"RUN_DIR = 1")
+    bucket.pipe_file("/bucket/runs/mine/checkpoints/4/state", b"large")
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    folder = Path(buckets.on_this_disk(ADDRESS))
+    assert (folder / "config.gin").read_text() == "RUN_DIR = 1"
+    assert not (folder / "checkpoints").exists()
+    bucket.rm("/bucket", recursive=True)  # to start anew
+    with pytest.raises(ValueError, match="memory://bucket/runs/mine is no run directory: it holds"):
+        buckets.on_this_disk(ADDRESS)
+    assert not (folder / "config.gin").exists()
+
+
+def test_checkpoints_are_in_the_bucket(bucket, run):
+    with buckets.on_disk(dataclasses.replace(run, checkpoint_dir=None)) as here:
+        assert here.checkpoint_dir == f"{ADDRESS}/checkpoints"
+
+
+def test_what_cannot_be_in_a_bucket_is_refused(bucket, run):
+    with pytest.raises(ValueError, match="several processes cannot have its run_dir in a bucket"):
+        with buckets.on_disk(dataclasses.replace(run, distributed=True)):
+            pass
+    with buckets.on_disk(run):
+        with pytest.raises(ValueError, match="memory://.* is trained on this machine"):
+            with buckets.on_disk(run):
+                pass
+    with pytest.raises(ValueError, match="run_dir is a directory on disk, got memory://"):
+        tiny.planned(run)
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_and_goes_on_elsewhere(bucket, run, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+    quiet = Console(file=io.StringIO())
+    assert train(run, quiet).finished
+    kept = {path.removeprefix("/bucket/runs/mine/") for path in bucket.find("/bucket/runs/mine")}
+    assert {"config.gin", "metrics.jsonl", "result.json"} <= kept
+    assert any(name.startswith("tensorboard/") for name in kept)
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    assert train(run, quiet).finished and "This run is finished" in quiet.file.getvalue()
