@@ -54,6 +54,8 @@ def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
         tuned=tuning.parameter if tuning else "",
         shares=tuple(tuning.shares) if tuning else (),
         learning_rates={name: rate for name, rate in rates.items() if rate is not None},
+        looks=c.planned_looks,
+        wanted=c.wanted or {},
     )
     ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
     ended.sort(key=lambda cell: list(variants).index(cell.variant))

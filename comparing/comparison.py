@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import MinLen
 
-from ..constraints import Natural, NonEmptyText, check_fields
+from ..constraints import AtLeastTwo, Natural, NonEmptyText, Positive, check_fields
 from .matching import macro_of
 
 
@@ -41,6 +41,15 @@ class Comparison:
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     tuning: Callable | None = None  # () -> tuning.Tuning: what is chosen for each variant before
     about: str = ""  # what it follows, and what it cannot prove
+    # By figure, the least difference that is worth knowing, in its unit; None: none is named.
+    wanted: Mapping[str, Positive] | None = None
+    # Numbers of seeds, ascending, after which it ends early where what is wanted is decided.
+    looks: Sequence[AtLeastTwo] = ()
+
+    @property
+    def planned_looks(self) -> tuple[int, ...]:
+        """The looks, and the number of seeds as the last; () where none were planned."""
+        return (*self.looks, len(self.seeds)) if self.looks else ()
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
@@ -101,6 +110,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
             f"seeds has {min(shared)}, which is a seed of its tuning too: give the tuning others, "
             "so that no value is chosen by what it is compared by"
         )
+    yield from _mistakes_of_looks(c)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
     yield from _mistakes_of_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):
@@ -121,6 +131,18 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give "
                 f"another variant as reference, got {c.reference!r}"
             )
+
+
+def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
+    looks = list(c.planned_looks)
+    if looks != sorted(set(looks)):
+        yield (
+            f"looks are numbers of seeds in ascending order, fewer than the {len(c.seeds)} that "
+            f"seeds has, got {list(c.looks)}: with five seeds, looks = [3] looks after three, and "
+            "at the end"
+        )
+    if looks and isinstance(c.budget, Mapping):
+        yield "looks go with one budget: a law is fitted to all runs of several. Leave them out"
 
 
 def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:

@@ -37,6 +37,8 @@ class ComparisonSetup(NamedTuple):
     shares: Sequence[float] = ()  # of a variant's steps, that the trials of each round took
     # By variant, the peak or the constant learning rate; none where it is not known.
     learning_rates: Mapping[str, float] = {}
+    looks: Sequence[int] = ()  # planned numbers of seeds, the last included; (): all at once
+    wanted: Mapping[str, float] = {}  # by figure, the least difference that was worth knowing
 
 
 class TrainedRun(NamedTuple):
@@ -134,14 +136,14 @@ def read(directory: str | Path) -> Results:
 
     Raises ValueError, naming the file, where one is missing or damaged.
     """
-    folder = Path(directory)
-    if not (folder / COMPARISON).exists():
+    folder, setup = Path(directory), read_setup(directory)
+    if setup is None:
         raise ValueError(
             f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
             "`pretrax compare` writes."
         )
     results = Results(
-        read_record(folder / COMPARISON, _setup),
+        setup,
         read_lines(folder / RUNS, _trained_run),
         read_lines(folder / RESULTS, _measurement),
         tuple(read_trials(directory)),
@@ -153,10 +155,20 @@ def read(directory: str | Path) -> Results:
     return results
 
 
+def read_setup(directory: str | Path) -> ComparisonSetup | None:
+    """Returns the setup of a comparison; None where it has no results.
+
+    Raises ValueError, naming the file, where it is damaged.
+    """
+    path = Path(directory) / COMPARISON
+    return read_record(path, _setup) if path.exists() else None
+
+
 def _setup(record: Mapping[str, Any]) -> ComparisonSetup:
     setup = of_fields(ComparisonSetup, record)
     variants = {name: [*lines] for name, lines in setup.variants.items()}
-    return setup._replace(variants=variants, shares=tuple(setup.shares))
+    facts = dict(shares=tuple(setup.shares), looks=tuple(setup.looks))
+    return setup._replace(variants=variants, **facts)
 
 
 def _trained_run(record: Mapping[str, Any]) -> TrainedRun:

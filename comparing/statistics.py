@@ -5,7 +5,9 @@ parameters, so that differences are taken seed by seed. All differences of a com
 family: the chance that any of them is claimed where there is none is at most 5%.
 
 Student's t throughout, which takes differences over seeds to be normal; Holm (1979) corrects for
-the size of the family.
+the size of the family. Where a comparison may stop early, at one of several looks that were planned
+beforehand, each look has an equal share of the level (Bonferroni): that the rule for stopping is
+any at all then leaves the chance of a false claim at 5%.
 """
 
 import bisect
@@ -49,8 +51,9 @@ class Difference(NamedTuple):
     needed: int | None  # seeds for the next comparison; None: more than `MOST_SEEDS`, or unknown
 
 
-def estimate(values: Iterable[float]) -> Estimate:
-    """Returns the mean of values with its 95% interval; values without spread get none.
+def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
+    """Returns the mean of values with its interval, which misses it with a chance of `level`;
+    values without spread get none.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(mean=2.0, low=-0.484..., high=4.484..., seeds=3)
@@ -61,15 +64,21 @@ def estimate(values: Iterable[float]) -> Estimate:
         return Estimate(mean, math.nan, math.nan, x.size)
     from scipy import stats  # here: not for those who only read Figures
 
-    low, high = stats.ttest_1samp(x, 0.0).confidence_interval(1 - LEVEL)
+    low, high = stats.ttest_1samp(x, 0.0).confidence_interval(1 - level)
     return Estimate(mean, float(low), float(high), x.size)
 
 
-def differences(figures: Mapping[str, Values], reference: str | None) -> list[Difference]:
+def differences(
+    figures: Mapping[str, Values], reference: str | None, looks: int = 1
+) -> list[Difference]:
     """Returns the paired differences of all variants from `reference`, or of all pairs where it is
     None, at each of these yardsticks: one family.
 
     They are over the seeds for which both have a finite value; pairs without any are left out.
+
+    Args:
+      looks: how often a comparison planned to test them; p-values and intervals are corrected for
+        their number.
     """
     pairs = [
         (name, variant, other, common)
@@ -78,14 +87,44 @@ def differences(figures: Mapping[str, Values], reference: str | None) -> list[Di
         if (common := _paired(values, variant, other)).size
     ]
     tests = [p_value(common) for *_, common in pairs]
-    corrected = holm(tests)
-    level = LEVEL / max(len(pairs), 1)
+    corrected = np.minimum(looks * np.array(holm(tests)), 1.0).tolist()
+    share = LEVEL / looks
+    level = share / max(len(pairs), 1)
     return [
         Difference(
-            name, variant, other, estimate(x), p, after, after <= LEVEL, seeds_needed(x, level)
+            *(name, variant, other, estimate(x, share)),
+            *(p, after, after <= LEVEL, seeds_needed(x, level)),
         )
         for (name, variant, other, x), p, after in zip(pairs, tests, corrected)
     ]
+
+
+def undecided(some: Sequence[Difference], wanted: Mapping[str, float]) -> list[Difference]:
+    """Returns the differences of which a comparison still has to find out whether they are there.
+
+    Decided is one that holds, and one whose interval lies within ± what is `wanted` of its figure.
+    Figures of which nothing is wanted are left out, unless that is so of all.
+
+    Raises what `check_wanted` raises.
+    """
+    check_wanted(wanted, some)
+
+    def is_small(d: Difference) -> bool:
+        return max(-d.estimate.low, d.estimate.high) < wanted.get(d.figure, 0.0)
+
+    return [
+        d for d in some if not d.holds and not is_small(d) and (d.figure in wanted or not wanted)
+    ]
+
+
+def check_wanted(wanted: Mapping[str, float], some: Iterable[Difference]) -> None:
+    """Raises ValueError where something is wanted of a figure that no difference is of."""
+    figures = list(dict.fromkeys(d.figure for d in some))
+    if unknown := [name for name in wanted if name not in figures]:
+        raise ValueError(
+            f"comparing.Comparison.wanted has {', '.join(map(repr, unknown))}, of which there is "
+            f"no difference: give one of {', '.join(map(repr, figures)) or 'none'}."
+        )
 
 
 def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, str]]:
@@ -146,10 +185,35 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
     if not has_spread(differences):
         return None
     effect = abs(float(np.mean(differences))) / float(np.std(differences, ddof=1))
+    return seeds_for(effect, level)
+
+
+def seeds_for(effect: float, level: float) -> int | None:
+    """Returns the least number of seeds whose paired t-test at `level` finds an `effect`, as
+    `power` has it, with a chance of `POWER`; None: more than `MOST_SEEDS`.
+
+    >>> seeds_for(1.0, 0.05), seeds_for(0.01, 0.05)
+    (10, None)
+    """
     if power(effect, MOST_SEEDS, level) < POWER:
         return None
     numbers = range(MOST_SEEDS)
     return bisect.bisect_left(numbers, POWER, lo=2, key=lambda seeds: power(effect, seeds, level))
+
+
+def effect_found(seeds: int, level: float) -> float:
+    """Returns the least effect, as `power` has it, that so many seeds find with a chance of
+    `POWER`.
+
+    >>> effect_found(10, 0.05)
+    0.996…
+    """
+    from scipy import optimize
+
+    def missing(log_effect: float) -> float:
+        return power(math.exp(log_effect), seeds, level) - POWER
+
+    return math.exp(optimize.brentq(missing, math.log(1e-3), math.log(1e9)))
 
 
 def power(effect: float, seeds: int, level: float) -> float:

@@ -20,7 +20,7 @@ from ..data.documents import UNCUT
 from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
 from ..tasks.vocabularies import VocabularySource, load_vocabulary
 from ..tasks.vocabularies.tokenization import batches
-from ..tasks.vocabularies.training_sample import READ, first_texts
+from ..tasks.vocabularies.training_sample import MOST_READ, first_texts
 from ..training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 from .blocks import WriteDocuments, documents_of
 
@@ -104,7 +104,7 @@ def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
     """Yields the texts to train a vocabulary on: of each task its share of a bounded amount."""
     for rank in range(tasks):
         texts = (document.text for document in documents_of(documents, rank))
-        yield from first_texts(texts, READ // tasks)
+        yield from first_texts(texts, MOST_READ // tasks)
 
 
 class _Tokenise(PipelineStep):

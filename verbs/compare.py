@@ -1,6 +1,7 @@
 """Compares objectives, models or settings: trains and measures variants of a run over seeds.
 
     pretrax compare masking_rate
+    pretrax compare masking_rate --power
     pretrax compare my_comparison.gin --seeds="[0, 1, 2]" --workers=2
 
 A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of
@@ -11,8 +12,9 @@ variants and yardsticks that are added run what is missing.
 
 import argparse
 import contextlib
+import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -21,11 +23,15 @@ from rich.markup import escape
 from ..comparing import results
 from ..comparing.cells import Cell, cells_of
 from ..comparing.collecting import results_of
-from ..comparing.comparison import Comparison, trained_variants
+from ..comparing.comparison import Comparison, check, trained_variants
 from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, runs_with
 from ..comparing.failures import LOG, failure_of
+from ..comparing.looks import check_looks, ends_early
+from ..comparing.pilot import SEEDS, check_pilot, pilot_of, pilot_seeds
+from ..comparing.pilot_tables import print_pilot
 from ..comparing.report import write as write_report
 from ..comparing.report.equality import print_facts
+from ..comparing.report.summary import summary
 from ..comparing.trials import tune
 from ..comparing.variants import (
     comparison_file,
@@ -84,6 +90,18 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         "runs at a time, each on its share of the cores (default: one a core; 1 with accelerators)"
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
+    pilot = (
+        f"train {SEEDS} seeds, or take those that are complete, and say which yardsticks can tell "
+        "variants apart and how many seeds that takes"
+    )
+    parser.add_argument("--power", action="store_true", help=pilot)
+    least = (
+        "the least difference that is worth knowing, in the unit of its figure, as "
+        "classify=0.02; repeatable. For --power, and for looks"
+    )
+    parser.add_argument(
+        "--wanted", type=wanted, action="append", default=[], metavar="FIGURE=SIZE", help=least
+    )
     cluster = parser.add_argument_group("a Slurm cluster", "needs pip install -e '.[slurm]'")
     cluster.add_argument("--slurm", action="store_true", help="each run is a job of the cluster")
     cluster.add_argument("--partition", metavar="NAME", help="of the jobs")
@@ -99,6 +117,19 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     return options, given
 
 
+def wanted(text: str) -> tuple[str, float]:
+    """
+    >>> wanted("norm (power=4)=0.5")
+    ('norm (power=4)', 0.5)
+    """
+    figure, _, size = text.rpartition("=")
+    try:
+        return figure, float(size)
+    except ValueError:
+        words = f"expected FIGURE=SIZE, such as classify=0.02, got {text!r}"
+        raise argparse.ArgumentTypeError(words) from None
+
+
 def _named(argv: Sequence[str] | None) -> list[str]:
     """Returns the file of the comparison that a command line names, as far as it names one."""
     for word in sys.argv[1:] if argv is None else argv:
@@ -109,12 +140,20 @@ def _named(argv: Sequence[str] | None) -> list[str]:
 
 
 def compare(options: argparse.Namespace, given: GinArguments) -> bool:
-    """Runs what a comparison lacks, and writes its report. Returns whether every run succeeded."""
+    """Runs what a comparison lacks, and writes its report; of a pilot, prints what it says.
+
+    Returns whether every run succeeded.
+    """
     console = PrintableConsole(highlight=False)  # `make_console` would take the runs' devices
     if not console.is_terminal:
         console.width = 120
     _, *settings = given
     comparison = read_comparison(options.comparison, *settings)
+    if options.wanted:
+        both = {**(comparison.wanted or {}), **dict(options.wanted)}
+        comparison = check(dataclasses.replace(comparison, wanted=both))
+    if options.power:
+        check_pilot(comparison)
     if options.slurm:
         check_budgets(comparison)
     directory, paths = comparison.directory, given.search_paths
@@ -123,6 +162,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     runs = runs_with(known, comparison, paths)
     with whole_files.locked(Path(directory) / LOCK, f"{directory} is compared"):
         check_unchanged(comparison, runs, known)
+        check_looks(comparison)
         whole_files.write_text(
             Path(directory) / run_directory.COMPARISON, comparison_text(comparison)
         )
@@ -132,21 +172,59 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         facts = planned(console, comparison, paths, cores)
         print_facts(console, facts)
 
-        def run_all(cells: Sequence[Cell]) -> list[Cell]:
-            missing = [cell for cell in cells if not cell.is_complete or cell.refusals]
-            start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
-            if not missing:
-                return []
-            with ComparisonProgress(console, missing, len(cells) - len(missing)) as watch:
-                return run_cells(missing, start, shares, watch)
+        def run(some: Sequence[Cell]) -> list[Cell]:
+            return run_missing(console, options, directory, facts, some)
 
-        facts = tune(comparison, facts, paths, given.trusted, run_all)
+        facts = tune(comparison, facts, paths, given.trusted, run)
         cells = cells_of(comparison, runs_with(facts, comparison, paths), facts, given.trusted)
-        failed = run_all(cells)
+        if options.power:
+            seeds = pilot_seeds(cells)
+            cells = [cell for cell in cells if cell.seed in seeds]
+            failed = run(cells)
+            print_failed(console, failed)
+            pilot = pilot_of(summary(results_of(comparison, cells)), len(comparison.seeds))
+            print_pilot(console, pilot, comparison.seeds)
+            return not failed
+        cells, failed = run_to_the_last_look(comparison, cells, run)
         results.write(directory, results_of(comparison, cells))
         write_report(directory, console)
-        print_end(console, directory, failed)
+        print_failed(console, failed)
+        print_end(console, comparison, failed)
     return not failed
+
+
+def run_to_the_last_look(
+    comparison: Comparison, cells: Sequence[Cell], run: Callable[[Sequence[Cell]], list[Cell]]
+) -> tuple[list[Cell], list[Cell]]:
+    """Runs cells up to the first look that decides all that is wanted, and at which none failed.
+
+    Returns the cells up to there, and those that failed.
+    """
+    failed: list[Cell] = []
+    begun = 0
+    for look in comparison.planned_looks or (len(comparison.seeds),):
+        failed += run([cell for cell in cells if cell.seed in comparison.seeds[begun:look]])
+        some = [cell for cell in cells if cell.seed in comparison.seeds[:look]]
+        if comparison.looks and not failed and ends_early(comparison, some):
+            return some, failed
+        begun = look
+    return list(cells), failed
+
+
+def run_missing(
+    console: Console,
+    options: argparse.Namespace,
+    directory: str,
+    facts: Mapping[str, Facts],
+    cells: Sequence[Cell],
+) -> list[Cell]:
+    """Runs what cells lack; returns those that failed."""
+    missing = [cell for cell in cells if not cell.is_complete or cell.refusals]
+    start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
+    if not missing:
+        return []
+    with ComparisonProgress(console, missing, len(cells) - len(missing)) as watch:
+        return run_cells(missing, start, shares, watch)
 
 
 def how_to_start(
@@ -181,12 +259,17 @@ def planned(
     return facts_of(comparison)
 
 
-def print_end(console: Console, directory: str, failed: Sequence[Cell]) -> None:
-    """Prints the runs that failed, and what there is to read."""
+def print_failed(console: Console, failed: Sequence[Cell]) -> None:
+    """Prints why runs failed, and where all is that they printed."""
     for cell in failed:
         failure, log = failure_of(cell.run.run_dir), Path(cell.run.run_dir) / LOG
         words = f"\nFailed: {cell.name}: {failure}\n  (all that it printed: {log})"
         console.print(words, markup=False)
-    again = "The same command runs what failed again." if failed else MORE
-    holds = f"{directory} holds report.html, report.md, results.jsonl and runs/."
+
+
+def print_end(console: Console, comparison: Comparison, failed: Sequence[Cell]) -> None:
+    """Prints what there is to read, and how to go on."""
+    more = "" if comparison.looks else MORE  # seeds beyond those planned would be looks too
+    again = "The same command runs what failed again." if failed else more
+    holds = f"{comparison.directory} holds report.html, report.md, results.jsonl and runs/."
     console.print(f"\n{holds} {again}", markup=False)

@@ -118,7 +118,7 @@ def _differences(summary: Summary) -> str:
         few = _table_of_differences(summary, found) if found else ""
         everything = f"All {len(summary.differences)} differences"
         body = f"{few}<details><summary>{everything}</summary>\n{body}</details>\n"
-    return f"<h2>Differences by seed</h2>\n{card(body)}{soft(wording.READING)}"
+    return f"<h2>Differences by seed</h2>\n{card(body)}{soft(wording.reading(summary))}"
 
 
 def _table_of_differences(summary: Summary, some: Sequence[Difference]) -> str:

@@ -24,7 +24,7 @@ def markdown(summary: Summary) -> str:
         lines += ["## What could not be measured", "", *(f"- {line}" for line in refused), ""]
     if summary.differences:
         lines += ["## Differences by seed", "", *_table(tables.differences(summary.differences))]
-        lines += ["", wording.READING, ""]
+        lines += ["", wording.reading(summary), ""]
     lines += [f"## {equality.title(summary)}", "", equality.equal(summary), ""]
     lines += [*_table(tables.cost_table(summary)), ""]
     for variant, changes in setup.variants.items():

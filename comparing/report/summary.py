@@ -98,13 +98,14 @@ def summary(results: Results) -> Summary:
     all_columns = [_column(setup, name, some) for name, some in by_name.items()]
     heads = [column for column in all_columns if not is_part(column.name)]
     columns = [column for column in heads if column.better != NEITHER]
+    values, looks = {column.name: column.values for column in columns}, max(len(setup.looks), 1)
     return Summary(
         setup,
         results.runs,
         columns,
         [column for column in heads if column.better == NEITHER],
         [column for column in all_columns if is_part(column.name)],
-        [] if setup.scaling else differences({c.name: c.values for c in columns}, setup.reference),
+        [] if setup.scaling else differences(values, setup.reference, looks),
         laws_of(results),
         _tuned(results),
     )

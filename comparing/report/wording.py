@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..figures import HIGHER, LOWER, NATS, NEITHER
 from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
-from ..results import HELDOUT, METRIC
+from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
 from .summary import Column, Summary
@@ -21,15 +21,11 @@ LAW = (
 )
 _LIMITS = (
     "Intervals and tests are over seeds: they say how far these figures would move with other "
-    "seeds, and nothing of other texts, sizes or budgets. Their error rate is that of a number of "
-    "seeds chosen beforehand: who adds seeds until a difference holds will find one, sooner or "
-    "later."
+    "seeds, and nothing of other texts, sizes or budgets. Their error rate is that of"
 )
-READING = (
-    f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself. A "
-    "difference holds where its p-value, corrected for all differences of the comparison (Holm), "
-    f"is at most {LEVEL:.2f}. Seeds needed: for the next comparison to find a difference as large "
-    f"and as noisy with a chance of {POWER:.0%}."
+_SEEDS_BEFOREHAND = (
+    "a number of seeds chosen beforehand: who adds seeds until a difference holds will find one, "
+    "sooner or later."
 )
 
 TRIALS_TITLE = "How each variant was tuned"
@@ -126,7 +122,8 @@ def tuning(summary: Summary) -> list[str]:
 
 
 def in_short(summary: Summary) -> list[str]:
-    """Returns the differences that hold, and how many do not; of several budgets the laws."""
+    """Returns whether it ended early, the differences that hold, and how many do not; of several
+    budgets the laws."""
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
         return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
@@ -150,7 +147,7 @@ def in_short(summary: Summary) -> list[str]:
             "Differences over one seed, or that are the same with every seed, cannot be tested: "
             "nothing is known of their noise. Train more seeds."
         )
-    return lines + _left_out(summary)
+    return stopped(summary) + lines + _left_out(summary)
 
 
 def _claim(summary: Summary, difference: Difference) -> str:
@@ -243,8 +240,43 @@ def _left_out(summary: Summary) -> list[str]:
 
 
 def limits(summary: Summary) -> str:
-    general = "" if summary.setup.scaling else _LIMITS  # `LAW` has those of a law
-    return f"{summary.setup.about} {general}".strip()
+    setup = summary.setup
+    chosen = f"looks planned beforehand, {_looks(setup)}." if setup.looks else _SEEDS_BEFOREHAND
+    general = "" if setup.scaling else f"{_LIMITS} {chosen}"  # `LAW` has those of a law
+    return f"{setup.about} {general}".strip()
+
+
+def reading(summary: Summary) -> str:
+    """Returns how the table of differences is to be read."""
+    looks = len(summary.setup.looks)
+    together = f", at all {looks} looks together" if looks else ""
+    also = f" and for the {looks} looks (Bonferroni)" if looks else ""
+    return (
+        f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself"
+        f"{together}. A difference holds where its p-value, corrected for all differences of the "
+        f"comparison (Holm){also}, is at most {LEVEL:.2f}. Seeds needed: for the next comparison "
+        f"to find a difference as large and as noisy with a chance of {POWER:.0%}."
+    )
+
+
+def _looks(setup: ComparisonSetup) -> str:
+    *first, last = map(str, setup.looks)
+    return f"after {', '.join(first)} and {last} seeds"
+
+
+def stopped(summary: Summary) -> list[str]:
+    """Returns a line where the comparison ended before its last look: at which, and why."""
+    setup, seeds = summary.setup, len({run.seed for run in summary.runs})
+    if seeds not in setup.looks[:-1]:
+        return []
+    wanted = [f"± {size:g} at {figure}" for figure, size in setup.wanted.items()]
+    why = "every difference holds"
+    if wanted:
+        why = f"what is wanted is decided: each difference holds or lies within {'; '.join(wanted)}"
+    number, looks = setup.looks.index(seeds) + 1, len(setup.looks)
+    return [
+        f"Ended early, with {seeds} of {setup.looks[-1]} seeds at look {number} of {looks}: {why}."
+    ]
 
 
 def about_curve(name: str) -> str:

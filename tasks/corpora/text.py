@@ -12,7 +12,7 @@ from ...data.finding import find_files, size_and_version
 from ...data.reading import DocumentOf
 from ...data.token_store import HELDOUT, TRAIN
 from ..vocabularies import Factory, Vocabulary, VocabularySource
-from ..vocabularies.training_sample import READ, first_texts
+from ..vocabularies.training_sample import MOST_READ, first_texts
 from .text_readers import LeftOut, TextPart, read_documents
 from .tokenising import (
     SplitText,
@@ -116,7 +116,7 @@ def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iter
     for path in split.paths[TRAIN]:
         found = read_documents(path, split.document_of, on_malformed=split.on_malformed)
         texts = (text_of(part.text) for part in found)
-        yield from first_texts(texts, max(READ // len(split.paths[TRAIN]), 1))
+        yield from first_texts(texts, max(MOST_READ // len(split.paths[TRAIN]), 1))
 
 
 def tokenised_files(

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Iterator
 
 CHARACTERS = 3_000_000  # of the sample
-READ = 30_000_000  # characters that a corpus of files reads at most to be sampled from
+MOST_READ = 30_000_000  # characters that a corpus of files reads at most to be sampled from
 _CHUNK = 1000  # characters that are kept, or not, together
 
 

@@ -148,6 +148,40 @@ def test_one_seed_is_warned_of(own, capsys):
     assert "One seed gives no intervals" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys):
+    file, started = own
+    directory = pathlib.Path(file).parent / "compared"
+    (directory / "comparison.json").unlink()
+    assert small.compare_here(file, "--power", "--gin.SEEDS=[5, 0, 1]") == 0 and not started
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The pilot: seeds 0, 1" in said and "found by 3 seeds" in said
+    assert "norm large/2 against small" in said and "training loss" in said
+    assert not (directory / "comparison.json").exists() and "To go on" not in said
+    assert small.compare_here(file, "--power", "--wanted", "norm=1e-9") == 0
+    assert "norm wanted" in " ".join(capsys.readouterr().out.split())
+    for wrong, words in (("nrm=1", "give one of 'norm'"), ("norm", "FIGURE=SIZE, such as")):
+        assert small.compare_here(file, "--power", f"--wanted={wrong}") == 2
+        assert words in capsys.readouterr().err
+    assert small.compare_here(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
+    assert "--power takes 2 variants and 2 seeds or more" in capsys.readouterr().err
+
+
+def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
+    file, started = own
+    with open(file, "a") as out:
+        out.write("SEEDS = [0, 1, 2]\ncomparing.Comparison.looks = [2]\n")
+    assert small.compare_here(file, "--wanted=norm=1e9") == 2 and not started
+    assert "results that were to be tested once, at the end" in capsys.readouterr().err
+    directory = pathlib.Path(file).parent / "compared"
+    (directory / "comparison.json").unlink()
+    assert small.compare_here(file, "--wanted=norm=1e9") == 0 and not started
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Ended early, with 2 of 3 seeds at look 1 of 2: what is wanted is decided" in said
+    assert "To go on" not in said and len(small.results(directory)) == 4
+    again = read_comparison(str(directory / "comparison.gin"), trusted=["tests"])
+    assert again.wanted == {"norm": 1e9} and again.planned_looks == (2, 3)
+
+
 @pytest.mark.parametrize(
     "line, expected",
     [

@@ -1,0 +1,272 @@
+"""What a pilot of a few seeds says of a comparison before the others are paid for.
+
+Three questions: which yardsticks cannot tell variants apart at this size, how many seeds a
+difference takes, and whether more steps would help where seeds would not.
+
+Two seeds say little of the noise of one difference. The noise of all differences of a figure is
+therefore taken to be equal, and is pooled: it is the residual of a two-way layout of variants and
+seeds, with (variants - 1) x (seeds - 1) degrees of freedom. Numbers of seeds come with intervals,
+as those of a pilot must (Browne 1995): for a size that is given by the chi-squared distribution of
+the variance, for one that the pilot saw by the noncentral t distribution of size over noise.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .cells import Cell
+from .comparison import Comparison
+from .figures import HIGHER
+from .report.equality import costs
+from .report.summary import Column, Summary
+from .results import METRIC, TrainedRun
+from .statistics import LEVEL, NO_SPREAD, check_wanted, effect_found, seeds_for
+
+SEEDS = 2  # of a pilot, unless more are complete
+COVERED = 0.80  # the chance that an interval of seeds covers the number that is needed
+SHOWN = 3  # differences of a yardstick, the largest that the pilot saw
+STEEP = 0.05  # the share by which a loss still falls where more steps are advised
+CLEAR = 2.0  # standard errors between a mean and a level that it is clear of
+BOUNDED = ("share", "accuracy", "reciprocal rank")  # how units begin that end at 0 and 1
+
+
+class PairedNoise(NamedTuple):
+    """The standard deviation of a paired difference, nan where it is unknown."""
+
+    deviation: float
+    freedom: int  # degrees of freedom that it was estimated with
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its interval, which covers it with a chance of `COVERED`."""
+        if not self.freedom:
+            return math.nan, math.nan
+        from scipy import stats
+
+        tail = (1 - COVERED) / 2
+        low, high = stats.chi2.isf([tail, 1 - tail], self.freedom)
+        spread = self.deviation * math.sqrt(self.freedom)
+        return float(spread / math.sqrt(low)), float(spread / math.sqrt(high))
+
+
+class Need(NamedTuple):
+    """The seeds that a difference takes; None: more than `statistics.MOST_SEEDS`."""
+
+    of: str  # which difference
+    size: float  # in the figure's unit
+    seeds: int | None
+    least: int | None  # of the interval
+    most: int | None
+
+
+class Prospect(NamedTuple):
+    """What a pilot says of a yardstick."""
+
+    column: Column
+    noise: PairedNoise
+    leave_out: str  # why; "": it can tell variants apart
+    found: float  # the difference that the comparison's seeds find
+    needs: Sequence[Need]
+
+
+class Fall(NamedTuple):
+    """How a loss falls at the end of training."""
+
+    curve: str  # its name, see `collecting.learning_curves`
+    end: float  # the loss there, nats per target
+    share: float  # by which a doubling of the text lowered it last
+
+
+class Pilot(NamedTuple):
+    seeds: Sequence[int]
+    tested: int  # differences of the yardsticks that can tell, of which the level is corrected
+    looks: int
+    prospects: Sequence[Prospect]
+    seconds: float  # of training, of a seed more of all variants
+    flops: float  # the same
+    falls: Mapping[str, Fall]  # by variant
+    still_falls: bool  # a loss, so fast that more steps would lower it by much
+
+
+def check_pilot(comparison: Comparison) -> None:
+    """Raises ValueError for a comparison of which a pilot says nothing."""
+    c = comparison
+    if isinstance(c.budget, Mapping):
+        raise ValueError(
+            "--power is of differences between variants, and a comparison of several budgets tests "
+            "none: a law is fitted to all of its runs. Leave --power out."
+        )
+    if len(c.variants) < 2 or len(c.seeds) < SEEDS:
+        raise ValueError(
+            f"--power takes {SEEDS} variants and {SEEDS} seeds or more, got {len(c.variants)} "
+            f"({', '.join(c.variants)}) with the seeds {list(c.seeds)}: a pilot is the first "
+            f"{SEEDS} seeds of all variants."
+        )
+
+
+def pilot_seeds(cells: Sequence[Cell]) -> list[int]:
+    """Returns the seeds of which all variants are complete; where these are fewer than `SEEDS`,
+    with the first of the others."""
+    seeds = list(dict.fromkeys(cell.seed for cell in cells))
+    lacking = {cell.seed for cell in cells if not cell.is_complete}
+    complete = [seed for seed in seeds if seed not in lacking]
+    first = [*complete, *(seed for seed in seeds if seed in lacking)][:SEEDS]
+    return complete if len(complete) >= SEEDS else first
+
+
+def pilot_of(summary: Summary, seeds: int) -> Pilot:
+    """Returns what a pilot says of a comparison that is planned with so many seeds.
+
+    Raises ValueError where it has no two variants with two seeds in common, and where something is
+    wanted of a figure that it has not.
+    """
+    wanted, looks = summary.setup.wanted, max(len(summary.setup.looks), 1)
+    check_wanted(wanted, summary.differences)
+    noises = {column.name: noise_of(column) for column in summary.columns}
+    if not any(noise.freedom for noise in noises.values()):
+        raise ValueError(
+            "The pilot has no figure of two variants with two seeds, and so nothing is known of "
+            "the noise of a difference: see above for what failed or could not be measured."
+        )
+    fall = falls(summary.trained)
+    steep = any(one.share >= STEEP for one in fall.values())
+    reasons = {c.name: leave_out(c, noises[c.name], steep) for c in summary.columns}
+    tested = sum(not reasons[d.figure] for d in summary.differences)
+    level = LEVEL / looks / max(tested, 1)
+    prospects = [
+        Prospect(
+            column,
+            noise := noises[column.name],
+            reasons[column.name],
+            effect_found(seeds, level) * noise.deviation,
+            [] if reasons[column.name] else list(_needs(summary, column.name, noise, level)),
+        )
+        for column in summary.columns
+    ]
+    of = costs(summary).values()
+    return Pilot(
+        sorted({run.seed for run in summary.runs}),
+        tested,
+        looks,
+        prospects,
+        sum(cost["seconds"] for cost in of),
+        sum(cost["FLOPs"] for cost in of),
+        fall,
+        steep,
+    )
+
+
+def noise_of(column: Column) -> PairedNoise:
+    """Returns the noise of differences between variants, pooled over those of the most seeds."""
+    values = _table(column)
+    freedom = (values.shape[0] - 1) * (values.shape[1] - 1) if values.size else 0
+    if freedom <= 0:
+        return PairedNoise(math.nan, 0)
+    effects = values.mean(1, keepdims=True) + values.mean(0, keepdims=True) - values.mean()
+    deviation = math.sqrt(2 * float(np.sum((values - effects) ** 2)) / freedom)
+    return PairedNoise(
+        deviation if deviation > NO_SPREAD * np.max(np.abs(values)) else 0.0, freedom
+    )
+
+
+def _table(column: Column) -> np.ndarray:
+    """Returns the values f64[variants, seeds] of the variants that have the most seeds."""
+    most = max((len(seeds) for seeds in column.values.values()), default=0)
+    rows = [seeds for seeds in column.values.values() if seeds and len(seeds) == most]
+    common = sorted(set.intersection(*map(set, rows))) if rows else []
+    return np.array([[seeds[seed] for seed in common] for seeds in rows], np.float64)
+
+
+def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
+    """Returns why a yardstick cannot tell variants apart at this size; "" where it can.
+
+    It cannot where no variant is clear of the baseline, or none of the best value that there is.
+    That differences are small is no reason: who chooses by them what is tested will find some that
+    are not there.
+    """
+    if not noise.freedom:
+        return "no two variants have two seeds of it"
+    values, sign = _table(column), 1 if column.better == HIGHER else -1
+    if np.ptp(values) <= NO_SPREAD * np.max(np.abs(values)):
+        return f"every run has {values.mean():.4g}"
+    # Of variants by themselves, whose noise is pooled too: seeds that are good for all count.
+    error = math.sqrt(float(np.mean(np.var(values, axis=1, ddof=1))) / values.shape[1])
+    means, best = sign * values.mean(1), float(column.better == HIGHER)
+    if column.baseline is not None and np.max(means) <= sign * column.baseline + CLEAR * error:
+        more = "; more steps may help, as losses still fall" if still_falls else ""
+        return f"no variant is clear of the baseline, {column.baseline:.4g}{more}"
+    if column.unit.startswith(BOUNDED) and np.min(means) >= sign * best - CLEAR * error:
+        return f"no variant is clear of the best value, {best:.4g}"
+    return ""
+
+
+def _needs(summary: Summary, figure: str, noise: PairedNoise, level: float) -> Iterator[Need]:
+    """Yields the need of the difference that is wanted of a figure, or of the largest seen."""
+    if not noise.deviation > 0:
+        return
+    size = summary.setup.wanted.get(figure)
+    if size is not None:
+        ends = (size / end for end in noise.interval)
+        yield Need("wanted", size, *_seeds(level, size / noise.deviation, *ends))
+        return
+    seen = [d for d in summary.differences if d.figure == figure]
+    for d in sorted(seen, key=lambda d: -abs(d.estimate.mean))[:SHOWN]:
+        effect = abs(d.estimate.mean) / noise.deviation
+        low, high = effect_interval(effect, d.estimate.seeds, noise.freedom)
+        yield Need(
+            f"{d.variant} against {d.other}", d.estimate.mean, *_seeds(level, effect, high, low)
+        )
+
+
+def _seeds(level: float, *effects: float) -> list[int | None]:
+    return [seeds_for(effect, level) for effect in effects]
+
+
+def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, float]:
+    """Returns the interval of an effect, the size of a mean difference / its standard deviation,
+    which covers it with a chance of `COVERED`; 0 where its sign is not known.
+
+    Args:
+      effect: that was seen, over so many seeds.
+      freedom: the degrees of freedom of the standard deviation.
+    """
+    from scipy import optimize, stats
+
+    # Beyond this SciPy gives up, and one seed more or less is all that it says.
+    t, tail = min(effect * math.sqrt(seeds), 1e3), (1 - COVERED) / 2
+
+    def end(chance: float) -> float:
+        def excess(noncentrality: float) -> float:
+            return float(stats.nct.cdf(t, freedom, noncentrality)) - chance
+
+        return optimize.brentq(excess, 0.0, 4 * t + 10) if excess(0.0) > 0 else 0.0
+
+    return end(1 - tail) / math.sqrt(seeds), end(tail) / math.sqrt(seeds)
+
+
+def falls(runs: Sequence[TrainedRun]) -> dict[str, Fall]:
+    """Returns how fast a loss of each variant falls over the last doubling of its text, on average
+    over its seeds: of its held-out losses the one that falls fastest, else the training loss.
+
+    A variant whose losses have too few points is left out.
+    """
+    found: dict[str, dict[str, list[Fall]]] = {}
+    for run in runs:
+        for name, curve in run.curves.items():
+            x, y = np.array(curve, np.float64).T
+            last = x >= x[-1] / 2
+            if not name.startswith(METRIC) and x[0] > 0 and last.sum() > 1:
+                slope, offset = np.polyfit(np.log2(x[last] / x[-1]), y[last], 1)
+                one = Fall(name, float(offset), float(-slope / offset))
+                found.setdefault(run.variant, {}).setdefault(name, []).append(one)
+    return {variant: _fastest(of) for variant, of in found.items()}
+
+
+def _fastest(of: Mapping[str, Sequence[Fall]]) -> Fall:
+    heldout = [some for name, some in of.items() if name != "loss"] or list(of.values())
+    means = [
+        Fall(some[0].curve, *np.mean([one[1:] for one in some], 0).tolist()) for some in heldout
+    ]
+    return max(means, key=lambda fall: fall.share)

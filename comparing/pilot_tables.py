@@ -1,0 +1,157 @@
+"""Prints what a pilot says of a comparison."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from .figures import NATS
+from .formatting import DIGITS, MISSING, amount, decimals, number
+from .pilot import COVERED, STEEP, Need, Pilot, Prospect
+from .report.wording import ARROW, about_curve
+from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
+
+
+def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
+    """Prints what a pilot says of a comparison that is planned with these seeds."""
+    named = ", ".join(map(str, pilot.seeds))
+    console.print(Text(f"\nThe pilot: seed{'s' * (len(pilot.seeds) > 1)} {named}", "bold"))
+    console.print(_yardsticks(pilot, len(seeds)))
+    for one in pilot.prospects:
+        if one.leave_out:
+            console.print(Text(f"• {one.column.name}: leave it out; {one.leave_out}."))
+    needs = _needs(pilot)
+    if needs.row_count:
+        console.print(Text("\nSeeds", "bold"))
+        console.print(needs)
+    console.print(Text(about_seeds(pilot), "dim"))
+    if pilot.falls:
+        console.print(Text("\nSteps", "bold"))
+        console.print(_steps(pilot))
+        console.print(Text(about_steps(pilot), "dim"))
+    console.print(Text(f"\n{about_the_error_rate(pilot, seeds)}"))
+
+
+def about_seeds(pilot: Pilot) -> str:
+    """Returns what the numbers of seeds mean, and what one costs."""
+    freedom = max(one.noise.freedom for one in pilot.prospects)
+    degrees = f"{freedom} degree{'s' * (freedom > 1)} of freedom"
+    differences = f"{pilot.tested} difference{'s' * (pilot.tested != 1)}"
+    kept = " of what is not left out" if any(one.leave_out for one in pilot.prospects) else ""
+    looks = f" and {pilot.looks} looks" * (pilot.looks > 1)
+    return (
+        f"Seeds in all with which a difference is found with a chance of {POWER:.0%}, corrected "
+        f"for {differences}{kept}{looks}. The noise of a difference is pooled over "
+        f"variants ({degrees}); {COVERED:.0%} intervals are of this noise, and where the "
+        "difference is one that the pilot saw, of its size too. A seed more takes "
+        f"{amount(pilot.seconds)} s of training of all variants, one after another, and "
+        f"{amount(pilot.flops)} FLOPs; to measure comes on top."
+    )
+
+
+def about_steps(pilot: Pilot) -> str:
+    """Returns what the end of the losses says of more steps."""
+    if not pilot.still_falls:
+        return (
+            f"No loss fell by {STEEP:.0%} over the last doubling of its text: more steps would "
+            "change little, so that what helps is more seeds."
+        )
+    return (
+        f"Losses that fell by {STEEP:.0%} or more over the last doubling of their text still fall. "
+        "Twice the steps cost what twice the seeds do: they may bring a yardstick off its baseline "
+        "and move variants apart, or together, where seeds do no more than lower the noise."
+    )
+
+
+def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
+    """Returns what may follow a pilot without making false claims likelier."""
+    first = max((*seeds, *pilot.seeds)) + 1
+    others = ", ".join(str(first + k) for k in range(3))
+    return (
+        f"With the {len(seeds)} seeds that were planned the chance of a false claim stays "
+        f"{LEVEL:.0%}, the pilot's runs included. To plan others by this table raises it, by "
+        "little where they are more and by much where they are fewer: then the pilot's figures "
+        f"decide when to stop, too. It stays {LEVEL:.0%} with seeds that the pilot has not seen "
+        f'(--seeds="[{others}, …]").'
+    )
+
+
+def _yardsticks(pilot: Pilot, seeds: int) -> Table:
+    heads = ("baseline", "means", "noise of a difference", f"found by {seeds} seeds")
+    table = _empty("", *heads)
+    for one in pilot.prospects:
+        column = one.column
+        name = f"{column.name} {ARROW[column.better]}\n{column.unit}"
+        baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
+        table.add_row(Text(name), baseline, _means(one), _noise(one), _found(one))
+    return table
+
+
+def _empty(*heads: str) -> Table:
+    first, *others = heads
+    columns = (Column(head, justify="right") for head in others)
+    return Table(first, *columns, box=None, header_style="bold")
+
+
+def _means(one: Prospect) -> str:
+    means = [estimate.mean for estimate in one.column.estimates.values()]
+    places = _places(one)
+    return f"{number(min(means), places)} to {number(max(means), places)}" if means else MISSING
+
+
+def _noise(one: Prospect) -> str:
+    low, high = one.noise.interval
+    places = _places(one)
+    if not one.noise.deviation > 0:
+        return "none seen" if one.noise.freedom else MISSING
+    return (
+        f"{number(one.noise.deviation, places)} ({number(low, places)} to {number(high, places)})"
+    )
+
+
+def _found(one: Prospect) -> str:
+    known = not one.leave_out and one.noise.deviation > 0
+    return f"± {number(one.found, _places(one))}" if known else MISSING
+
+
+def _places(one: Prospect) -> int | None:
+    """Returns how many decimals the numbers of a yardstick deserve."""
+    half = one.noise.deviation
+    return decimals([Estimate(0.0, -half, half, 2)]) if half > 0 else None
+
+
+def _needs(pilot: Pilot) -> Table:
+    table = _empty("", "", "difference", "seeds", f"{COVERED:.0%} interval", "s more", "FLOPs more")
+    for one in pilot.prospects:
+        for need in one.needs:
+            table.add_row(
+                Text(one.column.name),
+                Text(need.of),
+                number(need.size, _places(one), sign=need.of != "wanted"),
+                _seeds(need.seeds),
+                f"{_seeds(need.least)} to {_seeds(need.most)}",
+                _more(pilot, need, pilot.seconds),
+                _more(pilot, need, pilot.flops),
+            )
+    return table
+
+
+def _seeds(number: int | None) -> str:
+    return f"over {MOST_SEEDS}" if number is None else str(number)
+
+
+def _more(pilot: Pilot, need: Need, of_a_seed: float) -> str:
+    """Returns what the seeds cost that the pilot lacks."""
+    if need.seeds is None:
+        return MISSING
+    return amount(max(need.seeds - len(pilot.seeds), 0) * of_a_seed)
+
+
+def _steps(pilot: Pilot) -> Table:
+    table = _empty("", "", f"at the end, {NATS}", "fell last by")
+    for variant, fall in pilot.falls.items():
+        name = about_curve(fall.curve).removesuffix(f", {NATS}")
+        steep = " (steep)" if fall.share >= STEEP else ""
+        table.add_row(Text(variant), name, f"{fall.end:.3f}", f"{fall.share:.1%}{steep}")
+    return table
