@@ -48,19 +48,19 @@ def tune(
     values = {variant: values_for(tuning, runs[variant]) for variant in pending}
 
     def trials_of(stands: Mapping[str, Standing]) -> list[tuple[Trial, Cell]]:
-        return [
-            _with_cell(
-                directory,
-                tuning,
-                Trial(variant, value, stand.round, seed),
-                runs[variant],
-                facts[variant],
-                trusted,
-            )
+        """Returns the trials of the rounds that are open, but those that were kept."""
+        kept = {trial[:4] for trial in read_trials(directory)}
+        trials = [
+            Trial(variant, value, stand.round, seed)
             for seed in tuning.seeds
             for variant, stand in stands.items()
             if stand.chosen is None
             for value in stand.values
+        ]
+        return [
+            _with_cell(directory, tuning, one, runs[one.variant], facts[one.variant], trusted)
+            for one in trials
+            if one[:4] not in kept
         ]
 
     while trials := trials_of(stands := _standings(directory, tuning, values)):
@@ -107,8 +107,11 @@ def _with_cell(
         corpus=Bound(corpora.validation_split, corpus=cell.run.corpus),
         steps=steps,
         # It is evaluated at its end, and of no use after.
-        **{"evaluate_every": None, "evaluation_tasks": None},
-        **{"keep_checkpoints": 1, "keep_every": None, "keep_best": None},
+        evaluate_every=None,
+        evaluation_tasks=None,
+        keep_checkpoints=1,
+        keep_every=None,
+        keep_best=None,
     )
     return trial._replace(run=folder, steps=steps), cell._replace(run=run)
 

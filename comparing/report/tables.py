@@ -33,7 +33,9 @@ def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
 
 def trials(summary: Summary) -> Table:
     """Returns the loss of each value that was tried, by round; the chosen ones stand out."""
-    shares, rows, strong = summary.setup.shares, [], []
+    shares = summary.setup.shares
+    rows: list[list[str]] = []
+    strong: list[tuple[int, int]] = []
     for variant, tuned in summary.tuned.items():
         for value, losses in tuned.losses.items():
             words = [number(x, None) if math.isfinite(x) else "diverged" for x in losses]

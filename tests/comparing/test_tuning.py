@@ -1,7 +1,6 @@
 """Tuning: what is tried, what is chosen, and that a variant is trained with what was chosen."""
 
 import dataclasses
-import doctest
 import itertools
 import json
 import math
@@ -10,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from pretrax.comparing import cells, facts, tuning
+from pretrax.comparing import cells, facts
 from pretrax.comparing.comparison import check
 from pretrax.comparing.facts import Facts, check_unchanged, read_facts, runs_with, settings_text
 from pretrax.comparing.failures import write_failure
@@ -30,11 +29,6 @@ LINES = (
     "tuning.successive_halving.factors = [0.1, 1, 3]",
     "tuning.successive_halving.seeds = [7, 8]",
 )
-
-
-def test_the_examples_in_docstrings():
-    result = doctest.testmod(tuning)
-    assert result.attempted and not result.failed
 
 
 # --- what is tried --------------------------------------------------------------------------------
@@ -290,6 +284,15 @@ def test_a_trial_that_diverges_loses_and_one_that_fails_is_reported(compared):
     ) as error:
         tune(one, failing, (), (), out_of_memory)
     assert "small, 0.0003, round 1, seed 8: Out of memory (" in str(error.value)
+    again = []
+
+    def counted(cells):
+        again.extend(cell for cell in cells if cell.seed == 7 and cell.run.steps == 10)
+        run_all(cells)
+
+    assert tune(one, failing, (), (), counted)["small"].tuned == 0.003
+    trials = read_trials(one.directory)
+    assert len(trials) == len({trial[:4] for trial in trials}) == 20 and not again
 
 
 def cells_exit(cell, error) -> int:
