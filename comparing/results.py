@@ -167,8 +167,8 @@ def read_setup(directory: str | Path) -> ComparisonSetup | None:
 def _setup(record: Mapping[str, Any]) -> ComparisonSetup:
     setup = of_fields(ComparisonSetup, record)
     variants = {name: [*lines] for name, lines in setup.variants.items()}
-    facts = dict(shares=tuple(setup.shares), looks=tuple(setup.looks))
-    return setup._replace(variants=variants, **facts)
+    shares, looks = tuple(setup.shares), tuple(setup.looks)
+    return setup._replace(variants=variants, shares=shares, looks=looks)
 
 
 def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
