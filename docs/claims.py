@@ -17,7 +17,7 @@ from pretrax.showing.svg import MUTED, SERIES, drawn, standalone
 CONFIRMED, CONTRADICTED, OPEN = "confirmed here", "contradicted here", "not decided"
 MISSING = "not measured yet"
 PICTURE = "images/what_was_found.svg"
-COLOURS = {CONFIRMED: SERIES[2], CONTRADICTED: SERIES[1], OPEN: MUTED}
+COLOURS = {CONFIRMED: SERIES[2], CONTRADICTED: SERIES[1], OPEN: SERIES[6]}
 
 
 class Claim(NamedTuple):
@@ -400,7 +400,7 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
         axes.set_xticks([-1, 1], ["against the claim", "as claimed"])
         axes.set_xlim(-1.1, 1.1)
         axes.spines["left"].set_visible(False)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.3, 1.07), ncols=3, frameon=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.2, 1.07), ncols=3, frameon=False)
 
     return standalone(drawn([draw], 8.2, 0.27 * len(known) + 0.9))
 
