@@ -11,7 +11,7 @@ from ...tasks.trained_models import open_trained
 from ...training import run_directory
 from ...training.planning import Plan, plan_evaluation
 from ...training.saved.runs import SavedModel, open_run
-from ...training.settings.bound import bound
+from ...training.settings.bound import functions_in
 from ...training.settings.configuration import read_directory, run_of_directory
 from ...training.settings.run import Run
 
@@ -75,10 +75,10 @@ class Subject:
         Every yardstick that reads those files calls it.
         """
         for directory, corpus in self._corpora():
-            if corpus is None or bound(corpus).function.__module__ != library.__name__:
-                continue
-            every = bound(corpus).settings.get("heldout_every", HELDOUT_EVERY)
-            if HELDOUT_EVERY % every:
+            for one in functions_in(corpus):  # also within `corpora.validation_split`
+                every = one.settings.get("heldout_every", HELDOUT_EVERY)
+                if one.function.__module__ != library.__name__ or HELDOUT_EVERY % every == 0:
+                    continue
                 raise ValueError(
                     f"{directory} has trained on files of Python's library that are read here: it "
                     f"holds out one document in {every}, expected one in {HELDOUT_EVERY}, or in a "

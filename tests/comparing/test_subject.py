@@ -4,7 +4,7 @@ import pytest
 
 from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.comparing.yardsticks.subject import Subject
-from pretrax.tasks.corpora import docstring_pairs, python_library, text_files
+from pretrax.tasks.corpora import docstring_pairs, python_library, text_files, validation_split
 from pretrax.training.settings.bound import Bound
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
@@ -37,6 +37,15 @@ def test_a_run_that_began_from_one_that_has_read_the_files_is_refused(tmp_path):
         Subject(str(third)).check_library_unseen()
     (first / "config.gin").unlink()
     Subject(str(third)).check_library_unseen()
+
+
+def test_a_corpus_within_another_is_found():
+    inner = Bound(python_library, heldout_every=40)
+    subject = subject_of(
+        trained("decoder", "causal_lm"), corpus=Bound(validation_split, corpus=inner)
+    )
+    with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
+        subject.check_library_unseen()
 
 
 def test_a_run_that_holds_out_the_files_is_measured():
