@@ -37,6 +37,7 @@ STEPS = {
     "electra": 400,
     "retromae": 400,
     "e2d2": 150,
+    "llm_jepa": 200,
     "two_towers": 200,
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,
