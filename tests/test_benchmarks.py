@@ -20,6 +20,7 @@ from benchmarks import (
     prepare,
     token_store,
 )
+from pretrax.objectives.catalogue import CATALOGUE, run_of
 from pretrax.training.settings.configuration import read_fields
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, environment, on_one_device
@@ -240,3 +241,7 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
     name = "task/python_modules/accuracy"
     cells = r" ± 0\.000 +".join(f"{scores[name]:.3f}" for scores in first)
     assert re.search(rf"python_modules/accuracy +{cells} ± 0\.000", capsys.readouterr().out)
+
+
+def test_every_small_run_has_its_steps():
+    assert {run_of(name) for name in CATALOGUE} <= set(objectives.STEPS)
