@@ -148,6 +148,7 @@ MBART = Family(
     links,
     copies,
     harmless=HARMLESS,
+    presets=("mbart_*",),
     by_heads=classes_of("MBart", "classes"),
 )
 PEGASUS = Family(
@@ -160,5 +161,6 @@ PEGASUS = Family(
     links,
     copies,
     harmless=HARMLESS,
+    presets=("pegasus_*",),
     implied=sinusoids,
 )
