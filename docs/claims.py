@@ -386,6 +386,7 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     ends of a claim of equality are its margin, if its interval is within.
     """
     known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
+
     def draw(axes: Any) -> None:
         for verdict, colour in COLOURS.items():
             some = [(y, v) for y, v in enumerate(known) if v.verdict == verdict]

@@ -6,7 +6,7 @@ from .answering.continued_blocks import Continued, continue_blocks
 from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
-from .answering.masks import Guess, fill_masks, unmask
+from .answering.masks import Guess, denoise, fill_masks, unmask
 from .answering.next_tokens import next_tokens
 from .answering.scoring import Scored, score
 from .decoding.beam_search import Beams, beam_search
@@ -48,6 +48,7 @@ __all__ = [
     "decode_stream",
     "decoder_prompts",
     "decoding_form",
+    "denoise",
     "embed",
     "encoder_decoder_prompts",
     "few_shot_prompt",

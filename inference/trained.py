@@ -27,6 +27,7 @@ MODES = {
     "respond": Mode("answers a text with a text", ("encoder_decoder", "decoder")),
     "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
     "unmask": Mode("writes all [MASK]s, by --order", ("encoder", "decoder")),
+    "denoise": Mode("writes all [MASK]s, again and again from random text", ("encoder", "decoder")),
     "blocks": Mode(
         "goes on from a text, a block of tokens at a time, by --order",
         ("decoder", "encoder_decoder"),
@@ -138,8 +139,8 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
 
 def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError for a mode that does not exist, that this model's layout cannot have, that
-    writes blocks, or that fills masks or reads from left to right, where training is known and did
-    not.
+    writes blocks or over random tokens, where training is not known to have done so, or that fills
+    masks or reads from left to right, where training is known and did not.
     """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
@@ -150,11 +151,15 @@ def check_mode(trained: Trained, mode: str) -> None:
             f"Got mode {mode!r} for a model of layout {layout!r}, which can {able}: use one of "
             f"these, or a model of layout {' or '.join(layouts)}."
         )
-    if mode == "blocks" and not any(form.mode == mode for form in trained.prompt_forms):
+    special = {
+        "blocks": ("to write blocks", "block_diffusion"),
+        "denoise": ("from random tokens alone", "uniform_diffusion"),
+    }
+    if mode in special and not any(form.mode == mode for form in trained.prompt_forms):
+        what, objective = special[mode]
         raise ValueError(
-            "Got mode 'blocks' for a model that never learned to write blocks, expected one that "
-            "block_diffusion trained. This one was trained for mode "
-            f"{mode_of(trained)!r}: use that."
+            f"Got mode {mode!r} for a model that never learned {what}, expected one that "
+            f"{objective} trained. This one was trained for mode {mode_of(trained)!r}: use that."
         )
     if mode in ("mask", "unmask") and not is_trained_for(trained, mode):
         also = (
@@ -178,9 +183,11 @@ def _learned(trained: Trained) -> str:
     return " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))
 
 
-def allowed_token_mask(ids: TokenIds, rows: int):
-    """Returns the allowed-token mask, bool[rows]: without padding and rows beyond the ids."""
-    allowed = np.arange(rows) < ids.size
+def allowed_token_mask(ids: TokenIds, rows: int, text_alone: bool = False):
+    """Returns the allowed-token mask, bool[rows]: without padding and rows beyond the ids, or with
+    ids of text alone."""
+    first, end = ids.text if text_alone else (0, ids.size)
+    allowed = (np.arange(rows) >= first) & (np.arange(rows) < end)
     if ids.pad != ids.eos:
         allowed[ids.pad] = False
     return jnp.asarray(allowed)

@@ -20,7 +20,7 @@ from .arithmetic import below, isqrt
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import at_slots, predictions
-from .prompt_forms import PromptForm
+from .prompt_forms import Noised, PromptForm
 from .splicing import documents, piece, splice
 from .token_ids import TokenIds
 
@@ -31,11 +31,20 @@ _HIGHEST_WEIGHT = 2.0
 
 
 class _Noise(NamedTuple):
-    """The fixed numbers of the noise."""
+    """The noise: its fixed numbers, and what it makes of a token by a time."""
 
     replacing: float  # B of the paper, which follows from the share of replaced tokens
     mask: int
     text: tuple[int, int]
+
+    def __call__(self, time) -> Noised:
+        replaced = self.replaced(time)
+        each = replaced / (1 + replaced) / (self.text[1] - self.text[0])
+        return Noised((1 - time) / (1 + replaced), each, time / (1 + replaced))
+
+    def replaced(self, time):
+        """Returns the paper's c: how many tokens are replaced for one that is not."""
+        return self.replacing * jnp.sqrt(time * (1 - time))
 
 
 @checked
@@ -80,7 +89,7 @@ def hybrid_diffusion(
             text=np.array(noise.text, np.int32),
         ),
         loss=functools.partial(_hybrid_loss, noise._replace(replacing=_in_loss(random_share))),
-        prompt_forms=(PromptForm("unmask"),),
+        prompt_forms=(PromptForm("unmask", noise=noise),),
         bound="bound",
     )
 
@@ -158,11 +167,8 @@ def hybrid_losses(noise: _Noise, logits, labels, given, time):
       labels, given: i32[...] the true token, and the noised one.
       time: f32[...], within 0 and 1.
     """
-    first, last = noise.text
-    number = last - first
-    replaced = noise.replacing * jnp.sqrt(time * (1 - time))
-    keeps = (1 - time) / (1 + replaced)  # the probability of a token to stay
-    each = replaced / (1 + replaced) / number  # of each id to be drawn in its place
+    number, replaced = noise.text[1] - noise.text[0], noise.replaced(time)
+    keeps, each, _ = noise(time)
     is_mask, is_same = given == noise.mask, given == labels
     losses = divergences(noise.text, logits, labels, given, keeps, each, is_mask)
 
@@ -171,7 +177,7 @@ def hybrid_losses(noise: _Noise, logits, labels, given, time):
 
     same = noise.replacing / number * jnp.sqrt(time / (1 - time))
     of_loss = weighted(2.0, 1.0, jnp.minimum(same, _HIGHEST_WEIGHT))
-    # With the paper's c, which is `replaced`, its c + (1 - t) c' is c / 2 t.
+    # Of the paper's c, which is `replaced`, c + (1 - t) c' is c / 2 t.
     stays = 1 - time + replaced / number
     of_bound = weighted(1.0, 0.5, replaced / number / (2 * stays)) / (time * (1 - time))
     return losses, of_loss, of_bound

@@ -1,6 +1,7 @@
 """`PromptForm`: how a text becomes a prompt for a model that an objective trained."""
 
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..constraints import check_fields
 
@@ -15,6 +16,7 @@ MODES = (
     "respond",
     "mask",
     "unmask",
+    "denoise",
     "blocks",
     "embed",
     "states",
@@ -25,6 +27,14 @@ MODES = (
 BLANKS = ("together", "in turn", "masks")
 Pooling = Literal["first", "mean", "last"]
 POOLINGS = get_args(Pooling)
+
+
+class Noised(NamedTuple):
+    """What the noise of a diffusion has made of a text token by some time: probabilities."""
+
+    keeps: Any  # f32[...] the token is as it was
+    each: Any  # f32[...] of each id of text, its own among them: that it was drawn in its place
+    masked: Any  # f32[...] it is a mask
 
 
 class PromptForm(NamedTuple):
@@ -52,6 +62,9 @@ class PromptForm(NamedTuple):
     # of all or the "last"; None: each slot by itself, and "embed" takes the mean.
     pooling: str | None = None
     independent: bool = False  # of "classify": each class has a probability of its own
+    # Of "unmask" and "denoise": (time f32[...], from 0 to 1) -> `Noised`, of a model that predicts
+    # ids of text alone; None: tokens are masked with the time as their probability.
+    noise: Callable[..., Noised] | None = None
     classes: tuple[str, ...] = ()  # names of the head's classes, where the objective has them
 
 

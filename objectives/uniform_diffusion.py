@@ -5,6 +5,7 @@ its loss, the bound whose expectation over the noise is taken as far as it goes 
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
 from .masked_diffusion import LowestRate
-from .prompt_forms import PromptForm
+from .prompt_forms import Noised, PromptForm
 from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
 
@@ -39,9 +40,9 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objecti
       ids: only text tokens are replaced, by ids of text.
       lowest_rate: e, the least time; of the published code.
 
-    A trained model gives its states: the paper's samplers are left out. So are its curriculum,
-    whose first steps give the model mixtures of embeddings, from Gaussian noise, in place of
-    tokens, and the time as an input of the model.
+    Left out: the paper's curriculum, in whose steps the model is given mixtures of embeddings, by a
+    softmax of Gaussian noise, in place of tokens, since features are integers; its distillation;
+    and the time as an input of the model.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
     i32[D], (1 - e) t as 24-bit integers.
@@ -58,9 +59,20 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objecti
             frame=frame_of((), ()),
         ),
         loss=functools.partial(_uniform_loss, ids.text, lowest_rate),
-        prompt_forms=(PromptForm("states"),),
+        prompt_forms=(PromptForm("denoise", noise=_Noise(lowest_rate, ids.text)),),
         bound="tokens",
     )
+
+
+class _Noise(NamedTuple):
+    """What the noise makes of a token by a time."""
+
+    lowest: float
+    text: tuple[int, int]
+
+    def __call__(self, time) -> Noised:
+        rate = (1 - self.lowest) * time
+        return Noised(1 - rate, rate / (self.text[1] - self.text[0]), 0 * time)
 
 
 def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):

@@ -132,6 +132,7 @@ RUNS = {  # what commands suppose to be there, beside the quickstart: model, obj
     "encoder": ("encoder", "masked_lm", {}),
     "causal": ("decoder", "causal_lm", {}),
     "masks": ("encoder", "masked_lm", {}),
+    "uniform": ("encoder", "uniform_diffusion", {}),
     "spans": ("encoder_decoder", "span_corruption", {}),
     "bytes_ahead": ("decoder", "multi_token_prediction", {"num_layers": 2}),
     "word_lists": ("decoder", "causal_lm", {}),

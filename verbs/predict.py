@@ -91,8 +91,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--order",
         default="confidence",
-        help="of unmasking: confidence, margin, entropy, left_to_right, random, mask_predict or "
-        "gibbs",
+        help="of unmasking: confidence, margin, entropy, left_to_right, random, mask_predict, "
+        "ancestral or gibbs",
     )
     add("--pooling", help="of embeddings: first, mean or last")
     add("--against", nargs="+", metavar="TEXT", help="texts to compare with")

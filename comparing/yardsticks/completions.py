@@ -5,7 +5,7 @@ import numpy as np
 from ...constraints import AtLeastTwo, checked
 from ...inference import Decoding, Trained, answer
 from ..figures import HIGHER, Figure
-from .generations import continued, continuing_mode, unmasking_options
+from .generations import IN_MASKS, continued, continuing_mode, unmasking_options
 from .known_answers import world_of
 from .parts.python_prompts import Gap
 from .subject import Subject
@@ -45,7 +45,7 @@ def world_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[Figur
         for some in (completed, map(" ".join, zip(befores, [rests[-1], *rests])))
     )
     note = f"{len(halves)} beginnings, 1.00 of the true texts"
-    if continuing_mode(trained) == "unmask":
+    if continuing_mode(trained) in IN_MASKS:
         note += "; the true number of tokens is given"
     return [Figure("world_completions", share, "share", HIGHER, baseline, note)]
 
@@ -64,11 +64,11 @@ def _completed(trained: Trained, befores, rests) -> list[str]:
     """Returns the texts that begin so, as the model completes them."""
     sizes = [len(trained.encode(f" {rest}")) for rest in rests]
     decoding = Decoding(max_new=2 * max(sizes), temperature=1.0)
-    if continuing_mode(trained) == "unmask":
+    if (mode := continuing_mode(trained)) in IN_MASKS:
         end = trained.decode([trained.ids.eos])  # which closes every document of training
         masked = [f"{before} {'[MASK]' * size}{end}" for before, size in zip(befores, sizes)]
         found = answer(
-            trained, "unmask", [{"text": text} for text in masked], unmasking_options(decoding)
+            trained, mode, [{"text": text} for text in masked], unmasking_options(decoding)
         )
         return [one["answer"].replace(end, "").strip() for one in found]
     gaps = [Gap(before, rest, "") for before, rest in zip(befores, rests)]

@@ -20,6 +20,7 @@ from .subject import Subject
 
 SAMPLED: dict[str, Any] = dict(temperature=1.0, top_p=0.95)
 GRAM = 4  # words, whose repetition within a text is counted
+IN_MASKS = ("unmask", "denoise")  # modes that write into a given number of masks
 PAIR = 2  # words, of which the different ones of all texts are counted
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -51,9 +52,11 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     lines = [(gap.prefix.splitlines()[-1] + "\n") * len(gap.truth) for gap in gaps]
     trivial = [line[: len(text)] for line, text in zip(lines, truth)]
     first, *others = _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
-    if (mode := continuing_mode(trained)) in ("unmask", "blocks"):
-        masks = f"{max_new} masks" if mode == "unmask" else "blocks of masks"
+    if (mode := continuing_mode(trained)) in (*IN_MASKS, "blocks"):
+        masks = "blocks of masks" if mode == "blocks" else f"{max_new} masks"
         how = f"{masks} filled, the surest first, samples in any order and without top-p"
+        if mode == "denoise":
+            how = f"{max_new} random tokens written over, samples without top-p"
         first = first._replace(note=f"{first.note}; {how}")
     return [first, *others]
 
@@ -80,7 +83,7 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
     """Returns what the model writes after each prefix."""
     mode, options = continuing_mode(trained), Options(decoding)
-    if mode == "unmask":
+    if mode in IN_MASKS:
         return in_masks(trained, gaps, decoding)
     if mode == "blocks":
         options = unmasking_options(decoding)
@@ -99,6 +102,8 @@ def continuing_mode(trained: Trained) -> str:
         return "blocks"
     if (modes or {mode_of(trained)}) & {"mask", "unmask"}:
         return "unmask"
+    if "denoise" in modes:
+        return "denoise"
     raise ValueError(
         f"Got a model of layout {trained.model.layout!r} trained to {_mode_words(modes)}, expected "
         "one that continues texts: of a causal, prefix or masked language model, masked diffusion, "
@@ -109,8 +114,8 @@ def continuing_mode(trained: Trained) -> str:
 def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
     """Returns what the model writes into `max_new` masks after each prefix."""
     items = with_masks([{"text": gap.prefix} for gap in gaps], decoding.max_new)
-    written = []
-    for gap, record in zip(gaps, answer(trained, "unmask", items, unmasking_options(decoding))):
+    mode, options, written = continuing_mode(trained), unmasking_options(decoding), []
+    for gap, record in zip(gaps, answer(trained, mode, items, options)):
         read, whole = trained.decode(trained.encode(gap.prefix)), record["answer"]
         written.append(whole[len(os.path.commonprefix([read, whole])) :])
     return written

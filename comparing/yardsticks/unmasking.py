@@ -11,8 +11,8 @@ from annotated_types import MinLen
 
 from ...constraints import AtLeastTwo, Count, OpenShare, checked
 from ...data.corpus import Corpus
-from ...inference import Trained
-from ...inference.answering.masks import LikeliestOrder, Masked, write_masks
+from ...inference import Trained, mode_of
+from ...inference.answering.masks import FillingMode, LikeliestOrder, Masked, write_masks
 from ...inference.trained import check_mode, prompt_form
 from ..figures import HIGHER, Figure
 from .compression import heldout_rows
@@ -31,12 +31,13 @@ def unmasking(
     row_tokens: AtLeastTwo = 64,
     share: OpenShare = 0.5,
     steps: Annotated[Sequence[Count], MinLen(1)] = STEPS,
-    orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] = ORDERS,
+    orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] | None = None,
 ) -> list[Figure]:
     """Share of masked tokens of held-out text that are restored, by the order and the steps.
 
         unmasking                      of the first order, with the last number of steps
         unmasking/confidence/4         of this order, with 4 steps
+        unmasking/ancestral/4          the same: of `uniform_diffusion` this order alone
 
     Each token is the likeliest one where it is written, see `inference.unmask`; one step writes all
     masks at once, whatever the order. The baseline writes the token that is most frequent among
@@ -46,18 +47,28 @@ def unmasking(
       tokens: of held-out text.
       row_tokens: of each row.
       share: of a row's tokens that are masked, one or more.
-      steps, orders: that are measured; more steps than masks are one for each,
-        but of "mask_predict", which writes them again.
+      steps, orders: that are measured; None: all orders that the model has. More steps than masks
+        are one for each, but of "mask_predict" and "ancestral", which write them again.
 
-    Raises ValueError for a model that fills no masks, and for a corpus without text.
+    Raises ValueError for a model that fills no masks, orders that it does not have, and a corpus
+    without text.
     """
     trained, corpus = subject.trained, subject.plan.corpus
-    check_mode(trained, "unmask")
+    mode = _filling_mode(trained)
+    check_mode(trained, mode)
+    orders = orders or ORDERS
+    if mode == "denoise":
+        if "ancestral" not in orders:
+            raise ValueError(
+                f"Got the orders {', '.join(orders)} for a model that writes over random tokens, "
+                "expected 'ancestral' among them, its only order: add it, or leave orders out."
+            )
+        orders = ["ancestral"]
     masked, truth = masked_rows(trained, corpus, tokens, row_tokens, share)
     baseline = float(np.bincount(truth).max() / truth.size)
     note = f"{truth.size} tokens, {share:.0%} of rows of {row_tokens}"
     parts = {
-        (order, count): float(np.mean(_written(trained, masked, order, count) == truth))
+        (order, count): float(np.mean(_written(trained, masked, mode, order, count) == truth))
         for order in orders
         for count in steps
     }
@@ -73,7 +84,7 @@ def masked_rows(
 ) -> tuple[list[Masked], np.ndarray]:
     """Returns rows of held-out text with masks, and the tokens i32[n] that are behind them."""
     random, mask = np.random.default_rng(SEED), trained.ids.special("mask")
-    form, rows, truth = prompt_form(trained, "unmask"), [], []
+    form, rows, truth = prompt_form(trained, _filling_mode(trained)), [], []
     for row in heldout_rows(corpus, tokens, row_tokens):
         size = row.tokens.size
         hidden = np.sort(random.choice(size, max(round(share * size), 1), replace=False))
@@ -85,8 +96,12 @@ def masked_rows(
     return rows, np.concatenate(truth)
 
 
+def _filling_mode(trained: Trained) -> FillingMode:
+    return "denoise" if mode_of(trained) == "denoise" else "unmask"
+
+
 def _written(
-    trained: Trained, masked: Sequence[Masked], order: LikeliestOrder, steps: int
+    trained: Trained, masked: Sequence[Masked], mode: FillingMode, order: LikeliestOrder, steps: int
 ) -> np.ndarray:
-    found = write_masks(trained, masked, order=order, steps=steps)
+    found = write_masks(trained, masked, mode=mode, order=order, steps=steps)
     return np.concatenate([np.array(one, np.int32) for one in found])

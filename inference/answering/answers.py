@@ -21,7 +21,7 @@ from .classifying import classify, judge, tag
 from .continued_blocks import continue_blocks
 from .embeddings import embed
 from .generation import Answer, Decoding, Draft, generate
-from .masks import Guess, Order, fill_masks, unmask
+from .masks import Guess, Order, denoise, fill_masks, unmask
 from .next_tokens import next_tokens
 from .scoring import Scored, score
 
@@ -213,6 +213,12 @@ def _unmasked(trained, mode, texts, options: Options, numbers):
     return [{"answer": x} for x in unmask(trained, texts, **_unmasking(options, numbers))]
 
 
+def _denoised(trained, mode, texts, options: Options, numbers):
+    settings = _unmasking(options, numbers)
+    del settings["order"]
+    return [{"answer": x} for x in denoise(trained, texts, **settings)]
+
+
 def _blocks(trained, mode, texts, options: Options, numbers):
     settings = _unmasking(options, numbers) | {"max_new": options.decoding.max_new}
     return [
@@ -272,6 +278,7 @@ _ANSWERS = {
     "mask": _masks,
     "next": _next,
     "unmask": _unmasked,
+    "denoise": _denoised,
     "blocks": _blocks,
     "embed": _embeddings,
     **dict.fromkeys(("pair", "classify"), _classes),

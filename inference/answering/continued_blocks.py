@@ -19,7 +19,7 @@ from ..decoding.sampling import numbered_keys
 from ..prompting.prompts import CONTEXT, check_words, text_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .masks import Order, written
+from .masks import DiffusionNoise, Order, written
 
 
 class Continued(NamedTuple):
@@ -66,7 +66,9 @@ def continue_blocks(
     check_texts(trained, [[*row, *[ids.special("mask")] * max_new] for row in rows])
     numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
-    run = jitted(_continue, model, form.block_size, max_new, ids.eos, order, bool(temperature))
+    noise = DiffusionNoise(form.noise, ids.mask, ids.text)
+    static = form.block_size, max_new, ids.eos, noise, order, bool(temperature)
+    run = jitted(_continue, model, *static)
     allowed_V = allowed_token_mask(ids, model.vocab_size).at[ids.mask].set(False)
 
     def continued(chosen: list[int]) -> Iterator[Continued]:
@@ -75,7 +77,7 @@ def continue_blocks(
         prompts = decoder_prompts(some, width=width, block_size=form.block_size)
         required_capacity(model, prompts, max_new)
         keys = numbered_keys(seed, [numbers[i] for i in chosen])
-        settings = ids.mask, allowed_V, keys, steps or 0, temperature
+        settings = allowed_V, keys, steps or 0, temperature
         for row, tokens in zip(some, np.asarray(run(params, prompts, *settings))):
             answer = tokens[len(row) : len(row) + max_new].tolist()
             ended = ids.eos in answer
@@ -90,11 +92,11 @@ def _continue(
     size,
     max_new,
     eos,
+    noise: DiffusionNoise,
     order,
     sampled,
     params,
     prompts: Prompts,
-    mask,
     allowed_V,
     keys_B,
     steps,
@@ -150,7 +152,7 @@ def _continue(
             asked_BxK,
             steps_B,
             keys_B,
-            mask=mask,
+            noise=noise,
             allowed_V=allowed_V,
         )
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))

@@ -30,13 +30,15 @@ from ..decoding.batching import (
 from ..decoding.sampling import most_likely, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
+from .ancestral import earlier_weights, masks_alone
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
 # Orders in which the likeliest tokens can be written; "gibbs" draws each.
 LikeliestOrder = Literal[
-    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict"
+    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral"
 ]
 Order = Literal[LikeliestOrder, "gibbs"]
+FillingMode = Literal["unmask", "denoise"]
 REWRITING = ("mask_predict", "gibbs")  # orders that write over what they have written
 
 
@@ -81,7 +83,7 @@ def fill_masks(
     read = [masked_text(trained, text, prompt) for text in texts]
     check_texts(trained, [one.tokens for one in read])
     predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
-    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, _predicts_text(prompt))
     top = min(top, trained.ids.size)
 
     def guesses(chosen: list[int]) -> Iterator[list[list[Guess]]]:
@@ -118,7 +120,7 @@ def unmask(
         unmask(trained, ["import [MASK], [MASK]"], order="mask_predict", steps=4)
         unmask(trained, ["import [MASK], [MASK]"], order="gibbs", steps=20, temperature=1.0)
 
-    The first five write each mask once, the others write over what they have written:
+    The first five write each mask once, the others may write over what they have written:
 
         confidence      a step writes its share of the masks, those with the most confident
                         prediction first (Chang et al. 2022, arXiv:2202.04200; LLaDA's
@@ -133,6 +135,11 @@ def unmask(
         mask_predict    the first step writes all; each later one masks the tokens that were least
                         probable, linearly fewer, and writes them anew given the others
                         (Ghazvininejad et al. 2019, arXiv:1904.09324)
+        ancestral       a step goes back by an equal part of the diffusion's time: so many masks are
+                        written as its noise has less, by chance, and a model of `hybrid_diffusion`
+                        writes over what may be noise. With temperature 1 and many steps it draws
+                        from the model itself (von Rütte et al. 2025, arXiv:2503.04482); with 0 each
+                        prediction is its likeliest token
         gibbs           a step visits all in a random order, and masks and draws one at a time given
                         the others, a call of the model each (Wang and Cho 2019, arXiv:1902.04094)
 
@@ -143,19 +150,40 @@ def unmask(
 
     Raises ValueError for a text without a mask, and for "gibbs" with temperature 0.
     """
-    prompt = prompt_form(trained, "unmask")
+    settings = dict(steps=steps, temperature=temperature, seed=seed, numbers=numbers)
+    more = dict(batch_size=batch_size, on_batch=on_batch)
+    return _filled(trained, "unmask", texts, order=order, **settings, **more)
+
+
+@checked
+def denoise(
+    trained: Trained,
+    texts: Sequence[str],
+    *,
+    steps: Count | None = None,
+    temperature: NonNegative = 0.0,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Returns texts with all masks filled, by a model that learned from random tokens.
+
+        denoise(trained, ["import [MASK], [MASK]"], steps=32)
+
+    Each mask begins as a random token of text, and a step may write over any of them, in the order
+    "ancestral" of `unmask`; nothing else of a text changes (Sahoo et al. 2025, arXiv:2506.10892).
+    Args and errors are those of `unmask`.
+    """
+    settings = dict(steps=steps, temperature=temperature, seed=seed, numbers=numbers)
+    more = dict(batch_size=batch_size, on_batch=on_batch)
+    return _filled(trained, "denoise", texts, **settings, **more)
+
+
+def _filled(trained: Trained, mode, texts: Sequence[str], **settings) -> list[str]:
+    prompt = prompt_form(trained, mode)
     read = [masked_text(trained, text, prompt) for text in texts]
-    found = write_masks(
-        trained,
-        read,
-        steps=steps,
-        order=order,
-        temperature=temperature,
-        seed=seed,
-        numbers=numbers,
-        batch_size=batch_size,
-        on_batch=on_batch,
-    )
+    found = write_masks(trained, read, mode=mode, **settings)
     answers = []
     for row, written_K in zip(read, found):
         tokens = np.array(row.tokens)
@@ -170,6 +198,7 @@ def write_masks(
     trained: Trained,
     rows: Sequence[Masked],
     *,
+    mode: FillingMode = "unmask",
     steps: Count | None = None,
     order: Order = "confidence",
     temperature: NonNegative = 0.0,
@@ -178,18 +207,22 @@ def write_masks(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[int]]:
-    """Returns the tokens written into the masks of each row, as `unmask` writes them."""
+    """Returns the tokens written into the masks of each row, as `unmask` or `denoise` writes them,
+    whose order is its own."""
     if order == "gibbs" and not temperature:
         raise ValueError(
             "Got order='gibbs' with temperature=0, which takes the likeliest tokens, expected some "
             "to draw them: set a temperature above 0, such as 1."
         )
-    prompt = prompt_form(trained, "unmask")
+    prompt, ids = prompt_form(trained, mode), trained.ids
+    order = "ancestral" if mode == "denoise" else order
     check_texts(trained, [row.tokens for row in rows])
     numbers = range(len(rows)) if numbers is None else numbers
-    run = jitted(_unmask, trained.model, prompt.head, prompt.shift, order, bool(temperature))
-    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
-    allowed_V = allowed_V.at[trained.ids.mask].set(False)
+    noise = DiffusionNoise(prompt.noise, ids.mask, ids.text, mode == "denoise")
+    static = prompt.head, prompt.shift, noise, order, bool(temperature)
+    run = jitted(_unmask, trained.model, *static)
+    allowed_V = allowed_token_mask(ids, trained.model.vocab_size, _predicts_text(prompt))
+    allowed_V = allowed_V.at[ids.mask].set(False)
 
     def filled(chosen: list[int]) -> Iterator[list[int]]:
         some = [rows[i] for i in chosen]
@@ -200,12 +233,26 @@ def write_masks(
             slots_K[: len(row.masks)] = row.masks
         steps_B = np.full_like(total_B, steps) if steps else total_B
         keys = numbered_keys(seed, [numbers[i] for i in chosen])
-        masks, given = (slots_BxK, total_B), (trained.ids.mask, allowed_V)
-        tokens_BxK = run(trained.params, batch, *masks, *given, keys, steps_B, temperature)
+        settings = allowed_V, keys, steps_B, temperature
+        tokens_BxK = run(trained.params, batch, slots_BxK, total_B, *settings)
         for total, tokens_K in zip(total_B, np.asarray(tokens_BxK)):
             yield tokens_K[:total].tolist()
 
     return in_batches(filled, [len(row.tokens) for row in rows], batch_size, on_batch)
+
+
+def _predicts_text(prompt: PromptForm) -> bool:
+    """Returns whether the model learned to predict ids of text alone."""
+    return prompt.noise is not None
+
+
+class DiffusionNoise(NamedTuple):
+    """What masks begin as, and which noise they are written against."""
+
+    at: Callable | None  # `PromptForm.noise`
+    mask: int
+    text: tuple[int, int]
+    random: bool = False  # they begin as random text
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
@@ -241,13 +288,13 @@ def _unmask(
     model,
     head,
     shift,
+    noise,
     order,
     sampled,
     params,
     batch,
     slots_BxK,
     total_B,
-    mask,
     allowed_V,
     keys_B,
     steps_B,
@@ -273,13 +320,22 @@ def _unmask(
         asked_BxK,
         steps_B,
         keys_B,
-        mask=mask,
+        noise=noise,
         allowed_V=allowed_V,
     )
 
 
 def written(
-    logits_of, order, temperature, slots_BxK, asked_BxK, steps_B, keys_B, *, mask, allowed_V
+    logits_of,
+    order,
+    temperature,
+    slots_BxK,
+    asked_BxK,
+    steps_B,
+    keys_B,
+    *,
+    noise: DiffusionNoise,
+    allowed_V,
 ):
     """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
 
@@ -289,8 +345,12 @@ def written(
       temperature: None takes the likeliest token.
       slots_BxK: the slots of the masks, from which their random keys are derived.
       asked_BxK: bool, the masks that there are; the first ones of each row.
+      noise: of the order "ancestral"; the others begin with masks.
     """
-    total_B = jnp.sum(asked_BxK, 1)
+    if order == "ancestral":
+        of_text = (logits_of, temperature, slots_BxK, steps_B, keys_B)
+        return _back_in_time(*of_text, noise=noise, allowed_V=allowed_V)
+    mask, total_B = noise.mask, jnp.sum(asked_BxK, 1)
     calls_B = steps_B * total_B if order == "gibbs" else steps_B
 
     def predicted(s, tokens_BxK):
@@ -334,6 +394,38 @@ def written(
 
     start = jnp.full(slots_BxK.shape, mask, jnp.int32), jnp.zeros(slots_BxK.shape, jnp.float32)
     return lax.fori_loop(0, jnp.max(calls_B), call, start)[0]
+
+
+def _back_in_time(
+    logits_of, temperature, slots_BxK, steps_B, keys_B, *, noise: DiffusionNoise, allowed_V
+):
+    """Returns what `written` does, in the order "ancestral"."""
+    first, last = noise.text
+    at = noise.at or masks_alone
+
+    def drawn(key, logits_V, token, time, earlier):
+        if temperature is None:
+            p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
+        else:
+            p_V = jax.nn.softmax(logits_V / temperature)
+        weights_V = earlier_weights(p_V, token, noise.mask, noise.text, at, time, earlier)
+        # What cannot have come about otherwise stays, as a token where the noise has masks alone.
+        found = jax.random.categorical(key, jnp.log(weights_V))
+        return jnp.where(jnp.any(weights_V > 0), found, token)
+
+    def step(s, tokens_BxK):
+        time_B, earlier_B = (jnp.maximum(1 - n / steps_B, 0.0) for n in (s, s + 1))
+        logits = jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
+        keys_BxK = _keys_of_slots(keys_B, s, DRAW, slots_BxK)
+        of_row = jax.vmap(drawn, in_axes=(0, 0, 0, None, None))
+        drawn_BxK = jax.vmap(of_row)(keys_BxK, logits, tokens_BxK, time_B, earlier_B)
+        return jnp.where((s < steps_B)[:, None], drawn_BxK, tokens_BxK).astype(jnp.int32)
+
+    start_BxK = jnp.full(slots_BxK.shape, noise.mask, jnp.int32)
+    if noise.random:
+        random_BxK = _random(keys_B, 0, slots_BxK)
+        start_BxK = first + (random_BxK * (last - first)).astype(jnp.int32)
+    return lax.fori_loop(0, jnp.max(steps_B), step, start_BxK)
 
 
 DRAW, ORDER = 0, 1  # what a row's key of a call is split into

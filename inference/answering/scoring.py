@@ -27,7 +27,14 @@ from ..prompting.prompts import (
     text_prompt,
 )
 from ..prompting.windows import check_prompts, check_texts
-from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
+from ..trained import (
+    Trained,
+    allowed_token_mask,
+    is_trained_for,
+    mode_of,
+    predicts_from_left,
+    prompt_form,
+)
 from .masks import batch_of, states_and_head
 
 Tokens = Sequence[int] | np.ndarray
@@ -244,6 +251,8 @@ def hidden_log_probs(
     """
     mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
     run, before = jitted(_log_probs_at, trained.model, form.head), len(form.before)
+    of_text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, True)
+    predicted_V = of_text_V if form.noise else jnp.ones_like(of_text_V)
     check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
 
     def log_probs(some: list[int]) -> Iterator[np.ndarray]:
@@ -258,15 +267,18 @@ def hidden_log_probs(
             labels_BxK[row, : hidden.size] = tokens[hidden]
             tokens[hidden] = mask
             rows.append([*form.before, *tokens.tolist(), *form.after])
-        log_probs_BxK = run(trained.params, batch_of(trained, rows), slots_BxK, labels_BxK)
+        batch = batch_of(trained, rows)
+        log_probs_BxK = run(trained.params, batch, slots_BxK, labels_BxK, predicted_V)
         for i, log_probs_K in zip(chosen, np.asarray(log_probs_BxK)):
             yield log_probs_K[: len(texts[i][1])].astype(np.float64)
 
     return in_batches(log_probs, [len(tokens) for tokens, _ in texts], batch_size)
 
 
-def _log_probs_at(model, head, params, batch, slots_BxK, labels_BxK):
-    """Returns f32[B, K]: the log-probabilities of these tokens in these slots."""
+def _log_probs_at(model, head, params, batch, slots_BxK, labels_BxK, predicted_V):
+    """Returns f32[B, K]: the log-probabilities of these tokens in these slots, among all ids that
+    the model learned to predict."""
     states_BxTxE, project = states_and_head(model.apply(params, batch), head)
     hidden_BxKxE = jnp.take_along_axis(states_BxTxE, slots_BxK[..., None], axis=1)
-    return -cross_entropy(project(hidden_BxKxE), labels_BxK)[0]
+    logits_BxKxV = jnp.where(predicted_V, project(hidden_BxKxE), -1e30)
+    return -cross_entropy(logits_BxKxV, labels_BxK)[0]

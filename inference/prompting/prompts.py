@@ -13,7 +13,8 @@ from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompt
 from ..trained import Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
-FRAMED = ("mask", "unmask", "blocks", "classify", "tag")  # modes without a start of an answer
+# Modes without a start of an answer.
+FRAMED = ("mask", "unmask", "denoise", "blocks", "classify", "tag")
 CONTEXT = 8  # last tokens of a text that decide how the first generated one is written
 
 

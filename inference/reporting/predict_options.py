@@ -13,15 +13,16 @@ from ..trained import FROM_LEFT, Trained, check_mode, mode_of
 _USED_BY: dict[str, tuple[str, ...]] = {
     "denoiser": ("complete", "infill", "respond", "restore", "score"),
     "top": ("next", "mask", "classify"),
-    "masks": ("mask", "unmask"),
+    "masks": ("mask", "unmask", "denoise"),
     "layer": ("states",),
-    **dict.fromkeys(("steps", "order"), ("unmask", "blocks")),
+    "steps": ("unmask", "denoise", "blocks"),
+    "order": ("unmask", "blocks"),
     **dict.fromkeys(("pooling", "against"), ("embed",)),
     **dict.fromkeys(
         ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), FROM_LEFT
     ),
     **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), FROM_LEFT),
-    "temperature": (*FROM_LEFT, "unmask", "blocks"),
+    "temperature": (*FROM_LEFT, "unmask", "denoise", "blocks"),
 }
 
 

@@ -142,13 +142,14 @@ MBART = BART._replace(
     model_type="mbart",
     architecture="MBartForConditionalGeneration",
     settings=mbart_settings,
-    presets=(),
+    presets=("mbart_*",),
     by_heads=classes_of("MBart", "classes"),
 )
 PEGASUS = MBART._replace(
     model_type="pegasus",
     architecture="PegasusForConditionalGeneration",
     settings=pegasus_settings,
+    presets=("pegasus_*",),
     implied=sinusoids,
     by_heads=(),
 )

@@ -23,12 +23,16 @@ def test_a_share_of_each_row_is_masked():
 
 
 @pytest.mark.parametrize(
-    "builder, objective", [("encoder", "masked_lm"), ("decoder", "shifted_diffusion")]
+    "builder, objective, orders",
+    [
+        ("encoder", "masked_lm", ["entropy", "mask_predict"]),
+        ("decoder", "shifted_diffusion", ["entropy", "ancestral"]),
+        ("encoder", "uniform_diffusion", ["ancestral"]),
+    ],
 )
-def test_a_model_that_knows_nothing_restores_one_token(builder, objective):
+def test_a_model_that_knows_nothing_restores_one_token(builder, objective, orders):
     """By all orders and steps the same; the baseline is the best of such models."""
-    one = subject_of(trained(builder, objective), constant=True).trained
-    orders, steps = ["entropy", "mask_predict"], [1, 3]
+    one, steps = subject_of(trained(builder, objective), constant=True).trained, [1, 3]
     settings = dict(tokens=60, row_tokens=16, share=0.5, orders=orders, steps=steps)
     whole, *parts = unmasking(subject(one), **settings)
     assert [x.name for x in parts] == [f"unmasking/{o}/{s}" for o in orders for s in steps]
@@ -43,5 +47,7 @@ def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ValueError, match="never learned to predict masks"):
         unmasking(causal)
     masked = subject(trained("encoder", "masked_diffusion"))
-    with pytest.raises(ValueError, match="orders must be .*'mask_predict', not empty, got"):
+    with pytest.raises(ValueError, match="orders must be .*'ancestral', not empty, or None, got"):
         unmasking(masked, orders=["gibbs"])
+    with pytest.raises(ValueError, match="Got the orders random for .*expected 'ancestral' among"):
+        unmasking(subject(trained("encoder", "uniform_diffusion")), orders=["random"])

@@ -363,7 +363,7 @@ def test_masks_and_padding_are_never_written():
 def test_what_unmask_refuses():
     one = model("masked_diffusion")
     for settings, said in (
-        (dict(order="first"), "order must be .*'mask_predict' or 'gibbs', got 'first'"),
+        (dict(order="first"), "order must be .*'ancestral' or 'gibbs', got 'first'"),
         (dict(order="gibbs"), "order='gibbs' with temperature=0, .*set a temperature above 0"),
         (dict(steps=0), "steps must be a whole number of at least 1 or None, got 0"),
         (dict(temperature=-1), "temperature must be a number of at least 0, got -1"),

@@ -75,6 +75,8 @@ PRESETS = {
     "eurobert_210m": Preset("eurobert", "eurobert_210m", 128_256, 310_266_624),
     "bart_base": Preset("bart", "bart_base", 50_265, 139_420_416),
     "bart_large": Preset("bart", "bart_base", 50_265, 406_291_456),
+    "mbart_large": Preset("mbart", "mbart_large", 250_027, 610_851_840),
+    "pegasus_large": Preset("pegasus", "pegasus_large", 96_103, 570_797_056),
     "gpt2": Preset("gpt2", "gpt2", 50_257, 124_439_808),
     "gpt2_medium": Preset("gpt2", "gpt2", 50_257, 354_823_168),
     "gpt2_large": Preset("gpt2", "gpt2", 50_257, 774_030_080),

@@ -1,0 +1,117 @@
+"""Ancestral sampling: of a model that knows how text is distributed, and what models write."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax import objectives
+from pretrax.inference import answer, denoise, unmask
+from pretrax.inference.answering.ancestral import became, earlier_weights, masks_alone
+from pretrax.inference.answering.masks import DiffusionNoise, written
+from tests.inference.runs import IDS, trained
+
+TEXT, MASK, SIZE = (1, 5), 6, 7  # four ids of text among seven
+TINY = objectives.TokenIds(size=SIZE, text=TEXT, pad=0, eos=5, mask=MASK)
+NOISES = {
+    "masks": None,
+    "hybrid": objectives.hybrid_diffusion(TINY, random_share=0.3).prompt_forms[0].noise,
+    "uniform": objectives.uniform_diffusion(TINY, lowest_rate=0.01).prompt_forms[0].noise,
+}
+P = np.array([0, 0.5, 0.3, 0.15, 0.05, 0, 0], np.float32)  # the distribution of the text
+
+
+def marginal(noise, time):
+    """f32[V]: the distribution of a token by this time."""
+    keeps, each, masked = noise(time)
+    ids = jnp.arange(SIZE)
+    return keeps * P + each * ((ids >= TEXT[0]) & (ids < TEXT[1])) + masked * (ids == MASK)
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_the_noise_of_a_time_is_a_distribution_and_the_chain_goes_back_through_each(name):
+    """A model that knows how text is distributed gives, from any time, that of any earlier one."""
+    noise, ids = NOISES[name] or masks_alone, jnp.arange(SIZE)
+
+    @jax.jit
+    def tables(time, earlier):
+        # Row z: how a token z of the time came about, and what becomes of the first id of text.
+        weights = [earlier_weights(P, z, MASK, TEXT, noise, time, earlier) for z in range(SIZE)]
+        onwards = [became(z, ids, MASK, noise, time, earlier)[TEXT[0]] for z in (1, 2, 3, 4, MASK)]
+        both = marginal(noise, time), marginal(noise, earlier)
+        return *both, jnp.stack(weights), jnp.stack(onwards)
+
+    for times in ((0.9, 0.3), (0.5, 0.45), (0.2, 0.0)):
+        now, before, weights, onwards = map(np.asarray, tables(*times))
+        back = weights / np.maximum(weights.sum(1, keepdims=True), 1e-30)
+        assert now.sum() == pytest.approx(1, abs=1e-6)
+        assert onwards.sum() == pytest.approx(1, abs=1e-6)
+        np.testing.assert_allclose(now @ back, before, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
+    rows, slots = 256, np.arange(32)[None].repeat(256, 0)
+    noise = DiffusionNoise(NOISES[name], MASK, TEXT, random=name == "uniform")
+
+    def logits_of(tokens):
+        return jnp.broadcast_to(jnp.log(jnp.asarray(P)), (*tokens.shape, SIZE))
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def draw(steps, temperature):
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), jnp.arange(rows))
+        settings = jnp.asarray(slots), jnp.asarray(slots >= 0), jnp.full(rows, steps), keys
+        allowed = {"noise": noise, "allowed_V": jnp.asarray(P > 0)}
+        return written(logits_of, "ancestral", temperature, *settings, **allowed)
+
+    for steps in (1, 5):
+        found = np.asarray(draw(steps, 1.0))
+        share = np.bincount(found.ravel(), minlength=SIZE) / found.size
+        assert np.abs(share - P).max() < 4 * np.sqrt(0.25 / found.size)
+    assert (np.asarray(draw(5, None)) == P.argmax()).all()
+
+
+def test_what_is_written_stays_where_the_noise_has_masks_alone():
+    def logits_of(tokens):  # the likeliest token is another one with each that is written
+        written = (tokens != MASK).sum(1, keepdims=True) % 4 + 1
+        return jax.nn.one_hot(jnp.broadcast_to(written, tokens.shape), SIZE) * 9.0
+
+    rows, seen = (jnp.arange(24)[None], jnp.ones((1, 24), bool)), []
+    keys, noise = jax.random.key(5)[None], DiffusionNoise(None, MASK, TEXT)
+    for steps in (1, 2, 3, 4):
+        settings = {"noise": noise, "allowed_V": jnp.asarray(P > 0)}
+        found = written(logits_of, "ancestral", None, *rows, jnp.array([steps]), keys, **settings)
+        seen.append(set(np.asarray(found).ravel().tolist()))
+    assert seen[0] == {1} and all(1 <= min(some) and max(some) < 5 for some in seen)
+    assert len(seen[3]) > 1
+
+
+MODELS = [("encoder", "uniform_diffusion", denoise), ("decoder", "hybrid_diffusion", unmask)]
+
+
+@pytest.mark.parametrize("layout, objective, write", MODELS)
+def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective, write):
+    one, order = trained(layout, objective), {} if write is denoise else {"order": "ancestral"}
+    texts = ["a [MASK]", "[MASK]bc[MASK]d, and more", "so[MASK][MASK]"]
+    for temperature in (0.0, 1.0):
+        found = write(one, texts, steps=3, temperature=temperature, **order)
+        assert found == write(one, texts, steps=3, temperature=temperature, batch_size=2, **order)
+        assert all(len(text) >= 3 for text in found)
+        assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
+    again = write(one, texts, steps=3, temperature=1.0, seed=1, **order)
+    assert again != found
+    mode = "denoise" if write is denoise else "unmask"
+    records = answer(one, mode, [{"text": text} for text in texts])
+    assert [record["answer"] for record in records] == write(one, texts)
+
+
+def test_a_model_of_random_tokens_fills_no_masks_and_one_of_masks_takes_no_random_tokens():
+    uniform, masked = trained("encoder", "uniform_diffusion"), trained("encoder", "masked_lm")
+    for mode in ("mask", "unmask"):
+        with pytest.raises(ValueError, match="never learned to predict masks.*'denoise': use that"):
+            answer(uniform, mode, [{"text": "a [MASK]"}])
+    with pytest.raises(ValueError, match="never learned from random tokens.*'mask': use that"):
+        answer(masked, "denoise", [{"text": "a [MASK]"}])
+    assert IDS.mask is not None
