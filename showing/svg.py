@@ -70,10 +70,11 @@ def on_page(svg: str) -> str:
 
 def standalone(svg: str) -> str:
     """Returns the SVG of `drawn` as a file: with colours and a background of its own, light or dark
-    as the reader's system is. Of numbers two decimals are kept, which takes half of the bytes."""
+    as the reader's system is. Of coordinates two decimals are kept, in half of the bytes."""
     svg = re.sub(r"<!--.*?-->", "", svg)
     svg = re.sub(r"font-family: [^;]*;", "font-family: sans-serif;", svg)
-    svg = re.sub(r"\s+", " ", re.sub(r"(\.\d\d)\d+", r"\1", svg)).replace("> <", ">\n<")
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)
+    svg = re.sub(r"\s+", " ", svg).replace("> <", ">\n<")
     first = svg.index(">") + 1
     style = f'<style>{COLOURS}</style><rect width="100%" height="100%" style="fill:var(--card)"/>'
     return f"{svg[:first]}{style}{svg[first:]}\n"

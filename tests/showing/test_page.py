@@ -7,7 +7,7 @@ from pretrax.showing.examples import example
 from pretrax.showing.noise_statistics import figures
 from pretrax.showing.objective_page import Heading, page
 from pretrax.showing.rows import ShownObjective, view_of
-from pretrax.showing.svg import on_page
+from pretrax.showing.svg import on_page, standalone
 from tests.showing import pages
 from tests.showing.letters import IDS, READER, encode
 
@@ -48,3 +48,9 @@ def test_charts_take_their_colours_from_the_page(made):
 def test_names_within_charts_do_not_clash():
     svg = '<?xml?><svg><g id="patch_1"/><clipPath id="pab12"/><g clip-path="url(#pab12)"/></svg>'
     assert on_page(svg) == '<svg><g/><clipPath id="pab12"/><g clip-path="url(#pab12)"/></svg>'
+
+
+def test_a_file_has_its_colours_and_keeps_its_words():
+    made = standalone('<svg><text x="1.2345" style="fill: var(--ink)">0.375 of <b/></text></svg>')
+    assert made.startswith("<svg><style>") and "--ink:" in made and "dark" in made
+    assert 'x="1.23"' in made and ">0.375 of <" in made
