@@ -88,7 +88,8 @@ def _kept(tried: int, eta: int) -> int:
 def values_for(tuning: Tuning, run: "Run") -> list[float]:
     """Returns the values that are tried for a run, from the smallest.
 
-    Raises ValueError where the run's optimizer has no such setting, or none that can be multiplied.
+    Raises ValueError where the run's optimizer has no such setting, or none that can be multiplied,
+    and for factors that give one value twice.
     """
     own = _own_value(tuning.parameter, run)
     if not tuning.are_factors:
@@ -98,7 +99,14 @@ def values_for(tuning: Tuning, run: "Run") -> list[float]:
             f"{tuning.parameter} is {own!r}, which cannot be multiplied by {list(tuning.values)}: "
             "give tuning.successive_halving.values in place of factors."
         )
-    return [float(f"{factor * own:.{DIGITS}g}") for factor in tuning.values]
+    values = [float(f"{factor * own:.{DIGITS}g}") for factor in tuning.values]
+    if len(set(values)) < len(values):
+        raise ValueError(
+            f"tuning.successive_halving.factors = {list(tuning.values)} give {tuning.parameter} the "
+            f"values {values}, rounded to {DIGITS} digits, one of them twice: give factors that "
+            "are farther apart."
+        )
+    return values
 
 
 def _own_value(parameter: str, run: "Run") -> Any:

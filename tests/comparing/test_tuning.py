@@ -109,6 +109,14 @@ def test_what_cannot_be_tuned(decoder, parameter, expected):
         values_for(halving, decoder)
 
 
+def test_factors_that_give_one_value_twice_are_refused(decoder):
+    halving = successive_halving(
+        parameter="optimizers.warmup_cosine.peak", factors=[1, 1.0004, 3], seeds=[7]
+    )
+    with pytest.raises(ValueError, match=r"the values \[0.1, 0.1, 0.3\], rounded to 3 digits, one"):
+        values_for(halving, decoder)
+
+
 def test_a_setting_with_two_values_is_refused(decoder):
     both = Bound(max, a=decoder.optimizer, b=Bound(decoder.optimizer.function, decay_rate=0.9))
     halving = successive_halving(
