@@ -12,6 +12,7 @@ from typing import Any
 from ..data import whole_files
 from ..tasks import corpora
 from ..training import run_directory
+from ..training.evaluation import Score, total_loss
 from ..training.settings.bound import Bound
 from ..training.settings.run import Run
 from .cells import Cell, cell_of
@@ -133,9 +134,9 @@ def _keep(directory: str, trials: Sequence[tuple[Trial, Cell]]) -> None:
 
 
 def heldout_loss(run_dir: str) -> float:
-    """Returns the mean held-out loss of the members of a run's objective, in nats per target."""
+    """Returns the loss that a run trained, on held-out text: see `total_loss`."""
 
     def loss(record: Mapping[str, Any]) -> float:
-        return fmean(x["loss"] for x in record["scores"] if not x["metric"])
+        return total_loss([Score(**score) for score in record["scores"]])
 
     return whole_files.read_record(f"{run_dir}/{run_directory.RESULT}", loss)
