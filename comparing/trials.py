@@ -17,7 +17,7 @@ from ..training.settings.bound import Bound
 from ..training.settings.run import Run
 from .cells import Cell, cell_of
 from .comparison import Comparison, folder_of
-from .facts import Facts, runs_with, settings_text, write_facts
+from .facts import Facts, runs_with, write_facts
 from .failures import failure_of, has_diverged
 from .results import Trial, read_trials, write_trials
 from .tuning import Standing, Tuning, standing, trial_steps, values_for, with_value
@@ -69,8 +69,7 @@ def tune(
         _keep(directory, trials)
     chosen = dict(facts)
     for variant, stand in stands.items():
-        run = with_value(tuning, runs[variant], stand.chosen)
-        chosen[variant] = facts[variant]._replace(tuned=stand.chosen, settings=settings_text(run))
+        chosen[variant] = facts[variant]._replace(tuned=stand.chosen)
         write_facts(directory, variant, chosen[variant])
     return chosen
 

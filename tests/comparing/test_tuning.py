@@ -12,7 +12,14 @@ import pytest
 
 from pretrax.comparing import cells, facts, tuning
 from pretrax.comparing.comparison import check
-from pretrax.comparing.facts import Facts, check_unchanged, read_facts, runs_with, settings_text
+from pretrax.comparing.facts import (
+    Facts,
+    check_unchanged,
+    planned_runs,
+    read_facts,
+    runs_with,
+    settings_text,
+)
 from pretrax.comparing.failures import write_failure
 from pretrax.comparing.results import read_trials
 from pretrax.comparing.trials import tune
@@ -216,10 +223,9 @@ def test_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compa
     assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
     assert {v: read_facts(one.directory, v) for v in tuned} == tuned
     runs = runs_with(tuned, one, ())
-    check_unchanged(one, runs, tuned)
+    check_unchanged(one, planned_runs(tuned, one, ()), tuned)
     peaks = {v: dict(flattened("", run.optimizer)) for v, run in runs.items()}
     assert [of[".learning_rate.peak"] for of in peaks.values()] == [0.009, 0.01]
-    assert f"{PEAK} = 0.009\n" in tuned["small"].settings
     trials = read_trials(one.directory)
     assert len(trials) == 2 * 2 * (3 + 2)  # of two variants, with two seeds
     assert {(t.round, t.steps) for t in trials} == {(0, 10), (1, 20)}
@@ -321,7 +327,18 @@ def test_another_tuning_is_refused_by_name(compared):
     ):
         changed = dataclasses.replace(one, tuning=other)
         with pytest.raises(ValueError, match="the tuning was successive_halving.*" + expected):
-            check_unchanged(changed, runs_with(planned, changed, ()), planned)
+            check_unchanged(changed, planned_runs(planned, changed, ()), planned)
+
+
+def test_another_base_is_refused_though_a_variant_is_tuned(compared):
+    """The values that were tried are multiples of the base's."""
+    one, planned = compared
+    tuned = tune(one, planned, (), (), run_all)
+    changed = dataclasses.replace(one, base=[*one.base, "PEAK = 2e-3"])
+    with pytest.raises(
+        ValueError, match=f"'small'(.*\n)+  was {PEAK} = 0.003\n  is {PEAK} = 0.002"
+    ):
+        check_unchanged(changed, planned_runs(tuned, changed, ()), tuned)
 
 
 def test_seeds_of_the_comparison_choose_nothing(compared):
