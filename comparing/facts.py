@@ -28,7 +28,7 @@ COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size 
 
 
 class Facts(NamedTuple):
-    settings: str  # of its run, as a gin file
+    settings: str  # of its run before it is tuned, as a gin file
     budget: str  # with its settings, which gave the steps
     steps: int
     text_tokens: int  # that these steps read
@@ -74,12 +74,19 @@ def facts_of(comparison: Comparison) -> dict[str, Facts]:
     return {variant: facts for variant, facts in known.items() if facts is not None}
 
 
+def planned_runs(
+    facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
+) -> dict[str, Run]:
+    """Returns the run of each variant before it is tuned, with what was found as it was planned."""
+    solved = {variant: one.solved for variant, one in facts.items()}
+    return runs_of_variants(comparison, search_paths, solved)
+
+
 def runs_with(
     facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
 ) -> dict[str, Run]:
     """Returns the run of each variant, with what was found as it was planned and tuned."""
-    solved = {variant: one.solved for variant, one in facts.items()}
-    runs = runs_of_variants(comparison, search_paths, solved)
+    runs = planned_runs(facts, comparison, search_paths)
     if comparison.tuning is None:
         return runs
     tuned = {variant: one.tuned for variant, one in facts.items()}
@@ -102,6 +109,9 @@ def check_unchanged(
     """Raises ValueError where variants were planned with another budget, or other settings.
 
     Seeds, variants and yardsticks may be added or left out.
+
+    Args:
+      runs: `planned_runs`: a tuned value hides the variant's own, of which it is a multiple.
     """
     variants = trained_variants(comparison)
     for variant, facts in planned.items():

@@ -12,11 +12,12 @@ from typing import Any
 from ..data import whole_files
 from ..tasks import corpora
 from ..training import run_directory
+from ..training.evaluation import Score, total_loss
 from ..training.settings.bound import Bound
 from ..training.settings.run import Run
 from .cells import Cell, cell_of
 from .comparison import Comparison, folder_of
-from .facts import Facts, runs_with, settings_text, write_facts
+from .facts import Facts, runs_with, write_facts
 from .failures import failure_of, has_diverged
 from .results import Trial, read_trials, write_trials
 from .tuning import Standing, Tuning, standing, trial_steps, values_for, with_value
@@ -68,8 +69,7 @@ def tune(
         _keep(directory, trials)
     chosen = dict(facts)
     for variant, stand in stands.items():
-        run = with_value(tuning, runs[variant], stand.chosen)
-        chosen[variant] = facts[variant]._replace(tuned=stand.chosen, settings=settings_text(run))
+        chosen[variant] = facts[variant]._replace(tuned=stand.chosen)
         write_facts(directory, variant, chosen[variant])
     return chosen
 
@@ -136,9 +136,9 @@ def _keep(directory: str, trials: Sequence[tuple[Trial, Cell]]) -> None:
 
 
 def heldout_loss(run_dir: str) -> float:
-    """Returns the mean held-out loss of the members of a run's objective, in nats per target."""
+    """Returns the loss that a run trained, on held-out text: see `total_loss`."""
 
     def loss(record: Mapping[str, Any]) -> float:
-        return fmean(x["loss"] for x in record["scores"] if not x["metric"])
+        return total_loss([Score(**score) for score in record["scores"]])
 
     return whole_files.read_record(f"{run_dir}/{run_directory.RESULT}", loss)

@@ -51,9 +51,9 @@ def successive_halving(
     ([0.9, 0.95, 0.98], [0.25, 0.5])
 
     Three values take 3 × 25% + 2 × 50% of the steps of a run. Each trial is a run of its own, whose
-    schedule ends with it. Values are ranked by the mean over seeds of the trials' own loss; one
-    whose training diverged loses. Jamieson & Talwalkar 2016 (arXiv:1502.07943); rounds grow by
-    `eta` as in Hyperband (Li et al. 2018, arXiv:1603.06560).
+    schedule ends with it. Values are ranked by the mean over seeds of the loss that they train, on
+    text that the trials hold out; one whose training diverged loses. Jamieson & Talwalkar 2016
+    (arXiv:1502.07943); rounds grow by `eta` as in Hyperband (Li et al. 2018, arXiv:1603.06560).
 
     Args:
       parameter: a setting of the run's optimizer, or of its schedule.
@@ -88,7 +88,8 @@ def _kept(tried: int, eta: int) -> int:
 def values_for(tuning: Tuning, run: "Run") -> list[float]:
     """Returns the values that are tried for a run, from the smallest.
 
-    Raises ValueError where the run's optimizer has no such setting, or none that can be multiplied.
+    Raises ValueError where the run's optimizer has no such setting, or none that can be multiplied,
+    and for factors that give one value twice.
     """
     own = _own_value(tuning.parameter, run)
     if not tuning.are_factors:
@@ -98,7 +99,14 @@ def values_for(tuning: Tuning, run: "Run") -> list[float]:
             f"{tuning.parameter} is {own!r}, which cannot be multiplied by {list(tuning.values)}: "
             "give tuning.successive_halving.values in place of factors."
         )
-    return [float(f"{factor * own:.{DIGITS}g}") for factor in tuning.values]
+    values = [float(f"{factor * own:.{DIGITS}g}") for factor in tuning.values]
+    if len(set(values)) < len(values):
+        raise ValueError(
+            f"tuning.successive_halving.factors = {list(tuning.values)} give {tuning.parameter} "
+            f"the values {values}, rounded to {DIGITS} digits, one of them twice: give factors "
+            "that are farther apart."
+        )
+    return values
 
 
 def _own_value(parameter: str, run: "Run") -> Any:

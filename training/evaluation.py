@@ -12,6 +12,7 @@ on the row's number alone: the figures of two checkpoints, or two runs, can be c
 import dataclasses
 import functools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,6 +43,8 @@ class Score(NamedTuple):
     of_tokens: bool = False  # targets are ids of the vocabulary: the loss has a perplexity
     metric: bool = False  # not part of the loss, such as an accuracy
     of_text: bool = False  # the exact likelihood of the text: the loss has bits per byte
+    # Of the loss in the total that is trained; of a schedule, that at the run's last step.
+    scale: float = 1.0
 
     @property
     def name(self) -> str:
@@ -51,6 +54,21 @@ class Score(NamedTuple):
     def gain(self) -> float | None:
         """Returns the share of the baseline's nats that the model saves; None without one."""
         return 1.0 - self.loss / self.baseline if self.baseline else None
+
+
+def total_loss(scores: Sequence[Score]) -> float:
+    """Returns the loss that is trained, on held-out text: the sum of its terms, each by its scale.
+
+    Of a mixture it is the mean of its members' losses, whatever their rates.
+
+    >>> total_loss([Score("a", "b", 4.0, None, 9), Score("a", "c", 2.0, None, 9, scale=0.5)])
+    5.0
+    """
+    totals: dict[str, float] = {}
+    for score in scores:
+        if not score.metric:
+            totals[score.member] = totals.get(score.member, 0.0) + score.scale * score.loss
+    return statistics.fmean(totals.values())
 
 
 class _HeldOutMember(NamedTuple):
@@ -72,10 +90,11 @@ class Evaluator:
         training: DocumentStream,
         *,
         tokens: int,
+        steps: int,  # of the run, at whose end a scale that follows the step is taken
         end_of_document: int | None,
         rows: int = 16,
     ):
-        self._mesh = mesh
+        self._mesh, self._steps = mesh, steps
         size = _up(rows, math.lcm(2, batch_shards(mesh)))
         # Replicated, so that every process can read the figures.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
@@ -134,9 +153,14 @@ class Evaluator:
                     baseline = trivial(sums.tally, member.training.get(term))
                 beside = baseline / weight if baseline or sums.metric else None
                 of_targets = float(sums.sum) / weight, beside, int(sums.weight)
-                facts = sums.of_tokens, sums.metric, sums.of_text
+                facts = sums.of_tokens, sums.metric, sums.of_text, self._scale(sums)
                 scores.append(Score(member.name, term, *of_targets, *facts))
         return scores
+
+    def _scale(self, sums: "TermSums") -> float:
+        if sums.metric:
+            return 0.0
+        return float(sums.scale(self._steps) if callable(sums.scale) else sums.scale)
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
         """Returns batches of `size` rows for the model; the number of rows is a multiple of it."""
@@ -175,8 +199,12 @@ class TermSums:
     tally: Tally | None  # of its labels
     constant: Any  # the sum for outputs that are equal everywhere, of a term without labels
     of_tokens: bool = dataclasses.field(metadata={"static": True})
-    metric: bool = dataclasses.field(metadata={"static": True})
+    scale: Any = dataclasses.field(metadata={"static": True})  # as of a `Term`
     of_text: bool = dataclasses.field(metadata={"static": True})
+
+    @property
+    def metric(self) -> bool:
+        return self.scale is None
 
 
 def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, TermSums]:
@@ -194,7 +222,7 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
             of_tokens=term.labels is not None
             and term.labels.slots is None
             and objective.heads[term.labels.head] is None,
-            metric=term.scale is None,
+            scale=term.scale,
             of_text=name == objective.likelihood,
         )
         for name, term in terms.items()

@@ -1,7 +1,6 @@
 """The held-out evaluation of a run: as training makes it, and under another objective."""
 
 import dataclasses
-import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import longest
-from .evaluation import Evaluator, Score
+from .evaluation import Evaluator, Score, total_loss
 from .planning import Plan, check_columns
 from .reporting.console import print_task_scores
 from .reporting.metrics import MetricsWriter
@@ -30,8 +29,8 @@ class Evaluation(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """The mean of the members' held-out losses, each in nats per target."""
-        return statistics.fmean(score.loss for score in self.scores if not score.metric)
+        """The loss that is trained, on held-out text: see `total_loss`."""
+        return total_loss(self.scores)
 
 
 def evaluator_of_training(
@@ -66,6 +65,7 @@ def heldout_evaluator(plan: Plan) -> Evaluator:
         heldout_pieces(plan),
         plan.corpus.train(0, 1),
         tokens=plan.run.heldout_tokens,
+        steps=plan.run.steps,
         end_of_document=plan.end_of_document,
     )
 

@@ -25,7 +25,14 @@ from ..comparing import results
 from ..comparing.cells import Cell, cells_of
 from ..comparing.collecting import results_of
 from ..comparing.comparison import Comparison, check, trained_variants
-from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, runs_with
+from ..comparing.facts import (
+    Facts,
+    check_unchanged,
+    facts_of,
+    plan_variants,
+    planned_runs,
+    runs_with,
+)
 from ..comparing.failures import LOG, failure_of
 from ..comparing.looks import check_looks, ends_early
 from ..comparing.pilot import SEEDS, check_pilot, pilot_of, pilot_seeds
@@ -172,7 +179,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         raise ValueError(f"A comparison's directory is on disk, got {directory}: give another.")
     cores, *_ = cores_of_workers(None if options.slurm else options.workers)
     known = facts_of(comparison)
-    runs = runs_with(known, comparison, paths)
+    runs = planned_runs(known, comparison, paths)
     with whole_files.locked(Path(directory) / LOCK, f"{directory} is compared"):
         check_unchanged(comparison, runs, known)
         check_looks(comparison)

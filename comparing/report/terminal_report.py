@@ -38,7 +38,7 @@ def _of_trials(summary: Summary) -> Table:
     tried = tables.trials(summary)
     columns = (Column(Text(head), justify="right") for head in tried.heads[1:])
     table = Table("", *columns, box=None, header_style="bold", caption_justify="left")
-    table.caption = "held-out loss of each trial, nats per target of the variant's own objective"
+    table.caption = "held-out loss of each trial, by the variant's own objective"
     for i, row in enumerate(tried.rows):
         strong = [(i, j) in tried.strong for j, _ in enumerate(row)]
         table.add_row(*(Text(x, "bold green" if s else "") for x, s in zip(row, strong)))

@@ -30,10 +30,10 @@ _SEEDS_BEFOREHAND = (
 
 TRIALS_TITLE = "How each variant was tuned"
 TRIALS = (
-    "Nats per target of each variant's own objective, on training text that the trials held out: "
-    "of one variant they can be compared, of two not. Only the best values of a round are tried in "
-    "the next, and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). "
-    "Trials have seeds of their own, and what the yardsticks measure has no part in them."
+    "The loss that each variant trains, on training text that the trials held out: of one variant "
+    "losses can be compared, of two not. Only the best values of a round are tried in the next, "
+    "and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). Trials "
+    "have seeds of their own, and what the yardsticks measure has no part in them."
 )
 _BEYOND = {"smallest": "smaller", "largest": "larger"}
 PARTS_TITLE = "Parts of the yardsticks"

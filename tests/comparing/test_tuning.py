@@ -11,7 +11,14 @@ import pytest
 
 from pretrax.comparing import cells, facts
 from pretrax.comparing.comparison import check
-from pretrax.comparing.facts import Facts, check_unchanged, read_facts, runs_with, settings_text
+from pretrax.comparing.facts import (
+    Facts,
+    check_unchanged,
+    planned_runs,
+    read_facts,
+    runs_with,
+    settings_text,
+)
 from pretrax.comparing.failures import write_failure
 from pretrax.comparing.results import read_trials
 from pretrax.comparing.trials import tune
@@ -103,6 +110,14 @@ def test_what_cannot_be_tuned(decoder, parameter, expected):
         values_for(halving, decoder)
 
 
+def test_factors_that_give_one_value_twice_are_refused(decoder):
+    halving = successive_halving(
+        parameter="optimizers.warmup_cosine.peak", factors=[1, 1.0004, 3], seeds=[7]
+    )
+    with pytest.raises(ValueError, match=r"the values \[0.1, 0.1, 0.3\], rounded to 3 digits, one"):
+        values_for(halving, decoder)
+
+
 def test_a_setting_with_two_values_is_refused(decoder):
     both = Bound(max, a=decoder.optimizer, b=Bound(decoder.optimizer.function, decay_rate=0.9))
     halving = successive_halving(
@@ -179,7 +194,13 @@ def loss_of(cell) -> float:
 def ending(cell, loss: float) -> None:
     folder = pathlib.Path(cell.run.run_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    scores = [dict(loss=loss, metric=False), dict(loss=99.0, metric=True)]
+    known = dict(member="all", baseline=None, targets=9, metric=False)
+    scores = [
+        # Together the loss; their mean is the less, the greater the loss.
+        dict(known, term="tokens", loss=100.0 - 3 * loss),
+        dict(known, term="replaced", loss=loss / 12.5 - 2.0, scale=50.0),
+        dict(known, term="hits", loss=99.0, metric=True, scale=0.0),
+    ]
     record = dict(finished=True, step=cell.run.steps, scores=scores)
     (folder / "result.json").write_text(json.dumps(record))
 
@@ -196,10 +217,9 @@ def test_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compa
     assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
     assert {v: read_facts(one.directory, v) for v in tuned} == tuned
     runs = runs_with(tuned, one, ())
-    check_unchanged(one, runs, tuned)
+    check_unchanged(one, planned_runs(tuned, one, ()), tuned)
     peaks = {v: dict(flattened("", run.optimizer)) for v, run in runs.items()}
     assert [of[".learning_rate.peak"] for of in peaks.values()] == [0.009, 0.01]
-    assert f"{PEAK} = 0.009\n" in tuned["small"].settings
     trials = read_trials(one.directory)
     assert len(trials) == 2 * 2 * (3 + 2)  # of two variants, with two seeds
     assert {(t.round, t.steps) for t in trials} == {(0, 10), (1, 20)}
@@ -310,7 +330,18 @@ def test_another_tuning_is_refused_by_name(compared):
     ):
         changed = dataclasses.replace(one, tuning=other)
         with pytest.raises(ValueError, match="the tuning was successive_halving.*" + expected):
-            check_unchanged(changed, runs_with(planned, changed, ()), planned)
+            check_unchanged(changed, planned_runs(planned, changed, ()), planned)
+
+
+def test_another_base_is_refused_though_a_variant_is_tuned(compared):
+    """The values that were tried are multiples of the base's."""
+    one, planned = compared
+    tuned = tune(one, planned, (), (), run_all)
+    changed = dataclasses.replace(one, base=[*one.base, "PEAK = 2e-3"])
+    with pytest.raises(
+        ValueError, match=f"'small'(.*\n)+  was {PEAK} = 0.003\n  is {PEAK} = 0.002"
+    ):
+        check_unchanged(changed, planned_runs(tuned, changed, ()), tuned)
 
 
 def test_seeds_of_the_comparison_choose_nothing(compared):

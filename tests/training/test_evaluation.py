@@ -6,6 +6,7 @@ import types
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from pretrax import models
@@ -18,12 +19,13 @@ from pretrax.objectives import (
     contrastive,
     future_summary,
     masked_diffusion,
+    multi_token_prediction,
     next_latent,
     replaced_token_detection,
     sequence_classification,
 )
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
+from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score, total_loss
 from tests.training import tiny
 
 EOS = 1
@@ -61,7 +63,7 @@ def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
         types.SimpleNamespace(next_document=lambda: next(documents))
         if pieces
         else tiny.TextStream(0, 1),
-        **{"tokens": HELDOUT, "end_of_document": EOS} | settings,
+        **{"tokens": HELDOUT, "steps": 10, "end_of_document": EOS} | settings,
     )
 
 
@@ -184,6 +186,29 @@ def test_a_term_of_small_weights_is_their_mean_too():
     assert score.loss == score.baseline == pytest.approx(np.log(128), rel=1e-5)
 
 
+def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
+    """DeepSeek-V3's lambda of two terms ahead, which falls to 0.1 in 10 steps."""
+    falling = optax.linear_schedule(0.3, 0.1, 10)
+    objective = multi_token_prediction(tiny.IDS, tokens=3, ahead_scale=falling)
+    model = models.decoder(128, objective.heads, **tiny.SIZES, num_layers=2)
+    one = tiny.plan(model, objective, {"decoder": 32})
+    found = evaluator(one=one)(tiny.parameters(one))
+    scales = {score.term: score.scale for score in found}
+    assert scales == pytest.approx({"tokens": 1.0, "ahead_2": 0.05, "ahead_3": 0.05})
+    loss = {score.term: score.loss for score in found}
+    expected = loss["tokens"] + 0.05 * (loss["ahead_2"] + loss["ahead_3"])
+    assert total_loss(found) == pytest.approx(expected)
+
+
+def test_the_total_is_that_of_the_terms_as_they_are_trained_and_the_mean_of_members():
+    """ELECTRA's second term counts fifty times."""
+    tokens = Score("electra", "tokens", 5.0, 6.0, 9)
+    replaced = Score("electra", "replaced", 0.3, 0.4, 60, scale=50.0)
+    share = Score("electra", "replaced_share", 0.2, None, 60, metric=True, scale=0.0)
+    assert total_loss([tokens, replaced, share]) == pytest.approx(20.0)
+    assert total_loss([tokens, replaced, share, Score("causal", "tokens", 4.0, 6.0, 9)]) == 12.0
+
+
 IDS = tiny.IDS._replace(sentinels=(), cls=110, mask=111, sep=112)
 OTHERS = {
     "views": (models.encoder, contrastive(IDS, "deletion")),
@@ -230,6 +255,8 @@ def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
     count = sum(x.sum() for x in live)
     share = sum(np.asarray(h["replaced"])[x].sum() for h, x in zip(hidden, live)) / count
     assert 0.1 < share < 0.5 and scores["replaced"].targets == count
+    scales = {name: score.scale for name, score in scores.items()}
+    assert scales == {"tokens": 1.0, "replaced": 50.0, "replaced_share": 0.0}
     assert scores["replaced_share"].loss == pytest.approx(share, rel=1e-5)
     entropy = -(share * np.log(share) + (1 - share) * np.log(1 - share))
     assert scores["replaced"].baseline == pytest.approx(entropy, rel=1e-5)
