@@ -1,5 +1,6 @@
 """The pages of objectives are those that docs/objective_pages.py draws."""
 
+import importlib
 import re
 import sys
 
@@ -16,9 +17,7 @@ AGAIN = "run python docs/objective_pages.py"
 def drawing():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DOCS))
-        import objective_pages
-
-        yield objective_pages
+        yield importlib.import_module("objective_pages")
         for name in ("objective_pages", "guide"):
             sys.modules.pop(name, None)
 
