@@ -5,9 +5,10 @@ arXiv:2503.04482), with its published code. Left out: rates of a batch drawn apa
 Noise of replaced tokens alone is that of `uniform_diffusion`.
 """
 
+import dataclasses
 import functools
 import math
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,8 @@ _LEAST_SHARE = math.exp(-20)  # of replaced tokens, in the loss: logarithms stay
 _HIGHEST_WEIGHT = 2.0
 
 
-class _Noise(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Noise:
     """The noise: its fixed numbers, and what it makes of a token by a time."""
 
     replacing: float  # B of the paper, which follows from the share of replaced tokens
@@ -80,6 +82,7 @@ def hybrid_diffusion(
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
     noise = _Noise(_replacing(random_share), ids.special("mask"), ids.text)
+    in_loss = dataclasses.replace(noise, replacing=_in_loss(random_share))
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
         corrupt=Partial(
@@ -88,7 +91,7 @@ def hybrid_diffusion(
             mask=np.int32(noise.mask),
             text=np.array(noise.text, np.int32),
         ),
-        loss=functools.partial(_hybrid_loss, noise._replace(replacing=_in_loss(random_share))),
+        loss=functools.partial(_hybrid_loss, in_loss),
         prompt_forms=(PromptForm("unmask", noise=noise),),
         bound="bound",
     )

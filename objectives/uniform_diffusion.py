@@ -4,8 +4,8 @@ Source: Sahoo et al. 2025, "The Diffusion Duality" (Duo, arXiv:2506.10892), with
 its loss, the bound whose expectation over the noise is taken as far as it goes (Rao-Blackwellised).
 """
 
+import dataclasses
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,8 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = 0.001) -> Objecti
     )
 
 
-class _Noise(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Noise:
     """What the noise makes of a token by a time."""
 
     lowest: float

@@ -153,8 +153,9 @@ class Evaluator:
                     baseline = trivial(sums.tally, member.training.get(term))
                 beside = baseline / weight if baseline or sums.metric else None
                 of_targets = float(sums.sum) / weight, beside, int(sums.weight)
-                facts = sums.of_tokens, sums.metric, sums.of_text, self._scale(sums)
-                scores.append(Score(member.name, term, *of_targets, *facts))
+                facts = sums.of_tokens, sums.metric, sums.of_text
+                scale = self._scale(sums)
+                scores.append(Score(member.name, term, *of_targets, *facts, scale=scale))
         return scores
 
     def _scale(self, sums: "TermSums") -> float:

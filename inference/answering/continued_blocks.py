@@ -66,7 +66,7 @@ def continue_blocks(
     check_texts(trained, [[*row, *[ids.special("mask")] * max_new] for row in rows])
     numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
-    noise = DiffusionNoise(form.noise, ids.mask, ids.text)
+    noise = DiffusionNoise(form.noise, ids.special("mask"), ids.text)
     static = form.block_size, max_new, ids.eos, noise, order, bool(temperature)
     run = jitted(_continue, model, *static)
     allowed_V = allowed_token_mask(ids, model.vocab_size).at[ids.mask].set(False)

@@ -218,7 +218,7 @@ def write_masks(
     order = "ancestral" if mode == "denoise" else order
     check_texts(trained, [row.tokens for row in rows])
     numbers = range(len(rows)) if numbers is None else numbers
-    noise = DiffusionNoise(prompt.noise, ids.mask, ids.text, mode == "denoise")
+    noise = DiffusionNoise(prompt.noise, ids.special("mask"), ids.text, mode == "denoise")
     static = prompt.head, prompt.shift, noise, order, bool(temperature)
     run = jitted(_unmask, trained.model, *static)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, _predicts_text(prompt))

@@ -1,5 +1,7 @@
 """Hybrid diffusion: the shares of its noise, and its loss by the distributions of the paper."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,7 +89,7 @@ def test_the_loss_is_that_of_the_paper(share, given):
         logits = random.normal(size=15) * 2
         expected, weight = of_paper(share, logits, label, noised, t)
         constants = hybrid_diffusion(IDS, random_share=share).loss.args[0]
-        constants = constants._replace(mask=MASK, text=(FIRST, FIRST + NUMBER))
+        constants = dataclasses.replace(constants, mask=MASK, text=(FIRST, FIRST + NUMBER))
         arrays = (jnp.asarray(x) for x in (np.float32(logits), label, noised, np.float32(t)))
         loss, of_loss, of_bound = hybrid_losses(constants, *arrays)
         np.testing.assert_allclose(loss, expected, rtol=1e-4)
@@ -99,7 +101,7 @@ def test_the_loss_is_that_of_the_paper(share, given):
 def test_without_replaced_tokens_the_bound_is_that_of_masked_diffusion():
     """-log p / t of masked tokens, and nothing of the others."""
     constants = hybrid_diffusion(IDS, random_share=0).loss.args[0]
-    constants = constants._replace(mask=MASK, text=(FIRST, FIRST + NUMBER))
+    constants = dataclasses.replace(constants, mask=MASK, text=(FIRST, FIRST + NUMBER))
     logits = np.random.default_rng(2).normal(size=(2, 15)).astype(np.float32)
     labels, given = jnp.array([5, 6]), jnp.array([MASK, 6])
     losses, _, weights = hybrid_losses(
