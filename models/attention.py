@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from .sharding import platform
+
 SAVED = "attention"  # what is saved here, by the name that rematerialisation policies know
 NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
 
@@ -143,12 +145,8 @@ _attend.defvjp(forward, backward)
 
 def _one_by_one() -> bool:
     """Returns whether rows are computed one after another."""
-    # Not by jax.lax.platform_dependent: tracing both takes a third of the time to trace a step.
-    mesh = jax.sharding.get_abstract_mesh()
-    device = mesh.abstract_device  # None without a mesh, and of one without devices
-    platform = device.platform if device else jax.default_backend()
     # A loop over rows that are sharded over devices would gather each row from its device.
-    return platform == "cpu" and mesh.size <= 1
+    return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
 
 
 def _row_forward(row, bias_HxTxS, softcap):

@@ -163,3 +163,17 @@ def rotate(x_BxTxHxd, rotation):
     a, b = jnp.split(x_BxTxHxd.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
     return rotated.astype(x_BxTxHxd.dtype)
+
+
+def rotate_slots_last(x_BxTxHxd, rotation):
+    """Returns what `rotate` does, computed as [H, d, B T].
+
+    The kernels of fused attention for TPUs take it so; as [B, T, H, d] the compiler would copy it
+    before and after.
+    """
+    rows, slots, heads, width = x_BxTxHxd.shape
+    x_HxdxBT = x_BxTxHxd.reshape(rows * slots, -1).T.reshape(heads, width, -1)
+    cos, sin = (x.reshape(-1, x.shape[-1]).T[None] for x in rotation)
+    a, b = jnp.split(x_HxdxBT.astype(jnp.float32), 2, axis=1)
+    rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
+    return rotated.astype(x_BxTxHxd.dtype).reshape(heads * width, -1).T.reshape(x_BxTxHxd.shape)

@@ -33,14 +33,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from . import attention
+from . import attention, positions
 from .config import ACTIVATIONS, REMAT_POLICIES, Config
 from .experts import ROUTING, Experts
 from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, projection
 from .kernels import fused_attention
 from .linear import activated, broadcast, dropout, embedding_weights, linear, project, weights
-from .positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
-from .sharding import constrain, partitioned
+from .positions import RelativeBias, bias_at, rotation_of, sinusoids
+from .sharding import constrain, partitioned, platform
 
 REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
 OF_ENCODER = "encoded_"  # the names of the encoder's keys and values in a decoder's self-attention
@@ -661,6 +661,8 @@ class Attention(nn.Module):
         query_init = lambda *args: init(*args) * query_scale  # noqa: E731
         q = linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
         q = self._normed("query_norm", q)
+        slots_last = c.attention == "fused" and platform() == "tpu"
+        rotate = positions.rotate_slots_last if slots_last else positions.rotate
         if rotation is not None:
             q = rotate(q, rotation)
         if c.score_scale != 1:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..attention import inner
 from ..positions import MAX_DISTANCE, rotated_right
 
 # Where maxima start: with less, keys outside of the interval, of score `attention.NEVER`, would
@@ -64,13 +63,12 @@ def padded(x, length, axis=-1, **values):
     return jnp.pad(x, widths, **values)
 
 
-def figures(s, out_BxTxHxd, log_sum_BxHxT, d_out_BxTxHxd, d_log_sum_BxHxT):
+def figures(s, log_sum_BxHxT, inner_BxHxT, d_log_sum_BxHxT):
     """Returns what gradients need of each query, f32[B, H, T] padded: the log of its softmax's
     denominator, and the sum of p · d_p over keys without the gradient of that log."""
-    inner_BxHxT = jnp.swapaxes(inner(out_BxTxHxd, d_out_BxTxHxd), 1, 2) - d_log_sum_BxHxT
     # Of padding so large that its probabilities are 0, whatever the bias is.
     log_sum = padded(log_sum_BxHxT, s.queries, constant_values=-LOWEST)
-    return log_sum, padded(inner_BxHxT, s.queries)
+    return log_sum, padded(inner_BxHxT - d_log_sum_BxHxT, s.queries)
 
 
 # --- which blocks see which -----------------------------------------------------------------------

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .. import attention
 from ..positions import MAX_DISTANCE, bias_at
-from ..sharding import mesh_axes, spec_of
+from ..sharding import mesh_axes, platform, spec_of
 from . import fused_attention_gpu, fused_attention_tpu
 
 _KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA names platforms
@@ -70,8 +70,17 @@ def _attend(softcap, *arrays):
 def _forward(softcap, q, k, v, intervals, bias):
     local = functools.partial(_by_platform("forward"), softcap)
     out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
-    out, log_sum = (checkpoint_name(x, attention.SAVED) for x in (out, log_sum))
+    out = _named_as_computed(out)
+    log_sum = checkpoint_name(log_sum, attention.SAVED)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
+
+
+def _named_as_computed(out_BxTxHxd):
+    """Names an output for rematerialisation: on TPUs with slots last, as the kernel writes it."""
+    if platform() != "tpu":
+        return checkpoint_name(out_BxTxHxd, attention.SAVED)
+    matrix_BTxHd = out_BxTxHxd.reshape(-1, out_BxTxHxd.shape[2] * out_BxTxHxd.shape[3])
+    return checkpoint_name(matrix_BTxHd.T, attention.SAVED).T.reshape(out_BxTxHxd.shape)
 
 
 def _backward(softcap, saved, d_outputs):

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from ..attention import NEVER, capped, d_before_cap
+from ..attention import NEVER, capped, d_before_cap, inner
 from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded
 
@@ -36,10 +36,11 @@ def forward(softcap, q, k, v, intervals, bias):
 def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
-    log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out, d_log_sum)
+    inner_BxHxT = jnp.swapaxes(inner(out, d_out), 1, 2)
+    log_sum, inner_BxHxT = attention_blocks.figures(settings, log_sum, inner_BxHxT, d_log_sum)
     d_out = _whole(settings, d_out, settings.queries)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
-    arrays = arrays._replace(log_sum=log_sum, inner=inner, d_out=d_out)
+    arrays = arrays._replace(log_sum=log_sum, inner=inner_BxHxT, d_out=d_out)
     d_q, d_far = _query_gradients(settings, arrays)
     d_k, d_v = _key_gradients(settings, arrays)
     d_bias = None

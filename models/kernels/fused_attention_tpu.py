@@ -31,24 +31,24 @@ def forward(softcap, q, k, v, intervals, bias):
     """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T]."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     out, log_sum = _outputs(settings, _in_blocks(settings, q, k, v, intervals, bias))
-    return _heads_last(out, q.shape[1]), log_sum[:, :, 0, : q.shape[1]]
+    return _heads_last(out, q), log_sum[:, :, 0, : q.shape[1]]
 
 
 def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
-    log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out, d_log_sum)
-    arrays = arrays._replace(
-        log_sum=log_sum[:, :, None],
-        inner=inner[:, :, None],
-        d_out=padded(_slots_last(d_out), settings.queries),
-    )
+    slots = q.shape[1]
+    out_HxdxBT, d_out_HxdxBT = _slots_last(out, slots), _slots_last(d_out, slots)
+    inner_HxBT = (out_HxdxBT.astype(jnp.float32) * d_out_HxdxBT.astype(jnp.float32)).sum(1)
+    inner_BxHxT = jnp.swapaxes(inner_HxBT.reshape(settings.heads, settings.rows, slots), 0, 1)
+    log_sum, inner = attention_blocks.figures(settings, log_sum, inner_BxHxT, d_log_sum)
+    d_out = _slots_last(d_out, settings.queries)
+    arrays = arrays._replace(log_sum=log_sum[:, :, None], inner=inner[:, :, None], d_out=d_out)
     d_q, d_tiles = _query_gradients(settings, arrays)
     d_k, d_v = _key_gradients(settings, arrays)
     d_bias = None if bias is None else attention_blocks.bias_gradient(bias, TILE, d_tiles)
-    d_k, d_v = (_heads_last(x, k.shape[1]) for x in (d_k, d_v))
-    return _heads_last(d_q, q.shape[1]), d_k, d_v, d_bias
+    return _heads_last(d_q, q), _heads_last(d_k, k), _heads_last(d_v, v), d_bias
 
 
 # --- blocks and tiles -----------------------------------------------------------------------------
@@ -58,13 +58,13 @@ class _Blocks(NamedTuple):
     """The arrays of a kernel, the specs of their blocks, or in the kernel a block of each."""
 
     intervals: Any  # i32[B, 2, T]
-    q: Any  # [B, H, d, T]
-    k: Any  # [B, G, d, S]
+    q: Any  # [H, d, B T]
+    k: Any  # [G, d, B S]
     v: Any
     tiles: Any  # f32[H, 5, keys, queries]; None: no bias
     log_sum: Any = None  # f32[B, H, 1, T]; this and the rest for gradients alone
     inner: Any = None
-    d_out: Any = None  # [B, H, d, T]
+    d_out: Any = None  # [H, d, B T]
 
 
 def _block(length):
@@ -76,7 +76,7 @@ def _block(length):
 def _in_blocks(s, q, k, v, intervals, bias):
     """Returns the inputs of every kernel, slots last and padded to whole blocks."""
     intervals = attention_blocks.in_blocks(s, intervals, k.shape[1])
-    q, k, v = (padded(_slots_last(x), n) for x, n in ((q, s.queries), (k, s.keys), (v, s.keys)))
+    q, k, v = (_slots_last(x, n) for x, n in ((q, s.queries), (k, s.keys), (v, s.keys)))
     return _Blocks(intervals, q, k, v, None if bias is None else tiles(bias, TILE))
 
 
@@ -86,12 +86,24 @@ def _flat(blocks):
     return type(blocks)(*(x.reshape(-1) for x in blocks)), most
 
 
-def _slots_last(x_BxTxHxd):
-    return jnp.transpose(x_BxTxHxd, (0, 2, 3, 1))
+# Between [B, T, H, d] and [H, d, B T] as matrices of slots and heads, which is also what products
+# with weights read and write, in either order: nothing is copied. From [B, H, d, T] it takes two
+# copies of each array, and products of 64 columns for the gradients of weights.
 
 
-def _heads_last(x_BxHxdxT, length):
-    return jnp.transpose(x_BxHxdxT[..., :length], (0, 3, 1, 2))
+def _slots_last(x_BxTxHxd, length):
+    """Returns [H, d, B T], with the slots of each row padded to a length."""
+    rows, slots, heads, width = x_BxTxHxd.shape
+    x_BxTxHd = padded(x_BxTxHxd.reshape(rows, slots, -1), length, axis=1)
+    return x_BxTxHd.reshape(rows * length, -1).T.reshape(heads, width, rows * length)
+
+
+def _heads_last(x_HxdxBT, like):
+    """Returns [B, T, H, d], of the rows and slots of another such array."""
+    rows, slots, *heads = like.shape
+    x_BTxHd = x_HxdxBT.reshape(-1, x_HxdxBT.shape[-1]).T
+    x_BxTxHd = x_BTxHd.reshape(rows, -1, x_BTxHd.shape[-1])[:, :slots]
+    return x_BxTxHd.reshape(rows, slots, *heads)
 
 
 # --- the grid -------------------------------------------------------------------------------------
@@ -138,14 +150,14 @@ def _specs(s, place):
         return pl.BlockSpec(shape, lambda *grid: index(place(s, *grid)))
 
     def by_query(at):
-        return at.row, at.head, 0, at.query_block
+        return at.head, 0, at.row * s.query_blocks + at.query_block
 
     def by_key(at):
-        return at.row, at.key_head, 0, at.key_block
+        return at.key_head, 0, at.row * s.key_blocks + at.key_block
 
-    of_queries = spec((None, None, s.width, s.query_block), by_query)
-    of_keys = spec((None, None, s.width, s.key_block), by_key)
-    figures = spec((None, None, 1, s.query_block), by_query)
+    of_queries = spec((None, s.width, s.query_block), by_query)
+    of_keys = spec((None, s.width, s.key_block), by_key)
+    figures = spec((None, None, 1, s.query_block), lambda at: (at.row, at.head, 0, at.query_block))
     return _Blocks(
         intervals=spec((None, 2, s.query_block), lambda at: (at.row, 0, at.query_block)),
         q=of_queries,
@@ -162,7 +174,7 @@ def _specs(s, place):
 
 
 def _outputs(s, arrays):
-    """Returns the outputs [B, H, d, T], and the logs of the softmax's denominators [B, H, 1, T]."""
+    """Returns the outputs [H, d, B T], and the logs of the softmax's denominators [B, H, 1, T]."""
     visible, most = _flat(visible_blocks(s, arrays.intervals))
     specs = _specs(s, _by_query_block)
     log_sum = jax.ShapeDtypeStruct((s.rows, s.heads, 1, s.queries), jnp.float32)

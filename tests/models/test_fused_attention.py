@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.experimental import pallas
 
-from pretrax.models import attention
+from pretrax.models import attention, transformer
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
-from pretrax.models.positions import bias_at
+from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotation_of
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import (
     assert_close,
@@ -279,16 +279,29 @@ def test_a_bias_of_other_differences_is_refused(differences):
         fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, differences)))
 
 
+def test_rotations_with_slots_last_are_the_same():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 3, 8), jnp.bfloat16)
+    rotation = rotation_of(jnp.array([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]), 8, 100.0)
+    rotated = rotate(x, rotation)
+    assert (rotated != x).any()
+    np.testing.assert_array_equal(rotate_slots_last(x, rotation), rotated)
+
+
 # --- in a model -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
-def test_a_model_with_fused_attention_is_the_same(layout, kernels):
-    """T5's with relative positions, in every layer of which cross-attention has no bias."""
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("layout", ["encoder_decoder", "decoder", "rotary decoder"])
+def test_a_model_with_fused_attention_is_the_same(layout, platform, kernels, monkeypatch):
+    """T5's with relative positions, in every layer of which cross-attention has no bias; on TPUs
+    with slots last where it can."""
+    for module in (fused_attention, transformer):
+        monkeypatch.setattr(module, "platform", lambda: platform)
     settings = {"layers": 2, "remat_policy": "minimal"}
     if layout == "decoder":
         settings |= {"positions": "relative", "relative_in_every_layer": True, "window": 3}
+    layout = layout.removeprefix("rotary ")
     batch, plain = batch_for(layout), build(layout, **settings)
     params = init(plain, batch)
     fused = build(layout, **settings, attention="fused")
@@ -318,7 +331,10 @@ def test_a_model_trained_with_kernels_decodes_without():
 
 
 @pytest.mark.slow
-def test_rematerialisation_runs_no_kernel_twice(kernels):
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])  # which saves outputs with slots last
+def test_rematerialisation_runs_no_kernel_twice(kernels, platform, monkeypatch):
+    monkeypatch.setattr(fused_attention, "platform", lambda: platform)
+
     def kernels(policy):
         model, batch = build("decoder", attention="fused", remat_policy=policy), make_batch()
         loss = lambda params: model.apply(params, batch).hidden["top"].sum()  # noqa: E731

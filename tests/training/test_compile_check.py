@@ -147,7 +147,7 @@ def test_gpus_are_described_to_xla(monkeypatch):
     )
 
 
-def test_the_two_cores_of_a_v4_are_one_device(monkeypatch):
+def test_libtpu_is_told_what_it_does_not_take_for_granted(monkeypatch):
     asked = {}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(os, "environ", {})
@@ -157,9 +157,12 @@ def test_the_two_cores_of_a_v4_are_one_device(monkeypatch):
         lambda **given: asked.update(given) or SimpleNamespace(devices=()),
     )
     topologies.devices_of(Topology("TPU v4", (2, 2, 1)))
-    assert asked["chip_config_name"] == "megacore"
+    assert asked.pop("chip_config_name") == "megacore"  # the two cores of a v4 are one device
+    topologies.devices_of(Topology("TPU v5e", (1, 1)))
+    assert asked.pop("chips_per_host_bounds") == (1, 1, 1)
     topologies.devices_of(Topology("TPU v7x", (4, 4, 4)))
-    assert asked["topology_name"] == "tpu7x:4x4x4"  # as libtpu calls it
+    assert asked.pop("topology_name") == "tpu7x:4x4x4"  # as libtpu calls it
+    assert asked == {"platform": "tpu"}
 
 
 @pytest.mark.parametrize(

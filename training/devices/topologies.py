@@ -165,6 +165,8 @@ def _tpus(topology: Topology) -> dict:
         options["num_slices"] = topology.slices
     if topology.kind == "TPU v4":  # its two cores are one device, as they are on its own hosts
         options["chip_config_name"] = "megacore"
+    if topology.shape == (1, 1):  # a host of one chip, where libtpu takes four for granted
+        options["chips_per_host_bounds"] = (1, 1, 1)
     return options
 
 
