@@ -22,7 +22,7 @@ from ..constraints import Count, checked
 from .arithmetic import hits, product24, rate24, share24
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
-from .masked_diffusion import loss_by_rates
+from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import documents, of_document, piece, splice
 from .token_ids import TokenIds
@@ -32,7 +32,7 @@ from .token_ids import TokenIds
 def block_diffusion(
     ids: TokenIds,
     block_size: Count = 16,
-    lowest_rate: Annotated[float, Interval(ge=2**-24, le=1)] = 0.001,
+    lowest_rate: Annotated[float, Interval(ge=2**-24, le=1)] = LOWEST_RATE,
     highest_rate: Annotated[float, Interval(ge=2**-24, le=1)] = 1.0,
 ) -> Objective:
     """Block diffusion: each block of a document is masked at its own rate, uniform up to 1.
@@ -57,9 +57,9 @@ def block_diffusion(
       ids: needs `mask`; text tokens and end-of-sequence are masked.
       block_size: tokens of a block; the last one of a document may be shorter.
       lowest_rate, highest_rate: the rates between which those of blocks are drawn. A narrower range
-        lowers the variance of the gradient, and the loss is no bound then, unless blocks are of one
-        token: the paper finds 0.3 to 0.8 for blocks of 16 and 0.45 to 0.95 for blocks of 4, and its
-        code searches for them among ranges of .5 to .9.
+        than 0.001 to 1 lowers the variance of the gradient, and the loss is no bound then, unless
+        blocks are of one token: the paper finds 0.3 to 0.8 for blocks of 16 and 0.45 to 0.95 for
+        blocks of 4, and its code searches for them among ranges of .5 to .9.
 
     Features: inputs, inputs_segments, noised, noised_begins, noised_ends, noised_rates i32[I];
     labels, labels_slots, labels_weights i32[K].
@@ -74,6 +74,7 @@ def block_diffusion(
             f"Got lowest_rate={lowest_rate} above highest_rate={highest_rate}, expected at most "
             "that: exchange them."
         )
+    to_one = bound_from(lowest_rate, "tokens") if highest_rate == 1 else None
     return Objective(
         lengths=lambda n: {"inputs": n, "noised": n, "labels": n},  # any token may be masked
         corrupt=Partial(
@@ -85,7 +86,7 @@ def block_diffusion(
         ),
         loss=_block_loss,
         prompt_forms=(PromptForm("blocks", block_size=block_size),),
-        bound="tokens" if block_size == 1 or highest_rate == 1 else None,
+        bound="tokens" if block_size == 1 else to_one,
     )
 
 

@@ -24,11 +24,12 @@ from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
 
 LowestRate = Annotated[float, Interval(ge=2**-24, lt=1)]
+LOWEST_RATE = 0.001  # of the published code; up to it the loss counts as a bound
 
 
 @checked
 def masked_diffusion(
-    ids: TokenIds, lowest_rate: LowestRate = 0.001, weighted: bool = True
+    ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE, weighted: bool = True
 ) -> Objective:
     """Masked diffusion: each document is masked at its own rate, uniform up to 1.
 
@@ -41,7 +42,8 @@ def masked_diffusion(
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      lowest_rate: 1 / rate stays below its inverse.
+      lowest_rate: 1 / rate stays below its inverse. A higher one than 0.001 leaves out rates that
+        the bound has, and `Objective.bound` is None.
       weighted: by 1 / rate. Without, each masked token counts 1, and the sum is still divided by
         all tokens: gradients of less variance, with which Sahoo et al. 2026 need some 12% less
         compute for the same likelihood. That mean is no bound, nor nats per token, and so a term by
@@ -60,7 +62,7 @@ def masked_diffusion(
 @checked
 def shifted_diffusion(
     ids: TokenIds,
-    lowest_rate: LowestRate = 0.001,
+    lowest_rate: LowestRate = LOWEST_RATE,
     ahead_share: Annotated[float, Interval(ge=0, le=1)] = 1.0,
 ) -> Objective:
     """Masked diffusion in which a masked token is predicted one slot before it.
@@ -113,8 +115,13 @@ def _at_drawn_rates(
         ),
         loss=loss,
         prompt_forms=(form,),
-        bound=bound,
+        bound=bound_from(lowest_rate, bound),
     )
+
+
+def bound_from(lowest_rate: float, term: str) -> str | None:
+    """Returns the term as `Objective.bound`; None where the lowest rate is too high for a bound."""
+    return term if lowest_rate <= LOWEST_RATE else None
 
 
 def _diffusion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:

@@ -51,7 +51,7 @@ UNITS = {
 NOTES = {
     EXACT: "each token given those before it in its row",
     BOUND: "the average over any number of hidden tokens of a row, each given those left",
-    BY_NOISE: "the objective's own loss, averaged over noise of a row",
+    BY_NOISE: "the objective's own loss, averaged over noise of a row from its lowest rate on",
     CONDITIONAL: "of the second half of each row, given the first",
     BY_BLANK: "of the second half of each row, which fills a blank after the first: training had "
     "no blanks of that length",

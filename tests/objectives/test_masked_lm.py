@@ -18,6 +18,7 @@ from pretrax.objectives import (
     Row,
     batched,
     bitmap,
+    block_diffusion,
     causal_lm,
     inverse_lengths,
     layouts,
@@ -28,6 +29,7 @@ from pretrax.objectives import (
     mixture,
     replaced_token_detection,
     shifted_diffusion,
+    uniform_diffusion,
 )
 from pretrax.objectives.arithmetic import product24
 from tests.models.test_transformer import init
@@ -338,6 +340,14 @@ def test_places_without_text_have_nothing_to_detect():
 @given(st.integers(0, 2**24), st.integers(0, 2**24))
 def test_products_of_24_bit_integers_are_exact(a, b):
     assert int(product24(jnp.int32(a), jnp.int32(b))) == a * b >> 24
+
+
+@pytest.mark.parametrize(
+    "build", [masked_diffusion, shifted_diffusion, uniform_diffusion, block_diffusion]
+)
+def test_the_loss_is_a_bound_of_rates_from_almost_0_on(build):
+    assert build(IDS).bound == build(IDS, lowest_rate=1e-4).bound == "tokens"
+    assert build(IDS, lowest_rate=0.05).bound is None
 
 
 def test_rates_are_uniform_one_for_each_document_and_never_zero():

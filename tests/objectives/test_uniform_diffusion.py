@@ -48,6 +48,31 @@ def test_the_rate_of_hidden_tokens_is_their_share():
     assert got["rates"][0] / 2**24 == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("lowest, expected", [(0.001, 5.537), (0.3, 4.007)])
+def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
+    lowest, expected
+):
+    """With both terms it is the logarithm of the number of ids, 256, as it has to be."""
+
+    def entropy(rate):  # of what a token becomes
+        stays = 1 - rate + rate / 256
+        return -stays * np.log(stays) - (1 - stays) * np.log(rate / 256)
+
+    rate = (1 - lowest) * np.geomspace(lowest, 1, 1000)
+    logits = np.zeros((1000, 256), np.float32)
+    same, other = (
+        np.asarray(uniform_losses((0, 256), logits, label, label * 0, rate, 1 - lowest))
+        for label in (np.zeros(1000, int), np.ones(1000, int))
+    )
+    stays = 1 - rate + rate / 256
+    mean = np.trapezoid(stays * same + (1 - stays) * other, rate) / np.ptp(rate)
+    assert mean == pytest.approx(expected, abs=1e-3)
+    first, last = entropy(rate[0]), np.log(256) - entropy(rate[-1])
+    assert (1 - lowest) * mean + first + last == pytest.approx(np.log(256), abs=1e-3)
+    if lowest == 0.001:
+        assert (round(first, 3), round(last, 4)) == (0.013, 0.0001)
+
+
 def of_paper(logits, label, given, alpha, of_alpha):
     """The integrand of the paper's bound, of whole distributions over the ids of text."""
     x = np.eye(NUMBER)[label - FIRST]
