@@ -206,7 +206,7 @@ def effect_found(seeds: int, level: float) -> float:
     `POWER`.
 
     >>> effect_found(10, 0.05)
-    0.996…
+    0.996...
     """
     from scipy import optimize
 

@@ -28,7 +28,7 @@ def earlier_weights(p_V, token, mask, text: tuple[int, int], noise, time, earlie
 
     >>> p = jnp.array([0.25, 0.75, 0.0])    # of two ids of text and the mask
     >>> earlier_weights(p, 2, 2, (0, 2), masks_alone, 1.0, 0.5)
-    Array([0.0625, 0.1875, 0.25  ], dtype=float32)
+    Array([0.125, 0.375, 0.5  ], dtype=float32)
     """
     ids, before = jnp.arange(p_V.size), noise(earlier)
     is_text = (ids >= text[0]) & (ids < text[1])

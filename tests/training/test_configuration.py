@@ -318,7 +318,7 @@ def test_macros_are_options_that_say_what_they_set_and_how():
     parser, _ = parser_and_bindings("--gin_file=runs/own_text.gin")
     said = " ".join(parser.format_help().split())
     assert "--steps VALUE total optimizer steps (STEPS = 1000)" in said
-    assert "--run_dir VALUE a directory on disk, for everything that the run writes (RUN" in said
+    assert 'the run writes: on disk, or "gs://…" (RUN_DIR = ' in said
     assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, to be given\)", said)
     assert "--data_dir" not in said  # of other files
 
