@@ -44,10 +44,12 @@ class TunedVariant(NamedTuple):
 
     @property
     def chosen(self) -> float:
-        """The value of the least loss in the last round; the smallest of several."""
+        """The value of the least loss in the last round; of several, in the rounds before."""
         last = max(map(len, self.losses.values()))
         finite = {
-            v: x[-1] for v, x in self.losses.items() if len(x) == last if math.isfinite(x[-1])
+            value: [*reversed(losses)]
+            for value, losses in self.losses.items()
+            if len(losses) == last and math.isfinite(losses[-1])
         }
         return min(finite, key=lambda value: finite[value])
 

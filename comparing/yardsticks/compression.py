@@ -131,12 +131,15 @@ def bits_per_byte(
 
 def _kind(subject: Subject) -> str:
     """Returns what can be computed: by a prompt form, or else by the objective's own noise."""
-    try:
-        return reading_of(subject.trained).kind
-    except ValueError:
-        if subject.plan.recipe.objective.bound:
-            return BY_NOISE
-        raise
+    trained = subject.trained
+    if not {form.mode for form in trained.prompt_forms} & {"blocks", "denoise"}:
+        return reading_of(trained).kind
+    if not subject.plan.recipe.objective.bound:
+        raise ValueError(
+            "The loss of the objective bounds no likelihood, since its rates do not range from "
+            "almost 0 to 1: expected lowest_rate of at most .001 and highest_rate=1."
+        )
+    return BY_NOISE
 
 
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:
@@ -217,6 +220,8 @@ def noised_nats(subject: Subject, rows: Sequence[np.ndarray], draws: int) -> Nat
     """
     plan, params = subject.plan, subject.saved.params
     objective = plan.recipe.objective
+    bound = objective.bound
+    assert bound is not None  # see `_kind`
     recipe, packing, _ = recipe_under(plan, objective, max(row.size for row in rows))
     (group,) = recipe.groups
     packed = rows_of_documents([Piece(row, True) for row in rows], "single", packing.limits[0])
@@ -228,13 +233,14 @@ def noised_nats(subject: Subject, rows: Sequence[np.ndarray], draws: int) -> Nat
     ]
 
     @jax.jit
-    def nats(key, raw):
+    def nats(params, key, raw):
         batch = arranged(recipe, group, jax.random.split(key, ROWS), raw)
-        return objective.loss(recipe.model.apply(params, batch), batch)[objective.bound].sums.sum()
+        return objective.loss(recipe.model.apply(params, batch), batch)[bound].sums.sum()
 
     with placed_on(plan.mesh):
         keys = jax.random.split(jax.random.key(SEED), (draws, len(batches)))
         totals = [
-            math.fsum(float(nats(key, batch)) for key, batch in zip(some, batches)) for some in keys
+            math.fsum(float(nats(params, key, batch)) for key, batch in zip(some, batches))
+            for some in keys
         ]
     return Nats(float(np.mean(totals)), float(np.std(totals, ddof=1) / math.sqrt(draws)))

@@ -1,6 +1,7 @@
 """A corpus of the packages that are installed beside pretrax: megabytes without a download."""
 
 import functools
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -57,7 +58,7 @@ def installed_packages(
 
     Raises ValueError for a package that is not installed, has no such text, or is on both sides.
     """
-    if both := sorted(set(packages) & set(heldout)):
+    if both := sorted({*map(_canonical, packages)} & {*map(_canonical, heldout)}):
         raise ValueError(
             f"installed_packages.heldout has {', '.join(both)}, which packages has too: give each "
             "on one side."
@@ -102,8 +103,16 @@ def _of_package(package: Distribution, name: str, text: str, seen: set[int]) -> 
 
 
 def _read(path: Path, text: str) -> str:
-    source = path.read_text("utf-8", "replace")
+    source = path.read_text("utf-8-sig", "replace")
     return _FORMS[text](source) if path.suffix in _CODE else source
+
+
+def _canonical(name: str) -> str:
+    """
+    >>> _canonical("Orbax_checkpoint")
+    'orbax-checkpoint'
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()  # as PEP 503 has it
 
 
 def _distribution(name: str) -> Distribution:

@@ -138,7 +138,7 @@ def without_docstrings(text: str) -> str:
     'def mean(values):\\n    return sum(values)'
     """
     tree = _parsed(text)
-    return "" if tree is None else _Source(text).without_docstrings(tree).lstrip("\n")
+    return "" if tree is None else _Source(text).module_without_docstrings(tree).lstrip("\n")
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -172,11 +172,9 @@ class _Source:
         self._starts = list(itertools.accumulate(lengths, initial=0))
 
     def without_docstrings(self, node) -> str:
-        """The text of a definition or a module, all docstrings in it left out, with the space
-        before them."""
-        whole = isinstance(node, ast.Module)
-        start, end = (0, len(self._bytes)) if whole else self._span(node)
-        parts = [b"" if whole else b" " * node.col_offset]  # as the lines that follow
+        """The text of a definition, all docstrings in it left out, with the space before them."""
+        start, end = self._span(node)
+        parts = [b" " * node.col_offset]  # as the lines that follow
         for each in (node, *_definitions(node)):
             if _has_docstring(each):
                 first, last = self._span(each.body[0])
@@ -184,6 +182,22 @@ class _Source:
                 start = last + self._bytes.startswith(b";", last)
         parts.append(self._bytes[start:end])
         return textwrap.dedent(b"".join(parts).decode("utf-8"))
+
+    def module_without_docstrings(self, tree: ast.Module) -> str:
+        """The whole text, `...` in place of docstrings that are all of a body."""
+        parts, start = [], 0
+        for each in (tree, *_definitions(tree)):
+            if _has_docstring(each):
+                first, last = self._span(each.body[0])
+                before = self._bytes[start:first]
+                inside = not isinstance(each, ast.Module)
+                parts.append(before.rstrip() if inside else before)
+                parts.append(b" ..." if inside and len(each.body) == 1 else b"")
+                start = last
+                if self._bytes.startswith(b";", last):
+                    start = len(self._bytes) - len(self._bytes[last + 1 :].lstrip(b" \t"))
+                    parts.append(b" " if inside else b"")
+        return b"".join([*parts, self._bytes[start:]]).decode("utf-8")
 
     def _span(self, node) -> tuple[int, int]:
         return (

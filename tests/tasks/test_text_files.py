@@ -153,7 +153,9 @@ def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
     assert texts_of(tmp_path / "a.txt.zst") == ["one\n"]
     for name, package in (("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ValueError, match=f"{name}: .* takes {package}, not installed here.*prepare"):
+        with pytest.raises(
+            ValueError, match=f"{name}: .* takes {package}, not installed here.*prepare"
+        ):
             texts_of(tmp_path / name)
 
 
