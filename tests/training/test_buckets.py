@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import io
 import json
+import os
 from pathlib import Path
 
 import fsspec
@@ -42,15 +43,14 @@ def test_the_examples_in_docstrings():
 
 def test_files_are_copied_when_they_have_changed(bucket, run):
     with buckets.on_disk(run) as here:
-        assert here.run_dir == buckets.folder_of(ADDRESS) and "runs/memory/bucket" in here.run_dir
+        assert here.run_dir == buckets.folder_of(ADDRESS) and "pretrax/runs/memory" in here.run_dir
         run_directory.add_evaluation(here.run_dir, {"step": 1})
         (Path(here.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
         buckets.push(here.run_dir)
         assert "/bucket/runs/mine/evaluation/metrics.jsonl" in bucket.find("/bucket")
         bucket.pipe_file("/bucket/runs/mine/config.gin", b"kept")
         run_directory.add_evaluation(here.run_dir, {"step": 2})
-    lines = bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    assert steps_in(bucket) == [1, 2]
     assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"kept"  # it has not changed here
     assert len(bucket.find("/bucket")) == 2  # neither the lock nor what was copied
 
@@ -65,7 +65,79 @@ def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypa
     bucket.rm("/bucket", recursive=True)  # to start anew
     with pytest.raises(ValueError, match="memory://bucket/runs/mine is no run directory: it holds"):
         buckets.on_this_disk(ADDRESS)
-    assert not (folder / "config.gin").exists()
+
+
+def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
+    for name in ("config.gin", "classes.json", "tensorboard/events", "evaluation/metrics.jsonl"):
+        bucket.pipe_file(f"/bucket/runs/mine/{name}", b"old")
+    folder = Path(buckets.on_this_disk(ADDRESS))
+    assert not (folder / "tensorboard").exists()
+    run_directory.add_evaluation(folder, {"step": 1})
+    bucket.rm_file("/bucket/runs/mine/classes.json")
+    bucket.pipe_file("/bucket/runs/mine/config.gin", b"new")
+    assert buckets.on_this_disk(ADDRESS + "/") == str(folder)
+    assert (folder / "config.gin").read_text() == "new" and not (folder / "classes.json").exists()
+    assert (folder / "evaluation/metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_who_reads_a_run_leaves_what_its_training_writes(bucket, run):
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        for step in (10, 20, 30):
+            run_directory.add_evaluation(here.run_dir, {"step": step})
+            if step == 10:
+                buckets.push(here.run_dir)
+            assert buckets.on_this_disk(ADDRESS) != here.run_dir
+    assert steps_in(bucket) == [10, 20, 30]
+
+
+def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        run_directory.add_evaluation(here.run_dir, {"step": 10})
+        buckets.push(here.run_dir)
+        above = ADDRESS.removesuffix("/mine")
+        with pytest.raises(ValueError, match="is no run directory"):
+            buckets.on_this_disk(above)
+        with buckets.on_disk(dataclasses.replace(run, run_dir=above)) as other:
+            assert sorted(os.listdir(other.run_dir)) == [".bucket.json"]
+        run_directory.add_evaluation(here.run_dir, {"step": 20})
+    assert steps_in(bucket) == [10, 20]
+
+
+def test_a_training_whose_record_is_gone_says_so(bucket, run):
+    with pytest.raises(FileNotFoundError, match="bucket.json"):
+        with buckets.on_disk(run) as here:
+            os.unlink(os.path.join(here.run_dir, ".bucket.json"))
+
+
+def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, monkeypatch):
+    def start(step):
+        with buckets.on_disk(run) as here:
+            (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+            run_directory.add_evaluation(here.run_dir, {"step": step})
+
+    start(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets, "push", lambda directory: None)
+        start(20)  # as where it was killed
+    start(30)
+    assert steps_in(bucket) == [10, 20, 30]
+    file = "/bucket/runs/mine/evaluation/metrics.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets, "push", lambda directory: None)
+        start(40)
+    bucket.pipe_file(file, b'{"step": 35}\n')  # another machine goes on
+    start(50)
+    assert steps_in(bucket) == [35, 50]
+    bucket.rm("/bucket", recursive=True)  # to start anew
+    start(60)
+    assert steps_in(bucket) == [60]
+
+
+def steps_in(bucket):
+    lines = bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl").splitlines()
+    return [json.loads(line)["step"] for line in lines]
 
 
 def test_checkpoints_are_in_the_bucket(bucket, run):
