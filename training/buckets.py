@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from ..data.folders import Folder
 from ..data.whole_files import locked, read_json, write_bytes, write_json
-from .run_directory import CHECKPOINTS, CONFIG, EVALUATION, TENSORBOARD
+from .run_directory import CHECKPOINTS, CONFIG, EVALUATION, TENSORBOARD, damaged_folder
 from .settings.run import Run
 
 _COPIED = (
@@ -159,7 +159,7 @@ def _small_files(bucket: Folder) -> list[str]:
     """Returns the names of all files of a run but its checkpoints; none where there is no run."""
     if not bucket.exists(CONFIG):
         return []
-    large = (f"{CHECKPOINTS}/",)
+    large = (f"{CHECKPOINTS}/", f"{damaged_folder(CHECKPOINTS)}/")
     return [name for name in bucket.tree() if not name.startswith(large)]
 
 

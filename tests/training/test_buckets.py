@@ -57,11 +57,13 @@ def test_files_are_copied_when_they_have_changed(bucket, run):
 
 def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypatch):
     bucket.pipe_file("/bucket/runs/mine/config.gin", b"RUN_DIR = 1")
-    bucket.pipe_file("/bucket/runs/mine/checkpoints/4/state", b"large")
+    for folder in ("checkpoints", "damaged_checkpoints"):
+        bucket.pipe_file(f"/bucket/runs/mine/{folder}/4/state", b"large")
     monkeypatch.setenv("HOME", str(tmp_path / "other"))
     folder = Path(buckets.on_this_disk(ADDRESS))
     assert (folder / "config.gin").read_text() == "RUN_DIR = 1"
-    assert not (folder / "checkpoints").exists()
+    assert os.listdir(folder) == ["config.gin"]
+    assert not list(Path(buckets.fetch(ADDRESS)).glob("*checkpoints"))
     bucket.rm("/bucket", recursive=True)  # to start anew
     with pytest.raises(ValueError, match="memory://bucket/runs/mine is no run directory: it holds"):
         buckets.on_this_disk(ADDRESS)

@@ -25,6 +25,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from ..run_directory import damaged_folder
 from ..settings.run import Run
 from ..state import State
 
@@ -403,7 +404,7 @@ class Checkpoints:
         return _by_path(described)
 
     def _set_aside(self, step: int) -> str:
-        target = self._root.parent / f"damaged_{self._root.name}" / str(step)
+        target = self._root.parent / damaged_folder(self._root.name) / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists():
