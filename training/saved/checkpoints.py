@@ -4,7 +4,8 @@ A save copies the state to the host and continues in the background. It includes
 array, computed on the device, and of every file of the data position. A checkpoint whose checksums
 differ after loading, or that lacks a part or has one that cannot be decoded, is damaged: it is
 reported and moved away, and the one before it is used. What cannot be read for another reason, such
-as a storage that does not answer or forbids it, is tried again, and then stays where it is.
+as a storage that does not answer or forbids it, or a library that has changed, is tried again, and
+then stays where it is.
 """
 
 import contextlib
@@ -94,32 +95,40 @@ class MismatchError(ValueError):
 
 WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
 
-# What tensorstore says where storage fails, or the system with another error than absence.
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# What tensorstore says of what it cannot decode, or does not find; and where the system fails.
+_OF_DAMAGE = re.compile("^(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): ")
 _OF_STORAGE = re.compile(
     "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
     "|os_error_code='(?!(2|20|21)')"
 )
-_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class DamageError(ValueError):
+    """What was read is not what was saved."""
 
 
 def shows_damage(error: BaseException | None) -> bool:
-    """Returns whether an error in reading, and all that it came from, show that what was read is
-    damaged: it is not there, or cannot be decoded. Other errors may be of the storage, the network
-    or the right to read.
+    """Returns whether an error in reading, or one that it came from, shows that what was read is
+    damaged: it is not there, cannot be decoded, or has another checksum. Other errors may be of the
+    storage, the network, the right to read, or of another version of a library.
 
     >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
     [True, True]
-    >>> [shows_damage(e) for e in (PermissionError(), OSError(), ValueError("UNAVAILABLE: 503"))]
-    [False, False, False]
+    >>> [shows_damage(e) for e in (PermissionError(), ValueError("UNAVAILABLE: 503"))]
+    [False, False]
+    >>> [shows_damage(e) for e in (AttributeError("no such name"), TypeError("an argument"))]
+    [False, False]
     """
-    if not isinstance(error, (*_ABSENT, ValueError, LookupError, TypeError, AttributeError)):
-        return False
+    found = False
     while error is not None:
-        of_storage = _OF_STORAGE.search(str(error))
-        if of_storage or (isinstance(error, OSError) and not isinstance(error, _ABSENT)):
+        of_system = isinstance(error, OSError) and not isinstance(error, _ABSENT)
+        if of_system or _OF_STORAGE.search(str(error)):
             return False
+        undecoded = isinstance(error, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
+        found |= undecoded or isinstance(error, _ABSENT) or bool(_OF_DAMAGE.match(str(error)))
         error = error.__cause__ or error.__context__
-    return True
+    return found
 
 
 @contextlib.contextmanager
@@ -284,7 +293,7 @@ class Checkpoints:
         )
 
     def _reason(self, step: int, error: Exception) -> Exception:
-        """Returns why a checkpoint cannot be read: this error, or that a file cannot be opened.
+        """Returns why a checkpoint cannot be read: this error, or that a file is absent or closed.
 
         Orbax takes a folder that is closed for none, and does not say why it reads no description.
         """
@@ -297,8 +306,9 @@ class Checkpoints:
                     else:
                         with path.open("rb") as file:
                             file.read(1)
+            (self._root / str(step) / "state" / "_METADATA").stat()  # Orbax names no absent file
         except Exception as unread:
-            return error if shows_damage(unread) else unread
+            return error if shows_damage(unread) and shows_damage(error) else unread
         return error
 
     def remove_after(self, step: int) -> None:
@@ -334,7 +344,7 @@ class Checkpoints:
                 step, {"state": {"params": target}, "data": files}
             )["state"]
         if problem := _differing_array(loaded, files):
-            raise ValueError(problem)
+            raise DamageError(problem)
         return loaded["params"]
 
     def wait(self) -> None:
@@ -379,7 +389,7 @@ class Checkpoints:
         for process in range(files.read_json("checksums.json")["processes"]):
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
-                    raise ValueError(_DIFFERS.format(name))
+                    raise DamageError(_DIFFERS.format(name))
         return State(**loaded["state"]), files
 
     def _differences(self, step: int, target: State) -> list[str]:
@@ -447,7 +457,7 @@ class _Files:
         try:
             return json.loads(self.read(name))
         except ValueError as error:
-            raise ValueError(f"{name} is not JSON: {error}") from error
+            raise DamageError(f"{name} is not JSON: {error}") from error
 
 
 _DIFFERS = "checksum of {} does not agree with what was saved"
