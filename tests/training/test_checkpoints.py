@@ -226,6 +226,16 @@ def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
     assert "checksum of params/matrix does not agree" in restored.damaged[0]
 
 
+@pytest.mark.parametrize(
+    "content", ['{"arrayz": {}, "processes": 1}', '{"arrays": {}, "proc": 1}', "[]"]
+)
+def test_checksums_that_lack_an_entry_are_damaged(run_dir, content):
+    (run_dir / "checkpoints/3/data/checksums.json").write_text(content)
+    restored = restore(run_dir)
+    assert_is(restored, 2)
+    assert "checkpoint 3 is damaged (checksums.json has no " in restored.damaged[0]
+
+
 def test_two_damaged_checkpoints_are_both_passed_over(run_dir):
     for step in ("2", "3"):
         for file in (run_dir / "checkpoints" / step / "state/d").glob("*"):

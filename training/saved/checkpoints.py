@@ -248,8 +248,8 @@ class Checkpoints:
         for step in reversed(self.steps()):
             loaded, problem = self._attempts(step, target)
             if loaded:
-                state, files = loaded
-                problem = _differing_array(_saved(state), files)
+                state, files, sums = loaded
+                problem = _differing_array(_saved(state), sums)
                 if not problem and int(state.step) != step:
                     problem = f"it holds step {int(state.step)}"
                 if not problem:
@@ -263,7 +263,7 @@ class Checkpoints:
             )
         return None
 
-    def _attempts(self, step: int, target: State) -> "tuple[tuple[State, _Files] | None, str]":
+    def _attempts(self, step: int, target: State) -> "tuple[_Loaded | None, str]":
         """Returns what `_load` does, or None and how the checkpoint is damaged, the same on all
         processes. Raises MismatchError and OSError as `restore` does."""
         for wait in (*WAITS, None):
@@ -343,7 +343,7 @@ class Checkpoints:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": {"params": target}, "data": files}
             )["state"]
-        if problem := _differing_array(loaded, files):
+        if problem := _differing_array(loaded, _entry(files, "arrays")):
             raise DamageError(problem)
         return loaded["params"]
 
@@ -380,17 +380,19 @@ class Checkpoints:
                 f"checkpoint_dir, and run the same command again: it {resumes}."
             ) from error
 
-    def _load(self, step: int, target: State) -> "tuple[State, _Files]":
-        """Returns the state and the data position, after checking the checksums of its files."""
+    def _load(self, step: int, target: State) -> "_Loaded":
+        """Returns the state, the data position, after checking the checksums of its files, and the
+        checksums of the arrays, by name."""
         files = _Files({})
         loaded = self._checkpointer.load_checkpointables(
             step, {"state": _saved(target), "data": files}
         )
-        for process in range(files.read_json("checksums.json")["processes"]):
+        sums, processes = _entry(files, "arrays"), _entry(files, "processes")
+        for process in range(processes):
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
                     raise DamageError(_DIFFERS.format(name))
-        return State(**loaded["state"]), files
+        return State(**loaded["state"]), files, sums
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
@@ -460,6 +462,17 @@ class _Files:
             raise DamageError(f"{name} is not JSON: {error}") from error
 
 
+_Loaded = tuple[State, _Files, Mapping[str, int]]
+
+
+def _entry(files: _Files, key: str) -> Any:
+    """Returns what checksums.json has of this name. Raises DamageError where it has none."""
+    about = files.read_json("checksums.json")
+    if key not in about:
+        raise DamageError(f"checksums.json has no {key!r}")
+    return about[key]
+
+
 _DIFFERS = "checksum of {} does not agree with what was saved"
 
 
@@ -468,9 +481,8 @@ def _saved(state: State) -> dict[str, Any]:
     return {name: part for name, part in state._asdict().items() if part is not None}
 
 
-def _differing_array(arrays, files: _Files) -> str:
-    """Returns which loaded array differs from what was saved, or ""; the same on every process."""
-    saved = files.read_json("checksums.json")["arrays"]
+def _differing_array(arrays, saved: Mapping[str, int]) -> str:
+    """Returns which loaded array differs from its checksum, or ""; the same on every process."""
     wrong = [name for name, value in _checksums(arrays).items() if saved.get(name) != value]
     return _DIFFERS.format(wrong[0]) if wrong else ""
 
