@@ -252,6 +252,10 @@ def test_all_damaged_is_an_error_that_names_them(run_dir):
         empty(file)
     with pytest.raises(ValueError, match="No checkpoint of this run can be read.*3.*2.*1.*Start"):
         restore(run_dir)
+    with pytest.raises(ValueError, match="no checkpoint, but .*damaged_checkpoints has those of"):
+        restore(run_dir)  # and not None, which is to begin at step 0
+    shutil.rmtree(run_dir / "damaged_checkpoints")
+    assert restore(run_dir) is None
 
 
 PASSING = [

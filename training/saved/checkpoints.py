@@ -241,8 +241,8 @@ class Checkpoints:
         """Returns the latest sound checkpoint with the dtypes, shapes and shardings of `target`.
 
         None when there is no checkpoint. Raises MismatchError when the arrays are not those of
-        `target`, ValueError when all checkpoints are damaged, and OSError when one cannot be read
-        for another reason, after some attempts.
+        `target`, ValueError when all checkpoints are damaged, now or before, and OSError when one
+        cannot be read for another reason, after some attempts.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
@@ -260,6 +260,13 @@ class Checkpoints:
             raise ValueError(
                 f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start anew in "
                 "another run directory."
+            )
+        aside = self._aside()
+        if aside.exists() and (steps := sorted(path.name for path in aside.iterdir())):
+            raise ValueError(
+                f"{self._root} has no checkpoint, but {aside} has those of the steps "
+                f"{', '.join(steps)}, which were found damaged: move back one that is sound, or "
+                "start anew in another run directory."
             )
         return None
 
@@ -415,8 +422,11 @@ class Checkpoints:
             raise self._reason(step, ValueError("the description of its arrays cannot be read"))
         return _by_path(described)
 
+    def _aside(self) -> epath.Path:
+        return self._root.parent / damaged_folder(self._root.name)
+
     def _set_aside(self, step: int) -> str:
-        target = self._root.parent / damaged_folder(self._root.name) / str(step)
+        target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists():
