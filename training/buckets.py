@@ -12,8 +12,9 @@ import dataclasses
 import os
 import posixpath
 import shutil
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -69,8 +70,10 @@ def on_disk(run: Run) -> Iterator[Run]:
         checkpoints = run.checkpoint_dir or posixpath.join(address, CHECKPOINTS)
         try:
             yield dataclasses.replace(run, run_dir=local, checkpoint_dir=checkpoints)
-        finally:
-            push(local)
+        except BaseException:
+            push_or_warn(local, warnings.warn)
+            raise
+        push(local)
 
 
 def fetch(address: str) -> str:
@@ -101,7 +104,8 @@ def fetch(address: str) -> str:
 def push(directory: str) -> None:
     """Copies what has changed in a folder that stands for one in a bucket; of others nothing.
 
-    Raises FileNotFoundError where the record of what was copied is gone.
+    Raises OSError where the bucket does not take it, and where the record of what was copied is
+    gone. What was not copied is, by the next push, also that of a later start.
     """
     kept = os.path.join(directory, _COPIED)
     if not Path(directory).is_relative_to(_cache("runs")) and not os.path.exists(kept):
@@ -109,13 +113,30 @@ def push(directory: str) -> None:
     record = read_json(kept)
     bucket, copied = Folder(record["address"]), record["copied"]
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
-    for path in sorted(files, key=lambda path: (path.name == CONFIG, path)):  # a run is whole then
-        name = path.relative_to(directory).as_posix()
-        if not path.name.startswith(".") and copied.get(name, [])[:-1] != (now := _state(path)):
-            content = path.read_bytes()
-            bucket.write(name, content)
-            copied[name] = [*now, zlib.crc32(content)]
-    write_json(kept, record)
+    files = [path for path in files if not path.name.startswith(".")]
+    files.sort(key=lambda path: (path.name == CONFIG, path))  # a run is whole then
+    try:
+        for path in files:
+            name, now = path.relative_to(directory).as_posix(), _state(path)
+            if copied.get(name, [])[:-1] != now:
+                content = path.read_bytes()
+                bucket.write(name, content)
+                copied[name] = [*now, zlib.crc32(content)]
+    except Exception as error:  # each kind of bucket raises its own
+        raise OSError(
+            f"{bucket.path} does not take what is new in {directory} ({error}): it is kept there, "
+            "and copied by the next save, or the next start of the same command."
+        ) from error
+    finally:
+        write_json(kept, record)
+
+
+def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
+    """Does what `push` does, or says why it cannot: the next one catches up."""
+    try:
+        push(directory)
+    except OSError as error:
+        warn(str(error))
 
 
 def on_this_disk(directory: str) -> str:

@@ -137,6 +137,54 @@ def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, 
     assert steps_in(bucket) == [60]
 
 
+def test_a_bucket_that_does_not_answer_is_said_and_hides_no_error(bucket, run, monkeypatch):
+    def fail(*_):
+        raise ConnectionError("503")
+
+    write, said = buckets.Folder.write, []
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        run_directory.add_evaluation(here.run_dir, {"step": 10})
+        monkeypatch.setattr(buckets.Folder, "write", fail)
+        buckets.push_or_warn(here.run_dir, said.append)
+        monkeypatch.setattr(buckets.Folder, "write", write)
+    assert len(said) == 1 and f"{ADDRESS} does not take" in said[0] and "503" in said[0]
+    assert steps_in(bucket) == [10]
+    with pytest.raises(OSError, match=f"{ADDRESS} does not take .*503.*same command"):
+        with buckets.on_disk(run) as here:
+            run_directory.add_evaluation(here.run_dir, {"step": 20})
+            monkeypatch.setattr(buckets.Folder, "write", fail)
+    with pytest.raises(FloatingPointError), pytest.warns(UserWarning, match="does not take"):
+        with buckets.on_disk(run):
+            raise FloatingPointError("a spike")
+
+
+def test_a_push_that_was_cut_off_is_known_to_have_begun(bucket, run, monkeypatch):
+    """Else what this machine wrote would be taken for another's, and later lines dropped."""
+    write = buckets.Folder.write
+
+    def fail_at_config(folder, name, content):
+        if name == run_directory.CONFIG:
+            raise ConnectionError("503")
+        write(folder, name, content)
+
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+    with pytest.warns(UserWarning), pytest.raises(KeyboardInterrupt):
+        with buckets.on_disk(run) as here:
+            (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 22")
+            run_directory.add_evaluation(here.run_dir, {"step": 10})
+            monkeypatch.setattr(buckets.Folder, "write", fail_at_config)
+            buckets.push_or_warn(here.run_dir, lambda _: None)
+            run_directory.add_evaluation(here.run_dir, {"step": 20})
+            monkeypatch.setattr(buckets.Folder, "write", lambda *_: 1 / 0)
+            raise KeyboardInterrupt
+    monkeypatch.setattr(buckets.Folder, "write", write)
+    with buckets.on_disk(run):
+        pass
+    assert steps_in(bucket) == [10, 20]
+
+
 def steps_in(bucket):
     lines = bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl").splitlines()
     return [json.loads(line)["step"] for line in lines]
