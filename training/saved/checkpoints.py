@@ -419,7 +419,7 @@ class Checkpoints:
         except Exception as error:
             raise self._reason(step, error) from error
         if described is None:
-            raise self._reason(step, ValueError("the description of its arrays cannot be read"))
+            raise self._reason(step, DamageError("the description of its arrays cannot be decoded"))
         return _by_path(described)
 
     def _aside(self) -> epath.Path:
