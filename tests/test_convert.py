@@ -502,6 +502,14 @@ def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hu
     assert not (tmp_path / "mine").exists() and not hub.asked
 
 
+def test_an_import_or_export_into_a_bucket_is_refused(capsys):
+    for source, to in (("hf:exported", "gs://b/run"), ("runs/mine", "hf:gs://b/exported")):
+        with pytest.raises(SystemExit):
+            convert.parse([f"--from={source}", f"--to={to}"])
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"--to={to}, expected a directory on this disk" in said
+
+
 def test_what_came_with_an_import_is_exported_as_it_was(tmp_path):
     source, _ = written(tmp_path / "hf", llama())
     kept = {"README.md": "theirs", "generation_config.json": "{}"}
