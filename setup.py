@@ -129,7 +129,7 @@ setup(
     install_requires=TRAINING,
     extras_require={
         "all": SEQIO + PREPARE + GRAIN + SLURM + WANDB,
-        "test": TEST + SEQIO + PREPARE + GRAIN + SLURM + WANDB,
+        "test": TEST + SEQIO + PREPARE + GRAIN + SLURM + WANDB + HUB,
         "seqio": SEQIO,
         "parity": PARITY,
         "docs": DOCS,

@@ -10,9 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-import types
 
 import flax.linen as nn
+import huggingface_hub.errors
 import jax
 import numpy as np
 import pytest
@@ -442,6 +442,10 @@ def test_an_export_of_a_run_has_a_card_and_the_settings_of_generate(tmp_path):
     assert "Figures" not in (tmp_path / "later/README.md").read_text()
 
 
+# What the HTTP library of huggingface_hub raises without a network; it is no OSError.
+HTTP_ERROR = huggingface_hub.errors.HTTPError
+
+
 class Hub:
     """Stands in for huggingface_hub.HfApi, and notes what it is asked for."""
 
@@ -449,6 +453,8 @@ class Hub:
     known = True
 
     def whoami(self):
+        if self.known is None:
+            raise HTTP_ERROR("no network")
         if not self.known:
             raise OSError("Token is required")
 
@@ -462,9 +468,7 @@ class Hub:
 
 @pytest.fixture
 def hub(monkeypatch):
-    module = types.ModuleType("huggingface_hub")
-    module.HfApi = Hub
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr(Hub, "asked", [])
     return Hub
 
@@ -483,7 +487,9 @@ def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hu
     export = f"--from={path}", f"--to=hf:{tmp_path}/mine"
     for repository, known, said in (
         ("mine", True, "Got the repository 'mine', expected OWNER/NAME"),
+        ("me/x--y", True, "Got the repository 'me/x--y', expected OWNER/NAME"),
         ("me/mine", False, "(Token is required): `hf auth login` first"),
+        ("me/mine", None, "The hub cannot be asked (no network)"),
     ):
         monkeypatch.setattr(hub, "known", known)
         with pytest.raises(SystemExit):
@@ -494,6 +500,14 @@ def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hu
         run(*export, "--push=me/mine")
     assert "pip install -e '.[hub]'" in capsys.readouterr().err
     assert not (tmp_path / "mine").exists() and not hub.asked
+
+
+def test_an_import_or_export_into_a_bucket_is_refused(capsys):
+    for source, to in (("hf:exported", "gs://b/run"), ("runs/mine", "hf:gs://b/exported")):
+        with pytest.raises(SystemExit):
+            convert.parse([f"--from={source}", f"--to={to}"])
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"--to={to}, expected a directory on this disk" in said
 
 
 def test_what_came_with_an_import_is_exported_as_it_was(tmp_path):

@@ -12,16 +12,19 @@ import dataclasses
 import os
 import posixpath
 import shutil
-from collections.abc import Iterator
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from ..data.folders import Folder
 from ..data.whole_files import locked, read_json, write_bytes, write_json
-from .run_directory import CHECKPOINTS, CONFIG
+from .run_directory import CHECKPOINTS, CONFIG, EVALUATION, TENSORBOARD, damaged_folder
 from .settings.run import Run
 
 _COPIED = (
-    ".bucket.json"  # in such a folder: its address, and what was copied: size and time by name
+    ".bucket.json"  # its address, and what was copied: size, time and checksum of files by name
 )
 
 
@@ -35,9 +38,11 @@ def is_bucket(directory: str | os.PathLike) -> bool:
 
 
 def folder_of(address: str) -> str:
-    """Returns the folder on this disk that stands for a run directory in a bucket."""
-    scheme, _, path = address.partition("://")
-    return os.path.join(os.path.expanduser("~/.cache/pretrax/runs"), scheme, *path.split("/"))
+    """Returns the folder on this disk that stands for a run directory in a bucket while it trains.
+
+    No such folder is within another, as a run directory may be within another.
+    """
+    return _folder("runs", address)
 
 
 @contextlib.contextmanager
@@ -65,53 +70,118 @@ def on_disk(run: Run) -> Iterator[Run]:
         checkpoints = run.checkpoint_dir or posixpath.join(address, CHECKPOINTS)
         try:
             yield dataclasses.replace(run, run_dir=local, checkpoint_dir=checkpoints)
-        finally:
-            push(local)
+        except BaseException:
+            push_or_warn(local, warnings.warn)
+            raise
+        push(local)
 
 
 def fetch(address: str) -> str:
-    """Copies a run directory in a bucket, without checkpoints, to this disk; returns the folder.
+    """Copies the run in a bucket, without checkpoints, to the folder that stands for it.
 
-    The bucket is right: a folder of which it has no run is emptied first.
+    For who holds the folder's lock. The bucket is right, but a file that it has as it was last
+    copied may have changed here since, and stays. A folder is emptied first where the run, which
+    the bucket had, is there no more. Returns the folder.
     """
     bucket, local = Folder(address), folder_of(address)
-    names = [name for name in bucket.tree() if not name.startswith(f"{CHECKPOINTS}/")]
-    if CONFIG not in names:
-        shutil.rmtree(local, ignore_errors=True)
+    kept = os.path.join(local, _COPIED)
+    before = read_json(kept)["copied"] if os.path.exists(kept) else {}
+    names = _small_files(bucket)
+    if CONFIG in before and not names:
+        shutil.rmtree(local)
     copied = {}
     for name in names:
-        write_bytes(os.path.join(local, name), bucket.read(name))
-        copied[name] = _state(Path(local, name))
-    write_json(os.path.join(local, _COPIED), {"address": address, "copied": copied})
+        path, content = Path(local, name), bucket.read(name)
+        if name in before and before[name][-1] == zlib.crc32(content) and path.exists():
+            copied[name] = before[name]
+        else:
+            write_bytes(path, content)
+            copied[name] = [*_state(path), zlib.crc32(content)]
+    write_json(kept, {"address": address, "copied": copied})
     return local
 
 
 def push(directory: str) -> None:
-    """Copies what has changed in a folder that stands for one in a bucket; of others nothing."""
-    if not os.path.exists(kept := os.path.join(directory, _COPIED)):
+    """Copies what has changed in a folder that stands for one in a bucket; of others nothing.
+
+    Raises OSError where the bucket does not take it, and where the record of what was copied is
+    gone. What was not copied is, by the next push, also that of a later start.
+    """
+    kept = os.path.join(directory, _COPIED)
+    if not Path(directory).is_relative_to(_cache("runs")) and not os.path.exists(kept):
         return
     record = read_json(kept)
     bucket, copied = Folder(record["address"]), record["copied"]
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
-    for path in sorted(files, key=lambda path: (path.name == CONFIG, path)):  # a run is whole then
-        name = path.relative_to(directory).as_posix()
-        if not path.name.startswith(".") and copied.get(name) != (now := _state(path)):
-            bucket.write(name, path.read_bytes())
-            copied[name] = now
-    write_json(kept, record)
+    files = [path for path in files if not path.name.startswith(".")]
+    files.sort(key=lambda path: (path.name == CONFIG, path))  # a run is whole then
+    try:
+        for path in files:
+            name, now = path.relative_to(directory).as_posix(), _state(path)
+            if copied.get(name, [])[:-1] != now:
+                content = path.read_bytes()
+                bucket.write(name, content)
+                copied[name] = [*now, zlib.crc32(content)]
+    except Exception as error:  # each kind of bucket raises its own
+        raise OSError(
+            f"{bucket.path} does not take what is new in {directory} ({error}): it is kept there, "
+            "and copied by the next save, or the next start of the same command."
+        ) from error
+    finally:
+        write_json(kept, record)
+
+
+def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
+    """Does what `push` does, or says why it cannot: the next one catches up."""
+    try:
+        push(directory)
+    except OSError as error:
+        warn(str(error))
 
 
 def on_this_disk(directory: str) -> str:
-    """Returns a run's directory as it is, and of one in a bucket the folder that it is copied to.
+    """Returns a run's directory as it is, and of one in a bucket a copy to read.
+
+    The copy is another folder than that of a training. It has what the bucket has, but no
+    checkpoints, which are read where they are, and no TensorBoard. Its `EVALUATION` is what was
+    written here, and is neither read from the bucket nor copied there.
 
     Raises ValueError where the bucket holds no run.
     """
     if not is_bucket(directory):
         return directory
-    local = fetch(directory)
-    if not os.path.isfile(os.path.join(local, CONFIG)):
+    bucket, local = Folder(directory), _folder("read", directory)
+    names = [name for name in _small_files(bucket) if not name.startswith(_NOT_READ)]
+    if not names:
         raise ValueError(f"{directory} is no run directory: it holds no {CONFIG}.")
+    for path in [path for path in Path(local).rglob("[!.]*") if path.is_file()]:
+        name = path.relative_to(local).as_posix()
+        if name not in names and not name.startswith(_NOT_READ):
+            path.unlink(missing_ok=True)  # another reader may have removed it
+    for name in names:
+        write_bytes(os.path.join(local, name), bucket.read(name))
     return local
+
+
+_NOT_READ = (f"{EVALUATION}/", f"{TENSORBOARD}/")
+
+
+def _cache(purpose: str) -> str:
+    return os.path.join(os.path.expanduser("~/.cache/pretrax"), purpose)
+
+
+def _folder(purpose: str, address: str) -> str:
+    """Returns the folder of an address, one for each, none of which is within another."""
+    scheme, _, path = address.partition("://")
+    return os.path.join(_cache(purpose), scheme, quote(path.rstrip("/"), safe=""))
+
+
+def _small_files(bucket: Folder) -> list[str]:
+    """Returns the names of all files of a run but its checkpoints; none where there is no run."""
+    if not bucket.exists(CONFIG):
+        return []
+    large = (f"{CHECKPOINTS}/", f"{damaged_folder(CHECKPOINTS)}/")
+    return [name for name in bucket.tree() if not name.startswith(large)]
 
 
 def _state(path: Path) -> list[int]:

@@ -13,7 +13,7 @@ import jax
 from rich.console import Console
 
 from . import run_directory
-from .buckets import push
+from .buckets import push_or_warn
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook, own_hooks
@@ -77,7 +77,7 @@ def take_steps(
             position = ahead.state() | training.spikes.state()
             writer.flush()
             if jax.process_index() == 0:
-                push(run.run_dir)  # before: a resumed run drops metrics of later steps
+                push_or_warn(run.run_dir, warn)  # before: a resumed run drops later metrics
             training.checkpoints.save(at.state, position, heldout_loss=loss)
 
     def save_in_time(at: AfterStep) -> None:

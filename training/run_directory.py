@@ -57,6 +57,15 @@ def checkpoints(directory: str, elsewhere: str | None = None) -> str:
     return elsewhere or os.path.join(directory, CHECKPOINTS)
 
 
+def damaged_folder(checkpoints: str) -> str:
+    """The name of the folder beside one of checkpoints to which the damaged ones are moved.
+
+    >>> damaged_folder("checkpoints")
+    'damaged_checkpoints'
+    """
+    return f"damaged_{checkpoints}"
+
+
 def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
     """A context in which no other training writes to a run directory; ValueError where one does."""
     if jax.process_index() != 0:

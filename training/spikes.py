@@ -80,19 +80,23 @@ class Spikes:
     def checkpoint_before(self, spike: LossSpike, saved: Sequence[int], every: int | None) -> int:
         """Returns the step of the checkpoint to which a run is rolled back, of those `saved`.
 
-        It is the last one that was due, every so many steps: where a run was stopped and has saved
-        others must not change what it comes to.
+        It is the last one that was due, every so many steps: where a run was stopped, or by the
+        clock, and has saved others must not change what it comes to.
 
-        Raises FloatingPointError where the run is to stop: it has no checkpoint, was rolled back to
-        this one `MOST_ROLLBACKS` times, or is not to be rolled back.
+        Raises FloatingPointError where the run is to stop: it has no checkpoint that was due, was
+        rolled back to this one `MOST_ROLLBACKS` times, or is not to be rolled back.
         """
-        if self._sigmas is None or every is None or not saved:
+        rolled_back = self._sigmas is not None and every is not None
+        due = [step for step in saved if every is not None and step % every == 0]
+        if not rolled_back or not due:
             last = "no checkpoint is saved yet"
             if saved:
                 last = f"the last checkpoint is of step {saved[-1]}"
+            if saved and rolled_back:
+                steps = ", ".join(map(str, saved))
+                last = f"none of its checkpoints, of the steps {steps}, is of a multiple of {every}"
             raise FloatingPointError(f"{spike} It stops here; {last}. {_ADVICE}")
-        due = [step for step in saved if step % every == 0]
-        last_due = (due or saved)[-1]
+        last_due = due[-1]
         earlier = [str(one.spike) for one in self.since(last_due)]
         if len(earlier) >= MOST_ROLLBACKS:
             raise FloatingPointError(

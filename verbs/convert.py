@@ -40,7 +40,7 @@ from ..tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_p
 from ..tasks.vocabularies import special_tokens
 from ..tasks.vocabularies.converted_vocabularies import config_ids, export_vocabulary
 from ..training import run_directory
-from ..training.buckets import on_this_disk
+from ..training.buckets import is_bucket, on_this_disk
 from ..training.reporting.next_commands import next_lines, tokenizer_lines
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms
@@ -111,6 +111,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(
             f"cannot convert from {options.source!r} to {options.to!r}: one of the two is a run "
             "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
+        )
+    if is_bucket(options.to):
+        parser.error(
+            f"got --to={options.to}, expected a directory on this disk, which can be copied to a "
+            "bucket afterwards"
         )
     if into_run and options.push:
         parser.error(f"got --push with --from={options.source}: an export alone is pushed")

@@ -5,7 +5,6 @@ push("exported", repository)                          # "https://huggingface.co/
 """
 
 import os
-import re
 from typing import Any, NamedTuple
 
 
@@ -17,21 +16,33 @@ class Repository(NamedTuple):
 def open_repository(name: str) -> Repository:
     """Returns a repository of the hub, which is not made yet.
 
-    Raises ValueError for what is no OWNER/NAME, without `huggingface_hub`, and without a login.
+    Raises ValueError for what is no OWNER/NAME, without `huggingface_hub`, without a login, and
+    without a network.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ValueError(f"Got the repository {name!r}, expected OWNER/NAME, such as me/my-model.")
-    try:
-        from huggingface_hub import HfApi  # here: an extra
+    try:  # here: an extra
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HTTPError
+        from huggingface_hub.utils import validate_repo_id
     except ImportError as error:
         raise ValueError(
             f"To push to the hub takes huggingface_hub ({error}): pip install -e '.[hub]'"
         ) from None
+    try:
+        validate_repo_id(name)
+        owned, why = "/" in name, "it has no OWNER"
+    except ValueError as error:
+        owned, why = False, str(error)
+    if not owned:
+        raise ValueError(
+            f"Got the repository {name!r}, expected OWNER/NAME, such as me/my-model: {why}"
+        )
     api = HfApi()
     try:
         api.whoami()
-    except OSError as error:  # of the hub, and of the network
+    except OSError as error:  # of the hub
         raise ValueError(f"The hub knows nobody here ({error}): `hf auth login` first.") from error
+    except HTTPError as error:  # of the network
+        raise ValueError(f"The hub cannot be asked ({error}): try again when it can.") from error
     return Repository(name, api)
 
 
@@ -39,12 +50,14 @@ def push(folder: str | os.PathLike, repository: Repository) -> str:
     """Uploads the files of a folder, as one commit; returns the address of the repository.
 
     One that is not there is made, for its owner alone to see. Raises ValueError where the hub
-    refuses it.
+    refuses it, or cannot be reached.
     """
+    from huggingface_hub.errors import HTTPError  # here: an extra
+
     try:
         address = repository.api.create_repo(repository.name, private=True, exist_ok=True)
         repository.api.upload_folder(repo_id=repository.name, folder_path=os.fspath(folder))
-    except OSError as error:
+    except (OSError, HTTPError) as error:
         raise ValueError(
             f"{folder} is exported, and the hub does not take it as {repository.name} ({error}): "
             f"`hf upload {repository.name} {folder}` tries that again."

@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import io
 import json
+import os
 from pathlib import Path
 
 import fsspec
@@ -42,30 +43,151 @@ def test_the_examples_in_docstrings():
 
 def test_files_are_copied_when_they_have_changed(bucket, run):
     with buckets.on_disk(run) as here:
-        assert here.run_dir == buckets.folder_of(ADDRESS) and "runs/memory/bucket" in here.run_dir
+        assert here.run_dir == buckets.folder_of(ADDRESS) and "pretrax/runs/memory" in here.run_dir
         run_directory.add_evaluation(here.run_dir, {"step": 1})
         (Path(here.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
         buckets.push(here.run_dir)
         assert "/bucket/runs/mine/evaluation/metrics.jsonl" in bucket.find("/bucket")
         bucket.pipe_file("/bucket/runs/mine/config.gin", b"kept")
         run_directory.add_evaluation(here.run_dir, {"step": 2})
-    lines = bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    assert steps_in(bucket) == [1, 2]
     assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"kept"  # it has not changed here
     assert len(bucket.find("/bucket")) == 2  # neither the lock nor what was copied
 
 
 def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypatch):
     bucket.pipe_file("/bucket/runs/mine/config.gin", b"RUN_DIR = 1")
-    bucket.pipe_file("/bucket/runs/mine/checkpoints/4/state", b"large")
+    for folder in ("checkpoints", "damaged_checkpoints"):
+        bucket.pipe_file(f"/bucket/runs/mine/{folder}/4/state", b"large")
     monkeypatch.setenv("HOME", str(tmp_path / "other"))
     folder = Path(buckets.on_this_disk(ADDRESS))
     assert (folder / "config.gin").read_text() == "RUN_DIR = 1"
-    assert not (folder / "checkpoints").exists()
+    assert os.listdir(folder) == ["config.gin"]
+    assert not list(Path(buckets.fetch(ADDRESS)).glob("*checkpoints"))
     bucket.rm("/bucket", recursive=True)  # to start anew
     with pytest.raises(ValueError, match="memory://bucket/runs/mine is no run directory: it holds"):
         buckets.on_this_disk(ADDRESS)
-    assert not (folder / "config.gin").exists()
+
+
+def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
+    for name in ("config.gin", "classes.json", "tensorboard/events", "evaluation/metrics.jsonl"):
+        bucket.pipe_file(f"/bucket/runs/mine/{name}", b"old")
+    folder = Path(buckets.on_this_disk(ADDRESS))
+    assert not (folder / "tensorboard").exists()
+    run_directory.add_evaluation(folder, {"step": 1})
+    bucket.rm_file("/bucket/runs/mine/classes.json")
+    bucket.pipe_file("/bucket/runs/mine/config.gin", b"new")
+    assert buckets.on_this_disk(ADDRESS + "/") == str(folder)
+    assert (folder / "config.gin").read_text() == "new" and not (folder / "classes.json").exists()
+    assert (folder / "evaluation/metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_who_reads_a_run_leaves_what_its_training_writes(bucket, run):
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        for step in (10, 20, 30):
+            run_directory.add_evaluation(here.run_dir, {"step": step})
+            if step == 10:
+                buckets.push(here.run_dir)
+            assert buckets.on_this_disk(ADDRESS) != here.run_dir
+    assert steps_in(bucket) == [10, 20, 30]
+
+
+def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        run_directory.add_evaluation(here.run_dir, {"step": 10})
+        buckets.push(here.run_dir)
+        above = ADDRESS.removesuffix("/mine")
+        with pytest.raises(ValueError, match="is no run directory"):
+            buckets.on_this_disk(above)
+        with buckets.on_disk(dataclasses.replace(run, run_dir=above)) as other:
+            assert sorted(os.listdir(other.run_dir)) == [".bucket.json"]
+        run_directory.add_evaluation(here.run_dir, {"step": 20})
+    assert steps_in(bucket) == [10, 20]
+
+
+def test_a_training_whose_record_is_gone_says_so(bucket, run):
+    with pytest.raises(FileNotFoundError, match="bucket.json"):
+        with buckets.on_disk(run) as here:
+            os.unlink(os.path.join(here.run_dir, ".bucket.json"))
+
+
+def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, monkeypatch):
+    def start(step):
+        with buckets.on_disk(run) as here:
+            (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+            run_directory.add_evaluation(here.run_dir, {"step": step})
+
+    start(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets, "push", lambda directory: None)
+        start(20)  # as where it was killed
+    start(30)
+    assert steps_in(bucket) == [10, 20, 30]
+    file = "/bucket/runs/mine/evaluation/metrics.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets, "push", lambda directory: None)
+        start(40)
+    bucket.pipe_file(file, b'{"step": 35}\n')  # another machine goes on
+    start(50)
+    assert steps_in(bucket) == [35, 50]
+    bucket.rm("/bucket", recursive=True)  # to start anew
+    start(60)
+    assert steps_in(bucket) == [60]
+
+
+def test_a_bucket_that_does_not_answer_is_said_and_hides_no_error(bucket, run, monkeypatch):
+    def fail(*_):
+        raise ConnectionError("503")
+
+    write, said = buckets.Folder.write, []
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        run_directory.add_evaluation(here.run_dir, {"step": 10})
+        monkeypatch.setattr(buckets.Folder, "write", fail)
+        buckets.push_or_warn(here.run_dir, said.append)
+        monkeypatch.setattr(buckets.Folder, "write", write)
+    assert len(said) == 1 and f"{ADDRESS} does not take" in said[0] and "503" in said[0]
+    assert steps_in(bucket) == [10]
+    with pytest.raises(OSError, match=f"{ADDRESS} does not take .*503.*same command"):
+        with buckets.on_disk(run) as here:
+            run_directory.add_evaluation(here.run_dir, {"step": 20})
+            monkeypatch.setattr(buckets.Folder, "write", fail)
+    with pytest.raises(FloatingPointError), pytest.warns(UserWarning, match="does not take"):
+        with buckets.on_disk(run):
+            raise FloatingPointError("a spike")
+
+
+def test_a_push_that_was_cut_off_is_known_to_have_begun(bucket, run, monkeypatch):
+    """Else what this machine wrote would be taken for another's, and later lines dropped."""
+    write = buckets.Folder.write
+
+    def fail_at_config(folder, name, content):
+        if name == run_directory.CONFIG:
+            raise ConnectionError("503")
+        write(folder, name, content)
+
+    with buckets.on_disk(run) as here:
+        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+    with pytest.warns(UserWarning), pytest.raises(KeyboardInterrupt):
+        with buckets.on_disk(run) as here:
+            (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 22")
+            run_directory.add_evaluation(here.run_dir, {"step": 10})
+            monkeypatch.setattr(buckets.Folder, "write", fail_at_config)
+            buckets.push_or_warn(here.run_dir, lambda _: None)
+            run_directory.add_evaluation(here.run_dir, {"step": 20})
+            monkeypatch.setattr(buckets.Folder, "write", lambda *_: 1 / 0)
+            raise KeyboardInterrupt
+    monkeypatch.setattr(buckets.Folder, "write", write)
+    with buckets.on_disk(run):
+        pass
+    assert steps_in(bucket) == [10, 20]
+
+
+def steps_in(bucket):
+    lines = bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl").splitlines()
+    return [json.loads(line)["step"] for line in lines]
 
 
 def test_checkpoints_are_in_the_bucket(bucket, run):

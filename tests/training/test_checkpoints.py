@@ -226,6 +226,16 @@ def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
     assert "checksum of params/matrix does not agree" in restored.damaged[0]
 
 
+@pytest.mark.parametrize(
+    "content", ['{"arrayz": {}, "processes": 1}', '{"arrays": {}, "proc": 1}', "[]"]
+)
+def test_checksums_that_lack_an_entry_are_damaged(run_dir, content):
+    (run_dir / "checkpoints/3/data/checksums.json").write_text(content)
+    restored = restore(run_dir)
+    assert_is(restored, 2)
+    assert "checkpoint 3 is damaged (checksums.json has no " in restored.damaged[0]
+
+
 def test_two_damaged_checkpoints_are_both_passed_over(run_dir):
     for step in ("2", "3"):
         for file in (run_dir / "checkpoints" / step / "state/d").glob("*"):
@@ -242,6 +252,10 @@ def test_all_damaged_is_an_error_that_names_them(run_dir):
         empty(file)
     with pytest.raises(ValueError, match="No checkpoint of this run can be read.*3.*2.*1.*Start"):
         restore(run_dir)
+    with pytest.raises(ValueError, match="no checkpoint, but .*damaged_checkpoints has those of"):
+        restore(run_dir)  # and not None, which is to begin at step 0
+    shutil.rmtree(run_dir / "damaged_checkpoints")
+    assert restore(run_dir) is None
 
 
 PASSING = [
@@ -251,10 +265,14 @@ PASSING = [
     ValueError("UNAVAILABLE: Error reading manifest.ocdbt"),
     KeyError("UNKNOWN: Input/output error [os_error_code='5']"),
     RuntimeError("what no storage has said before"),
+    AttributeError("module 'jax' has no attribute 'core'"),  # another version of a library
+    TypeError("unexpected keyword argument"),
+    ValueError("FAILED_PRECONDITION: expected another version"),
+    ValueError("UNKNOWN: Input/output error"),
 ]
 
 
-@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", PASSING, ids=repr)
 def test_what_cannot_be_read_for_now_is_tried_again_and_never_set_aside(
     run_dir, monkeypatch, error
 ):

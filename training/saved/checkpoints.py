@@ -4,7 +4,8 @@ A save copies the state to the host and continues in the background. It includes
 array, computed on the device, and of every file of the data position. A checkpoint whose checksums
 differ after loading, or that lacks a part or has one that cannot be decoded, is damaged: it is
 reported and moved away, and the one before it is used. What cannot be read for another reason, such
-as a storage that does not answer or forbids it, is tried again, and then stays where it is.
+as a storage that does not answer or forbids it, or a library that has changed, is tried again, and
+then stays where it is.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from ..run_directory import damaged_folder
 from ..settings.run import Run
 from ..state import State
 
@@ -93,32 +95,40 @@ class MismatchError(ValueError):
 
 WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
 
-# What tensorstore says where storage fails, or the system with another error than absence.
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# What tensorstore says of what it cannot decode, or does not find; and where the system fails.
+_OF_DAMAGE = re.compile("^(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): ")
 _OF_STORAGE = re.compile(
     "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
     "|os_error_code='(?!(2|20|21)')"
 )
-_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class DamageError(ValueError):
+    """What was read is not what was saved."""
 
 
 def shows_damage(error: BaseException | None) -> bool:
-    """Returns whether an error in reading, and all that it came from, show that what was read is
-    damaged: it is not there, or cannot be decoded. Other errors may be of the storage, the network
-    or the right to read.
+    """Returns whether an error in reading, or one that it came from, shows that what was read is
+    damaged: it is not there, cannot be decoded, or has another checksum. Other errors may be of the
+    storage, the network, the right to read, or of another version of a library.
 
     >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
     [True, True]
-    >>> [shows_damage(e) for e in (PermissionError(), OSError(), ValueError("UNAVAILABLE: 503"))]
-    [False, False, False]
+    >>> [shows_damage(e) for e in (PermissionError(), ValueError("UNAVAILABLE: 503"))]
+    [False, False]
+    >>> [shows_damage(e) for e in (AttributeError("no such name"), TypeError("an argument"))]
+    [False, False]
     """
-    if not isinstance(error, (*_ABSENT, ValueError, LookupError, TypeError, AttributeError)):
-        return False
+    found = False
     while error is not None:
-        of_storage = _OF_STORAGE.search(str(error))
-        if of_storage or (isinstance(error, OSError) and not isinstance(error, _ABSENT)):
+        of_system = isinstance(error, OSError) and not isinstance(error, _ABSENT)
+        if of_system or _OF_STORAGE.search(str(error)):
             return False
+        undecoded = isinstance(error, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
+        found |= undecoded or isinstance(error, _ABSENT) or bool(_OF_DAMAGE.match(str(error)))
         error = error.__cause__ or error.__context__
-    return True
+    return found
 
 
 @contextlib.contextmanager
@@ -231,15 +241,15 @@ class Checkpoints:
         """Returns the latest sound checkpoint with the dtypes, shapes and shardings of `target`.
 
         None when there is no checkpoint. Raises MismatchError when the arrays are not those of
-        `target`, ValueError when all checkpoints are damaged, and OSError when one cannot be read
-        for another reason, after some attempts.
+        `target`, ValueError when all checkpoints are damaged, now or before, and OSError when one
+        cannot be read for another reason, after some attempts.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
             loaded, problem = self._attempts(step, target)
             if loaded:
-                state, files = loaded
-                problem = _differing_array(_saved(state), files)
+                state, files, sums = loaded
+                problem = _differing_array(_saved(state), sums)
                 if not problem and int(state.step) != step:
                     problem = f"it holds step {int(state.step)}"
                 if not problem:
@@ -251,9 +261,16 @@ class Checkpoints:
                 f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start anew in "
                 "another run directory."
             )
+        aside = self._aside()
+        if aside.exists() and (steps := sorted(path.name for path in aside.iterdir())):
+            raise ValueError(
+                f"{self._root} has no checkpoint, but {aside} has those of the steps "
+                f"{', '.join(steps)}, which were found damaged: move back one that is sound, or "
+                "start anew in another run directory."
+            )
         return None
 
-    def _attempts(self, step: int, target: State) -> "tuple[tuple[State, _Files] | None, str]":
+    def _attempts(self, step: int, target: State) -> "tuple[_Loaded | None, str]":
         """Returns what `_load` does, or None and how the checkpoint is damaged, the same on all
         processes. Raises MismatchError and OSError as `restore` does."""
         for wait in (*WAITS, None):
@@ -283,7 +300,7 @@ class Checkpoints:
         )
 
     def _reason(self, step: int, error: Exception) -> Exception:
-        """Returns why a checkpoint cannot be read: this error, or that a file cannot be opened.
+        """Returns why a checkpoint cannot be read: this error, or that a file is absent or closed.
 
         Orbax takes a folder that is closed for none, and does not say why it reads no description.
         """
@@ -296,8 +313,9 @@ class Checkpoints:
                     else:
                         with path.open("rb") as file:
                             file.read(1)
+            (self._root / str(step) / "state" / "_METADATA").stat()  # Orbax names no absent file
         except Exception as unread:
-            return error if shows_damage(unread) else unread
+            return error if shows_damage(unread) and shows_damage(error) else unread
         return error
 
     def remove_after(self, step: int) -> None:
@@ -332,8 +350,8 @@ class Checkpoints:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": {"params": target}, "data": files}
             )["state"]
-        if problem := _differing_array(loaded, files):
-            raise ValueError(problem)
+        if problem := _differing_array(loaded, _entry(files, "arrays")):
+            raise DamageError(problem)
         return loaded["params"]
 
     def wait(self) -> None:
@@ -369,17 +387,19 @@ class Checkpoints:
                 f"checkpoint_dir, and run the same command again: it {resumes}."
             ) from error
 
-    def _load(self, step: int, target: State) -> "tuple[State, _Files]":
-        """Returns the state and the data position, after checking the checksums of its files."""
+    def _load(self, step: int, target: State) -> "_Loaded":
+        """Returns the state, the data position, after checking the checksums of its files, and the
+        checksums of the arrays, by name."""
         files = _Files({})
         loaded = self._checkpointer.load_checkpointables(
             step, {"state": _saved(target), "data": files}
         )
-        for process in range(files.read_json("checksums.json")["processes"]):
+        sums, processes = _entry(files, "arrays"), _entry(files, "processes")
+        for process in range(processes):
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
-                    raise ValueError(_DIFFERS.format(name))
-        return State(**loaded["state"]), files
+                    raise DamageError(_DIFFERS.format(name))
+        return State(**loaded["state"]), files, sums
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
@@ -399,11 +419,14 @@ class Checkpoints:
         except Exception as error:
             raise self._reason(step, error) from error
         if described is None:
-            raise self._reason(step, ValueError("the description of its arrays cannot be read"))
+            raise self._reason(step, DamageError("the description of its arrays cannot be decoded"))
         return _by_path(described)
 
+    def _aside(self) -> epath.Path:
+        return self._root.parent / damaged_folder(self._root.name)
+
     def _set_aside(self, step: int) -> str:
-        target = self._root.parent / f"damaged_{self._root.name}" / str(step)
+        target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists():
@@ -446,7 +469,18 @@ class _Files:
         try:
             return json.loads(self.read(name))
         except ValueError as error:
-            raise ValueError(f"{name} is not JSON: {error}") from error
+            raise DamageError(f"{name} is not JSON: {error}") from error
+
+
+_Loaded = tuple[State, _Files, Mapping[str, int]]
+
+
+def _entry(files: _Files, key: str) -> Any:
+    """Returns what checksums.json has of this name. Raises DamageError where it has none."""
+    about = files.read_json("checksums.json")
+    if key not in about:
+        raise DamageError(f"checksums.json has no {key!r}")
+    return about[key]
 
 
 _DIFFERS = "checksum of {} does not agree with what was saved"
@@ -457,9 +491,8 @@ def _saved(state: State) -> dict[str, Any]:
     return {name: part for name, part in state._asdict().items() if part is not None}
 
 
-def _differing_array(arrays, files: _Files) -> str:
-    """Returns which loaded array differs from what was saved, or ""; the same on every process."""
-    saved = files.read_json("checksums.json")["arrays"]
+def _differing_array(arrays, saved: Mapping[str, int]) -> str:
+    """Returns which loaded array differs from its checksum, or ""; the same on every process."""
     wrong = [name for name, value in _checksums(arrays).items() if saved.get(name) != value]
     return _DIFFERS.format(wrong[0]) if wrong else ""
 
