@@ -113,6 +113,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     yield from _mistakes_of_looks(c)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
     yield from _mistakes_of_yardsticks(c.yardsticks)
+    yield from _mistakes_of_wanted(c)
     if c.reference is not None and isinstance(c.budget, Mapping):
         yield (
             f"reference = {c.reference!r} goes with one budget: variants of several are not "
@@ -176,4 +177,16 @@ def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
             yield (
                 f"yardsticks has two functions named {function.__name__}, of {other.__module__} "
                 f"and {function.__module__}, whose figures would have one name: rename one"
+            )
+
+
+def _mistakes_of_wanted(c: Comparison) -> Iterator[str]:
+    from ..training.settings.bound import bound
+
+    names = [bound(yardstick).function.__name__ for yardstick in c.yardsticks]
+    for figure in c.wanted or {}:
+        if figure.partition(" (")[0] not in names:  # else its settings, as in "norm (power=4)"
+            yield (
+                f"wanted has {figure!r}, which no yardstick measures: give figures of "
+                f"{', '.join(dict.fromkeys(names))}"
             )

@@ -184,7 +184,8 @@ def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
 
     It cannot where no variant is clear of the baseline, or none of the best value that there is.
     That differences are small is no reason: who chooses by them what is tested will find some that
-    are not there.
+    are not there. So will, less often, who leaves out of these seeds' tests what this names:
+    `pilot_tables.about_the_error_rate` says which runs may follow.
     """
     if not noise.freedom:
         return "no two variants have two seeds of it"

@@ -68,12 +68,14 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
     """Returns what may follow a pilot without making false claims likelier."""
     first = max((*seeds, *pilot.seeds)) + 1
     others = ", ".join(str(first + k) for k in range(3))
+    out = any(one.leave_out for one in pilot.prospects)
+    leaving = ", and to leave out what it cannot tell," if out else ""
     return (
-        f"With the {len(seeds)} seeds that were planned the chance of a false claim stays "
-        f"{LEVEL:.0%}, the pilot's runs included. To plan others by this table raises it, by "
-        "little where they are more and by much where they are fewer: then the pilot's figures "
-        f"decide when to stop, too. It stays {LEVEL:.0%} with seeds that the pilot has not seen "
-        f'(--seeds="[{others}, …]").'
+        f"With the {len(seeds)} seeds and all the yardsticks that were planned the chance of a "
+        f"false claim stays {LEVEL:.0%}, the pilot's runs included. To plan other seeds by this "
+        f"table{leaving} raises it, by little where seeds are more and by much where they are "
+        "fewer: then the pilot's figures decide what is tested, too. It stays "
+        f'{LEVEL:.0%} with seeds that the pilot has not seen (--seeds="[{others}, …]").'
     )
 
 

@@ -168,6 +168,12 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         return True
     comparison = read_comparison(options.comparison, *settings)
     if options.wanted:
+        if not (options.power or comparison.looks):
+            raise ValueError(
+                "--wanted is for --power, and for a comparison that may end early "
+                "(comparing.Comparison.looks), and this command has neither: leave it out, or add "
+                "--power."
+            )
         both = {**(comparison.wanted or {}), **dict(options.wanted)}
         comparison = check(dataclasses.replace(comparison, wanted=both))
     if options.power:

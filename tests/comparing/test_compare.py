@@ -159,9 +159,11 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     assert not (directory / "comparison.json").exists() and "To go on" not in said
     assert small.compare_here(file, "--power", "--wanted", "norm=1e-9") == 0
     assert "norm wanted" in " ".join(capsys.readouterr().out.split())
-    for wrong, words in (("nrm=1", "give one of 'norm'"), ("norm", "FIGURE=SIZE, such as")):
+    for wrong, words in (("nrm=1", "give figures of norm"), ("norm", "FIGURE=SIZE, such as")):
         assert small.compare_here(file, "--power", f"--wanted={wrong}") == 2
         assert words in capsys.readouterr().err
+    assert small.compare_here(file, "--wanted=norm=1") == 2  # nothing would read it
+    assert "--wanted is for --power, and for a comparison that may" in capsys.readouterr().err
     assert small.compare_here(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
     assert "--power takes 2 variants and 2 seeds or more" in capsys.readouterr().err
 

@@ -115,7 +115,7 @@ def compared(**fields) -> Comparison:
 
 def test_looks_end_with_the_seeds():
     assert compared().planned_looks == () and check(compared())
-    assert check(compared(looks=[2, 4], wanted={"y": 0.1})).planned_looks == (2, 4, 5)
+    assert check(compared(looks=[2, 4], wanted={"len": 0.1})).planned_looks == (2, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,8 @@ def test_looks_end_with_the_seeds():
         (dict(looks=[3, 3]), r"ascending order, .* got \[3, 3\]"),
         (dict(looks=[1]), "looks must be a list of whole numbers of at least 2"),
         (dict(looks=[3], budget={"1M": len}), "looks go with one budget"),
-        (dict(wanted={"y": 0.0}), "wanted must be"),
+        (dict(wanted={"len": 0.0}), "wanted must be"),
+        (dict(wanted={"y": 0.1}), "wanted has 'y', which no yardstick measures: .* of len"),
     ],
 )
 def test_looks_that_cannot_be_planned(fields, expected):
