@@ -1,6 +1,7 @@
 """`plan`: solves the lengths of a run and checks it, before any parameter exists."""
 
 import functools
+import math
 import os
 import warnings
 from typing import NamedTuple
@@ -16,12 +17,13 @@ from ..data.corpus import Corpus, checked_for
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..models import Model
 from ..models.kernels import fused_attention
+from ..models.sharding import mesh_axes, spec_of
 from ..objectives import Objective, Row
 from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
 from .batches import Batches, GroupSchedule, schedule
 from .checking import check_own, check_terms
-from .devices.mesh import batch_shards, evaluation_mesh, replicated
+from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated
 from .processes import first_process_first
 from .run_directory import is_run
 from .saved.warm_start import check_source
@@ -295,26 +297,37 @@ def _check_experts(model: Model, mesh: Mesh) -> None:
 
 def _warn_of_undivided(model: Model, mesh: Mesh) -> None:
     """Says which sizes of a model the mesh does not divide: `models.sharding.spec_of` leaves those
-    axes whole."""
+    axes whole, or takes fewer of the mesh's axes for them."""
     c = model.config
     if c is None:
         return
-    of_tensor = {
-        "num_heads": c.num_heads,
-        "num_kv_heads": c.num_kv_heads or 0,
-        "mlp_dim": c.mlp_dim,
-        "vocabulary_rows": c.vocab_size,
+    sizes = {
+        "num_heads": ("heads", c.num_heads),
+        "num_kv_heads": ("heads", c.num_kv_heads or c.num_heads),
+        "mlp_dim": ("mlp", c.mlp_dim),
+        "vocabulary_rows": ("vocab", c.vocab_size),
+        "emb_dim": ("embed", c.emb_dim),
     }
-    of_fsdp = {"emb_dim": c.emb_dim}
-    for axis, sizes, does in (("tensor", of_tensor, "computes"), ("fsdp", of_fsdp, "holds")):
-        devices = mesh.shape[axis]
-        if whole := [f"{name}={size}" for name, size in sizes.items() if size % devices]:
-            warnings.warn(
-                f"The mesh's {axis}={devices} does not divide {' and '.join(whole)} of the model: "
-                f"every device {does} the whole of it. Lower "
-                f"--gin.mesh.make_mesh.{axis} to a divisor, and raise another axis.",
-                stacklevel=1,
-            )
+    if sizes["num_kv_heads"] == sizes["num_heads"]:
+        del sizes["num_kv_heads"]
+    undivided: dict[tuple, list[str]] = {}
+    for name, (logical, size) in sizes.items():
+        wanted, taken = dict(RULES[::-1])[logical], spec_of((logical,), (size,), mesh, RULES)
+        axes = tuple(axis for axis in mesh_axes(wanted) if mesh.shape[axis] > 1)
+        if axes != (left := mesh_axes(*taken)):
+            undivided.setdefault((axes, left), []).append(name)
+    for (axes, left), names in undivided.items():
+        product = " × ".join(f"{axis}={mesh.shape[axis]}" for axis in axes)
+        whole = " and ".join(f"{name}={sizes[name][1]}" for name in names)
+        does = "computes" if axes == ("tensor",) else "holds"
+        part = f"1/{math.prod(mesh.shape[a] for a in left)}" if left else "the whole"
+        words = f"The mesh's {product} does not divide {whole} of the model: every device {does} "
+        advice = (
+            f" Lower --gin.mesh.make_mesh.{axes[-1]} so that it does, and raise another axis."
+            if names != ["num_kv_heads"]  # of fewer key heads than devices, each has a copy anyhow
+            else ""
+        )
+        warnings.warn(f"{words}{part} of it.{advice}", stacklevel=1)
 
 
 def _check_router(model: Model, run: Run) -> None:

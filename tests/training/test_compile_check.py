@@ -406,17 +406,35 @@ def test_the_flagship_on_its_slice():
 
 
 @pytest.mark.parametrize(
-    "axis, words",
+    "axes, words",
     [
-        ("tensor", "tensor=8 does not divide num_heads=4 and num_kv_heads=2 of the model: every"),
-        ("fsdp", "fsdp=8 does not divide emb_dim=12 of the model: every device holds the whole"),
+        (
+            dict(tensor=8),
+            "tensor=8 does not divide num_heads=4 and num_kv_heads=2 of the model: every device "
+            "computes the whole of it. Lower --gin.mesh.make_mesh.tensor so that it does",
+        ),
+        (
+            dict(data=2, tensor=4),
+            "tensor=4 does not divide num_kv_heads=2 of the model: every device computes the whole "
+            "of it.$",
+        ),
+        (
+            dict(fsdp=8),
+            "fsdp=8 does not divide emb_dim=12 of the model: every device holds the whole",
+        ),
+        (dict(expert=8), "expert=8 does not divide emb_dim=12 of the model: every device holds"),
+        (
+            dict(fsdp=4, expert=2),
+            "fsdp=4 × expert=2 does not divide emb_dim=12 of the model: every device holds 1/4 of "
+            "it. Lower --gin.mesh.make_mesh.expert so that it does",
+        ),
     ],
 )
-def test_a_mesh_that_does_not_divide_a_model_is_said(axis, words):
+def test_a_mesh_that_does_not_divide_a_model_is_said(axes, words):
     model = tiny.decoder(emb_dim=12, num_heads=4, num_kv_heads=2)
     plan = functools.partial(tiny.plan, model, prefix_lm(tiny.IDS), {"decoder": 24})
     with pytest.warns(UserWarning, match=words) as said:
-        plan(mesh=make_mesh(data=1, **{axis: 8}))
+        plan(mesh=make_mesh(**{"data": 1, **axes}))
     assert len(said) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
