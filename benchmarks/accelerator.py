@@ -7,7 +7,8 @@
 Needs jax, flax, optax, orbax and numpy alone. Each part is a process of its own, so that one that
 fails, or is killed at the time limit, takes no other with it, and what it had measured until then
 is kept. The figures go into a JSON file (`--out`) as they come. Started again, the command measures
-the parts that are not complete there.
+the parts that are not complete there, those that never were measured first; it exits with 1 as long
+as there are any.
 
     products       bfloat16 products and copies, beside the peak of the data sheet
     attention      plain, JAX's (cuDNN's on GPUs) and fused, alone: forward, and with the gradient
@@ -41,6 +42,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 from rich.console import Console
 from rich.table import Table
 
+from pretrax.data import whole_files
+
 # A training step: a file of gin_configs/models and its vocabulary, an objective, rows of a device,
 # slots of the stacks.
 T5_SLOTS = {"encoder": 512, "decoder": 114}
@@ -73,17 +76,35 @@ def main(arguments: list[str] | None = None) -> None:
     console = Console(width=120, highlight=False)
     until = time.monotonic() + 60 * options.minutes
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for name in options.parts:
-        found = results.get(name)
-        if not (found and found["tiny"] == options.tiny and found["problem"] is None):
+    # What has never been measured comes first: a part that fails for good takes no time from it.
+    for name in sorted(options.parts, key=lambda name: known(results, name, options.tiny)):
+        if not is_complete(results, name, options.tiny):
             left = until - time.monotonic()
             if left < START:
                 console.print(f"{name}: left out, for the {options.minutes:g} minutes are over.")
                 continue
-            found = results[name] = {"tiny": options.tiny, **run_part(name, options.tiny, left)}
-            options.out.write_text(json.dumps(results, indent=1) + "\n")
-        show(console, name, found)
+            found = {"tiny": options.tiny, **run_part(name, options.tiny, left)}
+            if not known(results, name, options.tiny) or is_better(found, results[name]):
+                results[name] = found
+                whole_files.write_text(options.out, json.dumps(results, indent=1) + "\n")
+        show(console, name, results[name])
     console.print(f"All figures are in {options.out}.")
+    if lacking := [n for n in options.parts if not is_complete(results, n, options.tiny)]:
+        sys.exit(f"Not complete: {', '.join(lacking)}; the same command measures them again.")
+
+
+def known(results: dict, name: str, tiny: bool) -> bool:
+    """Returns whether a part has been measured at this size, complete or not."""
+    return name in results and results[name]["tiny"] == tiny
+
+
+def is_complete(results: dict, name: str, tiny: bool) -> bool:
+    return known(results, name, tiny) and results[name]["problem"] is None
+
+
+def is_better(found: dict, before: dict) -> bool:
+    """Returns whether a part got as far as before, or is complete now."""
+    return found["problem"] is None or len(found["rows"]) >= len(before["rows"])
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

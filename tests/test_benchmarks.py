@@ -133,6 +133,38 @@ def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
     assert again == results and "as it was" in said
 
 
+def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
+    tmp_path, monkeypatch, capsys
+):
+    """A part that fails for good, one that the time cut off, and one that was never measured."""
+    out, measured, problem = tmp_path / "figures.json", [], "cut off"
+    rows = dict(products=3, attention=2, decoding=1)  # of each part, this time
+
+    def run_part(name, tiny, seconds):
+        measured.append(name)
+        complete = name == "decoding"
+        found = [{"device": "a", "n": k} for k in range(rows[name])]
+        return {"rows": found, "seconds": 1.0, "problem": None if complete else problem}
+
+    monkeypatch.setattr(accelerator, "run_part", run_part)
+    command = ["--parts=products,attention,decoding", f"--out={out}"]
+    before = {"tiny": False, "rows": [{"device": "old"}] * 3, "seconds": 1.0, "problem": "failed"}
+    out.write_text(json.dumps(dict.fromkeys(["products", "attention"], before)))
+    for again in (["decoding", "products", "attention"], ["products", "attention"]):
+        measured.clear()
+        with pytest.raises(SystemExit, match="Not complete: products, attention; the same"):
+            accelerator.main(command)
+        assert measured == again
+        results = json.loads(out.read_text())
+        assert results["products"]["problem"] == "cut off"  # as far as before
+        assert results["attention"] == before  # not as far
+        assert results["decoding"]["problem"] is None
+    problem = None
+    accelerator.main(command)
+    assert json.loads(out.read_text())["attention"]["problem"] is None
+    assert "All figures are in" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_accelerator(tmp_path):
     parts = [name for name in accelerator.PARTS if not name.endswith("_plain")]
