@@ -27,6 +27,7 @@ import guide  # beside this file
 import jax
 from rich.console import Console
 
+from benchmarks.objectives import BINDINGS
 from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of, run_of
 from pretrax.showing.examples import Example
 from pretrax.showing.terminal import print_examples
@@ -169,7 +170,6 @@ def page(name: str) -> str:
         ["code elsewhere", elsewhere or "we know of none to point to"],
     ]
     words = about[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
-    run = f"--gin_file=runs/{run_of(name)}.gin --gin_file=objectives/{name}.gin"
     return f"""# {name}
 
 {words}
@@ -187,7 +187,7 @@ pretrax show {shlex.join(options(name))}
 ## Train it
 
 ```sh
-pretrax train {run} --run_dir=runs/{name}
+{_train(name)}
 ```
 
 {_learned(name)}
@@ -246,18 +246,32 @@ def _drawn(some: Sequence[Example]) -> str:
     return re.sub(r"0 0 (\d+)", lambda m: f"{-MARGIN} 0 {int(m[1]) + 2 * MARGIN}", svg, count=1)
 
 
-def _learned(name: str) -> str:
-    rows = re.findall(
-        rf"^\| `{name}` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$",
-        (DOCS / "performance.md").read_text(encoding="utf-8"),
+def _train(name: str) -> str:
+    """Returns the commands of an objective's small run: that of the run it begins with, if any."""
+    small = run_of(name)
+    begins = re.search(
+        r'^INITIAL_RUN = "runs/(\w+)"',
+        (ROOT / f"gin_configs/runs/{small}.gin").read_text(encoding="utf-8"),
         re.MULTILINE,
     )
-    if not rows:
+    first = [f"pretrax train --gin_file=runs/{begins[1]}.gin"] if begins else []
+    more = [f"--gin.{line.replace(' ', '')}" for line in BINDINGS.get(name, [])]
+    files = [f"--gin_file=runs/{small}.gin", f"--gin_file=objectives/{name}.gin"]
+    command = shlex.join(["pretrax", "train", *files, *more, f"--run_dir=runs/{name}"])
+    return "\n".join([*first, command])
+
+
+def _learned(name: str) -> str:
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `{name}` \|(.+)\|$", text, re.MULTILINE)
+    if not row:
         return "What it learns of the small run's text is [not measured](../performance.md) yet."
-    run, steps, loss, baseline, better = rows[0]
+    run, steps, loss, baseline, better = (cell.strip() for cell in row[1].split("|"))
+    figure, _, least = loss.rstrip(")").partition(" (")
+    of = f"the loss of `{least}`, which gained least of what it trains," if least else "its loss"
     return (
-        f"After {steps} steps of {run} its loss on held-out text was {loss}, where a model that "
-        f"ignores its input has {baseline}: {better} less "
+        f"After {steps} steps of {run} {of} was {figure} nats per target on held-out text, where a "
+        f"model that ignores its input has {baseline}: {better} less "
         "([how](../performance.md#what-each-objective-learns))."
     )
 

@@ -42,6 +42,16 @@ def test_pages_say_what_their_sources_say(drawing):
         assert kept(file) == text, f"docs/{file}: {AGAIN}"
 
 
+def test_pages_say_how_a_figure_came_about(drawing):
+    first, second = drawing._train("sentence_order_prediction").split("\n")
+    assert first == "pretrax train --gin_file=runs/sentence_pairs.gin"  # it begins with this
+    assert "--gin_file=runs/sentence_pairs_after_bert.gin " in second
+    assert " --gin.optimizers.warmup_cosine.peak=0.03 " in drawing._train("permutation_lm")
+    assert "`decoder` at a peak of .03 its loss was" in drawing._learned("permutation_lm")
+    least = r"the loss of `\w+`, which gained least of what it trains, was \d"
+    assert re.search(least, drawing._learned("ul2")) and "(" not in drawing._learned("ul2")[:150]
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_picture_fetches_nothing(name):
     picture = kept(f"objectives/{name}.svg")
