@@ -100,7 +100,9 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
         _warn_of_undivided(model, mesh)
     _check_experts(model, mesh)
     losses = run.z_loss, run.load_balance_loss, run.router_z_loss
-    recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, *losses)
+    recipe = Recipe(
+        objective, model, ids, groups, optimizer, run.microbatches, *losses, run.hardware_rng
+    )
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
     if trains:

@@ -36,6 +36,7 @@ class Recipe(NamedTuple):
     z_loss: float = 0.0
     load_balance_loss: float = 0.0
     router_z_loss: float = 0.0
+    hardware_rng: bool = False
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
@@ -112,6 +113,9 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     parameter_norm   after the update
     """
     noise_key, dropout_key = jax.random.split(jax.random.fold_in(seed_key, state.step))
+    if recipe.hardware_rng:
+        drawn = jax.random.bits(dropout_key, (4,), jnp.uint32)
+        dropout_key = jax.random.wrap_key_data(drawn, impl="rbg")
     adaptation = recipe.objective.adaptation
     if adaptation:
         rows = [one._replace(chances=adaptation.chances(state.adaptation, one)) for one in rows]

@@ -294,6 +294,22 @@ def test_both_passes_over_a_microbatch_drop_the_same():
     assert two_passes(params, jax.random.key(8))[0] != loss == two_passes(params, key)[0]
 
 
+def test_dropout_by_hardware_bits_is_other_dropout_of_the_same_steps(monkeypatch):
+    """Bits differ between steps and are the same when one is taken again, as by a run that is
+    resumed."""
+    tiny.on_one_device(monkeypatch)
+    model, losses = models.decoder(128, **SMALL, dropout_rate=0.5), {}
+    for hardware in (True, False):
+        one = tiny.plan(model, causal_lm(IDS), {"decoder": 16}, hardware_rng=hardware)
+        rows = jax.tree.map(jnp.asarray, next(tiny.batches(one, one.mesh)))
+        state = new_state(abstract_state_of(one), 0, one.mesh)
+        step = jax.jit(functools.partial(train_step, one.recipe, jax.random.key(3)))
+        at = [step(state._replace(step=jnp.int32(n)), rows)[1]["loss"] for n in (1, 2, 1)]
+        losses[hardware] = [float(loss) for loss in at]
+    first, second, again = losses[True]
+    assert first == again != second and losses[False][0] not in (first, second)
+
+
 def test_a_term_counts_as_its_schedule_says():
     for (_, metrics), scale in zip(steps_of("ahead", (1, 1, 1), 1), (0.5, 0.125)):
         ahead = metrics["loss/ahead_2"] + metrics["loss/ahead_3"]

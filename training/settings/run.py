@@ -69,6 +69,8 @@ class Run:
     router_z_loss: NonNegative = 0.001  # see `training.router_terms`
     rollback_sigmas: Positive | None = None  # above its mean a loss is a spike; None: no roll-back
     seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
+    # Whether dropout's bits are the accelerator's own, JAX's "rbg": fast, and of one mesh alone.
+    hardware_rng: bool = False
 
     # Rows
     sequence_lengths: Lengths | Sequence[Lengths]  # of row groups: smallest first
