@@ -4,17 +4,18 @@ The text and the rows are the same for every run of a corpus, and noise depends 
 alone.
 """
 
+import functools
 import math
 import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from annotated_types import MinLen
 
 from ...constraints import Count, checked
 from ...inference.prompting.windows import BeyondTraining
-from ...objectives import Objective
+from ...objectives import Objective, members_of
 from ...objectives.catalogue import CATALOGUE, find
 from ...objectives.mixtures import longest
 from ...training.evaluation import Evaluator, Score
@@ -45,6 +46,8 @@ def loss_under(
     The first figure is the share of the baseline's nats that the model saves, on average over the
     objectives: losses of different objectives have no mean. A model that cannot compute one of them
     has no mean, nan, for it would be of others than another model's; the note has which and why.
+    It also names the objectives whose noise, at whatever rates, the run was trained on: it is at
+    home there, and others are not.
     The baseline is that of `training.evaluation`; a term without one does not count.
 
     Args:
@@ -68,7 +71,11 @@ def loss_under(
             gains.append(statistics.fmean(shares))
         figures += _figures(name, scores)
     mean = math.nan if refused or not gains else statistics.fmean(gains)
-    note = " ".join(f"No mean: it cannot compute {name}. {why}" for name, why in refused.items())
+    notes = [f"No mean: it cannot compute {name}. {why}" for name, why in refused.items()]
+    trained = noises_of(plan.recipe.objective)
+    if home := [name for name in names if trained & noises_of(_objective(plan, name))]:
+        notes.append(f"Home ground: it was trained on such noise ({', '.join(home)}).")
+    note = " ".join(notes)
     return [Figure("loss_under", mean, NATS_SAVED, HIGHER, 0.0, note), *figures]
 
 
@@ -88,6 +95,23 @@ def evaluator(
             f"The model of {plan.run.run_dir}, of layout {plan.recipe.model.layout!r}, cannot "
             f"compute {name}. {error}\nIt can compute: {able}."
         ) from error
+
+
+def noises_of(objective: Objective) -> set[tuple]:
+    """Returns the names of the functions that corrupt rows, one for each kind of noise among an
+    objective's members; settings that are no functions do not count."""
+    return {_functions(member.objective.corrupt) for member in members_of(objective)}
+
+
+def _functions(function: Callable) -> tuple:
+    """Returns the name of a function, and those of the functions that it is given."""
+    given: list[tuple] = []
+    while isinstance(function, functools.partial):
+        given += [
+            _functions(x) for x in (*function.args, *function.keywords.values()) if callable(x)
+        ]
+        function = function.func
+    return function.__module__, function.__qualname__, *given
 
 
 def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:

@@ -15,7 +15,7 @@ from pretrax.comparing.yardsticks.costs import cost
 from pretrax.comparing.yardsticks.heldout_loss import loss_under
 from pretrax.data.corpus import Piece
 from pretrax.inference.prompting.windows import BeyondTraining
-from pretrax.objectives import causal_lm, masked_lm, prefix_lm
+from pretrax.objectives import causal_lm, deshuffling, iid_denoising, masked_lm, prefix_lm, ul2
 from pretrax.training import planning
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.evaluation import Score
@@ -115,6 +115,31 @@ def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "trained, told",
+    [
+        (prefix_lm, "Home ground: it was trained on such noise (prefix_lm)."),
+        (ul2, "Home ground: it was trained on such noise (span_corruption, prefix_lm)."),
+        (causal_lm, ""),
+    ],
+)
+def test_objectives_that_a_run_was_trained_on_are_told(trained, told, monkeypatch):
+    score = Score("all", "tokens", 1.0, 2.0, 10)
+    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
+    one = subject("encoder_decoder")
+    recipe = one.plan.recipe._replace(objective=trained(tiny.IDS))
+    run = types.SimpleNamespace(plan=one.plan._replace(recipe=recipe), saved=one.saved)
+    mean, *_ = loss_under(run, objectives=["span_corruption", "prefix_lm"], row_tokens=ROW)
+    assert mean.note == told and mean.value == 0.5
+
+
+def test_settings_make_no_other_noise():
+    of = heldout_loss.noises_of
+    assert of(masked_lm(ENCODER_IDS)) == of(masked_lm(ENCODER_IDS, rate=0.4))
+    assert of(iid_denoising(tiny.IDS)) != of(deshuffling(tiny.IDS))  # by what a function is given
+    assert of(deshuffling(tiny.IDS)) == of(deshuffling(tiny.IDS))
+
+
 def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
     small = dict(tokens=TOKENS, row_tokens=ROW)
     summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
