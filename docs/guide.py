@@ -175,6 +175,11 @@ SETTINGS = (
         "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
     ),
     Setting(
+        "objectives at 125 million parameters",
+        "objectives_125m",
+        "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
+    ),
+    Setting(
         "masks that follow the model",
         "adaptive_masks",
         "Better than fixed ones, from 10 to 100 million words ({amlm}).",
