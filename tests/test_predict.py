@@ -443,7 +443,7 @@ def test_no_such_run(run_of, capsys, tmp_path):
     )
 
 
-def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path):
+def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path, monkeypatch):
     ids = special_tokens.token_ids(TOKENIZER, sentinels=3)
     other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
     causal = f"--run={run_of('causal')}"
@@ -451,6 +451,9 @@ def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path)
     assert "Got a draft model with another vocabulary than the model's" in said
     said = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
     assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
+    monkeypatch.setenv("HOME", str(tmp_path))  # where copies of buckets are
+    said = fails(capsys, causal, "a", "--draft=memory://bucket/none")
+    assert "memory://bucket/none is no run directory" in said
 
 
 @pytest.mark.slow

@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             trained = open_trained(options.run, mesh=mesh, trusted=options.trust)
             request = request_of(trained, options)
             if options.draft:
-                small = open_trained(options.draft, mesh=mesh, trusted=options.trust)
+                folder = on_this_disk(options.draft)
+                small = open_trained(folder, mesh=mesh, trusted=options.trust)
                 draft = draft_model(small, trained, options.draft_tokens)
                 request = request._replace(options=replace(request.options, draft=draft))
             print_mode(console, options.run, trained, request)

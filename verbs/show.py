@@ -47,6 +47,7 @@ from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
 from ..tasks.vocabularies import special_tokens
 from ..training import run_directory
+from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.settings.bound import bound, flattened
 from ..training.settings.command_line import (
@@ -78,6 +79,8 @@ def run(argv: Sequence[str]) -> None:
     options, gin_arguments = read_command_line(argv)
     console = PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     with mistakes_in_words(options.traceback):
+        if options.run:
+            options.run = on_this_disk(options.run)
         if options.list:
             console.print(objectives_table(console.width))
             to_see_one = "pretrax show --objective=NAME"
@@ -251,8 +254,8 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--hide", action="append", default=[], metavar="PIECES", help=pieces)
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
-    run = "a run directory: its vocabulary and, if no other is given, its objective"
-    add("--run", metavar="DIR", help=run)
+    run = "a run, also in a bucket: its vocabulary and, if no other is given, its objective"
+    add("--run", metavar="RUN", help=run)
     vocabulary = "'bytes', 'words' (those of the text), a SentencePiece .model or a tokenizer.json"
     add("--vocabulary", metavar="PATH", help=vocabulary)
     add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
