@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import math
+import warnings
 
 import pytest
 from rich.console import Console
@@ -17,6 +18,7 @@ from pretrax.training.reporting.console import (
     print_plan,
     print_scores,
 )
+from pretrax.training.settings.mistakes import mistakes_in_words
 from pretrax.training.settings.run import fields_of
 from tests.training import tiny
 
@@ -93,3 +95,10 @@ def test_a_finished_run_says_how_many_steps_it_took(plan):
     said = finished_words(plan.run, 300)
     assert "it took 300 steps, and got --steps=100, which are fewer" in said
     assert "--steps=600" in said
+
+
+def test_a_warning_of_one_text_is_printed_once(capsys):
+    with mistakes_in_words(traceback=False):
+        for text in ("one", "two", "one"):  # as of settings that are read more than once
+            warnings.warn(text, stacklevel=1)
+    assert capsys.readouterr().err == "warning: one\nwarning: two\n"

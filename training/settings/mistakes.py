@@ -45,16 +45,17 @@ def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
 
 @contextlib.contextmanager
 def _warnings_in_words():
-    """Prints a `UserWarning` as a line, one of a class of its own once; others as Python does."""
-    said: set[type[Warning]] = set()
+    """Prints a `UserWarning` as a line, each text or class once; others as Python does."""
+    said: set[type[Warning] | str] = set()
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
         def show(message, category, *where):
+            what = str(message) if category is UserWarning else category
             if not issubclass(category, UserWarning):
                 usual(message, category, *where)
-            elif category not in said:
-                said.update({category} - {UserWarning})
+            elif what not in said:
+                said.add(what)
                 print(printable(f"warning: {message}"), file=sys.stderr)
 
         warnings.showwarning = show
