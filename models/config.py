@@ -153,8 +153,9 @@ class Config:
     init_matching: bool = False
 
     # --- training
-    # After embeddings, within and after sublayers, after the last norm.
-    dropout_rate: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    dropout_rate: Annotated[float, Interval(ge=0, lt=1)] = 0.0  # after embeddings and sublayers
+    # Also of the MLP's inner units and after the last norm: T5 has it, BERT and GPT-2 have not.
+    dropout_inside: bool = True
     dropout_shared: bool = True  # one draw for all slots of a row, as in T5, to save random bits
     # Of activations; parameters are float32. float16 would overflow in T5's MLP.
     dtype: Literal["float32", "bfloat16"] = "float32"

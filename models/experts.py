@@ -100,7 +100,7 @@ class Experts(nn.Module):
         Drawn here, and not where experts are computed, so that they are the same on every mesh.
         """
         c = self.config
-        if not c.dropout_rate or not self.has_rng("dropout"):
+        if not c.dropout_rate or not c.dropout_inside or not self.has_rng("dropout"):
             return None
         rows, slots, _ = shape
         ones = jnp.ones((rows, 1 if c.dropout_shared else slots, c.mlp_dim), c.dtype)

@@ -66,6 +66,11 @@ def dropout(module, x, over=-2):
     return jnp.where(keep, x / (1 - rate), 0)
 
 
+def inner_dropout(module, x):
+    """Applies dropout where the model has it inside of its MLPs and after its last norm."""
+    return dropout(module, x) if module.config.dropout_inside else x
+
+
 def embedding_weights(c: Config):
     """Returns the initialiser of an embedding: of variance 1, or of deviation `init_stddev`."""
     return nn.initializers.normal(1.0 if c.init_stddev is None else c.init_stddev)

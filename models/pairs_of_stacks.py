@@ -12,7 +12,7 @@ from ..constraints import PositiveShare, checked
 from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
 from .heads import LogitScale, Projection, ReplacedHead, dense, projection
-from .linear import dropout, embedding_weights
+from .linear import dropout, embedding_weights, inner_dropout
 from .positions import rotation_of
 from .sharding import partitioned
 from .transformer import (
@@ -284,7 +284,7 @@ class RestoringDecoder(nn.Module):
         context = Context(pattern, None, None, None, encoded=encoded)
         x_BxNxE, _ = layer(dropout(self, query_BxNxE), context)
         if c.norm_place != "after":
-            x_BxNxE = dropout(self, Norm(c, name="final_norm")(x_BxNxE))
+            x_BxNxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxNxE))
         return x_BxNxE
 
 

@@ -38,7 +38,16 @@ from .config import ACTIVATIONS, REMAT_POLICIES, Config
 from .experts import ROUTING, Experts
 from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, projection
 from .kernels import fused_attention
-from .linear import activated, broadcast, dropout, embedding_weights, linear, project, weights
+from .linear import (
+    activated,
+    broadcast,
+    dropout,
+    embedding_weights,
+    inner_dropout,
+    linear,
+    project,
+    weights,
+)
 from .positions import RelativeBias, bias_at, rotation_of, sinusoids
 from .sharding import constrain, partitioned, platform
 
@@ -287,7 +296,7 @@ class Stack(nn.Module):
         if c.num_ahead and c.ahead == "linear":
             ahead = LinearHeads(c, name="ahead")(x_BxTxE)
         if c.norm_place != "after":
-            x_BxTxE = dropout(self, Norm(c, name="final_norm")(x_BxTxE))
+            x_BxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         if c.num_ahead and c.ahead == "sequential":
             modules = SequentialModules(c, self._layer(), name="ahead")
             ahead = modules(x_BxTxE, embedded_BxTxE, context)
@@ -417,7 +426,7 @@ class ParallelHeads(nn.Module):
         c = self.config
         layers = _ahead(LastLayer, c.num_ahead + 1, "layers", c, self.layer)
         _, x_NxBxTxE = layers(None, x_BxTxE, context)
-        x_NxBxTxE = dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
+        x_NxBxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
         return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
 
 
@@ -449,7 +458,7 @@ class LinearHeads(nn.Module):
         c = self.config
         heads = _ahead(LinearHead, c.num_ahead, "modules", c)
         _, ahead_NxBxTxE = heads(None, x_BxTxE)
-        return {"ahead": dropout(self, ahead_NxBxTxE)}
+        return {"ahead": inner_dropout(self, ahead_NxBxTxE)}
 
 
 class LinearHead(nn.Module):
@@ -480,7 +489,7 @@ class SequentialModules(nn.Module):
         c = self.config
         modules = _ahead(NextModule, c.num_ahead, "modules", c, self.layer)
         _, ahead_NxBxTxE = modules((x_BxTxE, _shifted_left(embedded_BxTxE)), context)
-        return {"ahead": dropout(self, ahead_NxBxTxE)}
+        return {"ahead": inner_dropout(self, ahead_NxBxTxE)}
 
 
 class NextModule(nn.Module):
@@ -755,7 +764,7 @@ class MLP(nn.Module):
         names = [f"wi_{i}" for i in range(len(c.mlp_activations))]
         projections = [linear(self, name, x_BxTxE, shape, axes) for name in names]
         inner_BxTxM = activated(c.mlp_activations, projections)
-        inner_BxTxM = constrain(dropout(self, inner_BxTxM), "batch", "length", "mlp")
+        inner_BxTxM = constrain(inner_dropout(self, inner_BxTxM), "batch", "length", "mlp")
         # The largest activations of a T5 leave this product (in float16 they overflow, which is
         # why that dtype is not offered): it stays float32 until the residual addition.
         shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), weights(c, to_stream=True)

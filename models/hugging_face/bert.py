@@ -38,6 +38,7 @@ POST_NORM = dict(
     logits_via_embedding=True,
     vocabulary_layer=True,
     vocabulary_bias=True,
+    dropout_inside=False,
     dropout_shared=False,
 )
 

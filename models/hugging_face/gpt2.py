@@ -35,6 +35,7 @@ def settings(hf: dict, has) -> dict:
         positions="learned",
         logits_via_embedding=True,
         init_scaled_by_depth=True,
+        dropout_inside=False,
         dropout_shared=False,
     )
 

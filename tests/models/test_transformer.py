@@ -11,6 +11,7 @@ from flax import linen as nn
 from pretrax import models, objectives
 from pretrax.models.config import REMAT_POLICIES, Config
 from pretrax.models.positions import RelativeBias, relative_position_buckets
+from pretrax.models.transformer import MLP
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, remat_policy="none")
 LAYOUTS = ["encoder_decoder", "decoder"]
@@ -310,6 +311,19 @@ def test_dropout_requires_a_key():
     assert np.abs(first - other).max() > 0.1
     # The last dropout of the stack shows in the output: about half of the columns are 0.
     assert 0.1 < (first[0] == 0).all(0).mean() < 0.9
+
+
+def test_dropout_inside_is_of_the_mlp_and_after_the_last_norm():
+    """BERT and GPT-2 have none there: a column of the output is 0 by that dropout alone, and an
+    MLP by itself draws nothing."""
+    batch, key = make_batch(), {"dropout": jax.random.key(1)}
+    for inside in (True, False):
+        model = build("decoder", dropout_rate=0.5, dropout_inside=inside)
+        hidden = top(model, init(model, batch), batch, key)
+        assert (np.mean(np.asarray(hidden) == 0) > 0.3) == inside
+        mlp, x = MLP(model.config), jnp.ones((2, 3, model.config.emb_dim))
+        params = mlp.init(jax.random.key(0), x)
+        assert np.array_equal(mlp.apply(params, x), mlp.apply(params, x, rngs=key)) != inside
 
 
 def test_scanned_layers_draw_separate_dropout():
