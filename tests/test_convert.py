@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import flax.linen as nn
 import huggingface_hub.errors
@@ -26,6 +27,7 @@ from pretrax.models.hugging_face import (
     parameter_shapes,
     write_model,
 )
+from pretrax.models.hugging_face import hub as hugging_face_hub
 from pretrax.models.trees import named, nested
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import special_tokens, tokenization
@@ -456,7 +458,7 @@ class Hub:
         if self.known is None:
             raise HTTP_ERROR("no network")
         if not self.known:
-            raise OSError("Token is required")
+            raise huggingface_hub.errors.LocalTokenNotFoundError("Token is required")
 
     def create_repo(self, name, **settings):
         self.asked.append((name, settings))
@@ -480,6 +482,27 @@ def test_an_export_is_pushed_whole_for_its_owner_alone(tmp_path, capsys, hub):
     (name, settings), (_, files) = hub.asked
     assert (name, settings) == ("me/mine", {"private": True, "exist_ok": True})
     assert files == sorted(os.listdir(tmp_path / "mine")) and "model.safetensors" in files
+    more = ["--push=me/again"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/.env").write_text("SECRET")
+    with pytest.raises(SystemExit):
+        run(f"--from={path}", f"--to=hf:{tmp_path}/other", *more)
+    assert "other holds .env, which would be pushed to the hub too" in capsys.readouterr().err
+    assert os.listdir(tmp_path / "other") == [".env"] and len(hub.asked) == 2
+
+
+def test_what_a_hub_answers_is_no_missing_login(hub, monkeypatch):
+    """An error of its own, as where it is busy, and of a setting that asks nobody."""
+    response = mock.Mock(status_code=503, headers={})
+    busy = huggingface_hub.errors.HfHubHTTPError("busy", response=response)
+    for error in (busy, huggingface_hub.errors.OfflineModeIsEnabled("offline")):
+        monkeypatch.setattr(hub, "whoami", mock.Mock(side_effect=error))
+        with pytest.raises(ValueError, match="The hub cannot be asked"):
+            hugging_face_hub.open_repository("me/mine")
+    response.status_code = 401
+    monkeypatch.setattr(hub, "whoami", mock.Mock(side_effect=busy))
+    with pytest.raises(ValueError, match="knows nobody here"):
+        hugging_face_hub.open_repository("me/mine")
 
 
 def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hub, monkeypatch):

@@ -71,7 +71,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             write_run(console, options, read(options))
         else:
             options.source = on_this_disk(options.source)
-            repository = hub.open_repository(options.push) if options.push else None
+            repository = None
+            if options.push:
+                hub.check_empty(options.to.removeprefix(HF))
+                repository = hub.open_repository(options.push)
             export(console, options)
             if repository:
                 address = hub.push(options.to.removeprefix(HF), repository)
@@ -211,7 +214,9 @@ def export(console: Console, options: argparse.Namespace) -> None:
         if "corpus" in fields:  # it was trained, and not imported alone
             shapes = hugging_face.open_source(folder).shapes.values()
             result, count = read_result(options.source), sum(map(math.prod, shapes))
-            card = model_card(Path(target).name, fields, result, run.step, name, count)
+            card = model_card(
+                options.push or Path(target).name, fields, result, run.step, name, count
+            )
             whole_files.write_text(Path(folder) / CARD, card)
             if name.endswith(hugging_face.WRITING):
                 starts = {"decoder_start_token_id": None} if run.model.layout == "decoder" else {}

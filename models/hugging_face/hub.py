@@ -21,7 +21,7 @@ def open_repository(name: str) -> Repository:
     """
     try:  # here: an extra
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HTTPError
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
         from huggingface_hub.utils import validate_repo_id
     except ImportError as error:
         raise ValueError(
@@ -39,11 +39,23 @@ def open_repository(name: str) -> Repository:
     api = HfApi()
     try:
         api.whoami()
-    except OSError as error:  # of the hub
-        raise ValueError(f"The hub knows nobody here ({error}): `hf auth login` first.") from error
-    except HTTPError as error:  # of the network
-        raise ValueError(f"The hub cannot be asked ({error}): try again when it can.") from error
+    except (OSError, HTTPError) as error:  # of the hub, or of the network
+        refused = isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403)
+        if refused or isinstance(error, LocalTokenNotFoundError):
+            words = f"The hub knows nobody here ({error}): `hf auth login` first."
+        else:
+            words = f"The hub cannot be asked ({error}): try again when it can."
+        raise ValueError(words) from error
     return Repository(name, api)
+
+
+def check_empty(folder: str | os.PathLike) -> None:
+    """Raises ValueError for a folder that holds something, which `push` would upload too."""
+    if os.path.isdir(folder) and (others := sorted(os.listdir(folder))):
+        raise ValueError(
+            f"{folder} holds {others[0]}, which would be pushed to the hub too: export to a new "
+            "directory (--to=hf:DIR)."
+        )
 
 
 def push(folder: str | os.PathLike, repository: Repository) -> str:
@@ -60,6 +72,6 @@ def push(folder: str | os.PathLike, repository: Repository) -> str:
     except (OSError, HTTPError) as error:
         raise ValueError(
             f"{folder} is exported, and the hub does not take it as {repository.name} ({error}): "
-            f"`hf upload {repository.name} {folder}` tries that again."
+            f"`hf upload {repository.name} {folder} --private` tries that again."
         ) from error
     return str(address)

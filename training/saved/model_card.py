@@ -37,7 +37,7 @@ def model_card(
     """Returns the model card of a run at a step, in Markdown.
 
     Args:
-      name: of the exported directory.
+      name: of the exported directory, or of its repository on the Hugging Face hub.
       fields: of the run's config.gin.
       result: the figures of the run; None: it has none yet. Those of another step are left out.
       architecture: the class of `transformers` that it was exported as.
