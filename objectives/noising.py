@@ -214,11 +214,12 @@ def most_hidden(n, density, xp=jnp):
 def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
     """Hides each token of text with the same probability, up to `most_hidden` of a document."""
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
-    shows = kind.stand_in is not None or kind.random_share > 0
     stand_in = Partial(_from_table, hiding.stand_ins)
     if kind.random_share:
         share = jnp.int32(share24(kind.random_share))
         stand_in = Partial(_random_or, share, hiding.text, stand_in)
+    shows = kind.stand_in is not None or kind.random_share > 0
+    apply = Partial(_replace_hidden, hiding, stand_in) if shows else Partial(_drop_hidden, hiding)
 
     def pieces(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
@@ -227,7 +228,7 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
 
     return Noise(
         longest=lambda n: n,
-        apply=Partial(_replace_hidden, hiding, np.bool_(shows), stand_in),
+        apply=apply,
         sentinels=pieces if kind.stand_in == "sentinel" else None,
     )
 
@@ -276,10 +277,15 @@ def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
     return kind, density.as_integer_ratio(), hiding
 
 
-def _replace_hidden(hiding: _Hiding, shows, stand_in, key, text: Text, count: int) -> Text:
+def _replace_hidden(hiding: _Hiding, stand_in, key, text: Text, count: int) -> Text:
     hidden, opens, number = _iid_pieces(hiding, key, text, count)
     tokens = jnp.where(hidden, stand_in(key, number), text.tokens)
-    return _compact(tokens, text.segments, ~hidden | (opens & shows), text.tokens.size)
+    return _compact(tokens, text.segments, ~hidden | opens, text.tokens.size)
+
+
+def _drop_hidden(hiding: _Hiding, key, text: Text, count: int) -> Text:
+    hidden, _, _ = _iid_pieces(hiding, key, text, count)
+    return _compact(text.tokens, text.segments, ~hidden, text.tokens.size)
 
 
 def _tell_hidden(hiding: _Hiding, marked, key, text: Text, count: int) -> Text:

@@ -47,7 +47,7 @@ def loss_under(
     objectives: losses of different objectives have no mean. A model that cannot compute one of them
     has no mean, nan, for it would be of others than another model's; the note has which and why.
     It also names the objectives whose noise, at whatever rates, the run was trained on: it is at
-    home there, and others are not.
+    home there. A noise that several make together, as BART's or BERT's, is not its parts'.
     The baseline is that of `training.evaluation`; a term without one does not count.
 
     Args:
@@ -105,13 +105,13 @@ def noises_of(objective: Objective) -> set[tuple]:
 
 def _functions(function: Callable) -> tuple:
     """Returns the name of a function, and those of the functions that it is given."""
-    given: list[tuple] = []
+    given: list = []
     while isinstance(function, functools.partial):
-        given += [
-            _functions(x) for x in (*function.args, *function.keywords.values()) if callable(x)
-        ]
+        given += [*function.args, *function.keywords.values()]
         function = function.func
-    return function.__module__, function.__qualname__, *given
+    # Several functions may come as a tuple of them.
+    flat = [one for x in given for one in (x if isinstance(x, tuple) else (x,))]
+    return function.__module__, function.__qualname__, *map(_functions, filter(callable, flat))
 
 
 def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:

@@ -15,7 +15,16 @@ from pretrax.comparing.yardsticks.costs import cost
 from pretrax.comparing.yardsticks.heldout_loss import loss_under
 from pretrax.data.corpus import Piece
 from pretrax.inference.prompting.windows import BeyondTraining
-from pretrax.objectives import causal_lm, deshuffling, iid_denoising, masked_lm, prefix_lm, ul2
+from pretrax.objectives import (
+    causal_lm,
+    deshuffling,
+    iid_denoising,
+    masked_lm,
+    prefix_lm,
+    token_deletion,
+    token_masking,
+    ul2,
+)
 from pretrax.training import planning
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.evaluation import Score
@@ -138,6 +147,7 @@ def test_settings_make_no_other_noise():
     assert of(masked_lm(ENCODER_IDS)) == of(masked_lm(ENCODER_IDS, rate=0.4))
     assert of(iid_denoising(tiny.IDS)) != of(deshuffling(tiny.IDS))  # by what a function is given
     assert of(deshuffling(tiny.IDS)) == of(deshuffling(tiny.IDS))
+    assert of(token_deletion(tiny.IDS)) != of(token_masking(ENCODER_IDS))
 
 
 def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
