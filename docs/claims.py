@@ -27,7 +27,7 @@ class Claim(NamedTuple):
     figure: str
     better: str  # the variant that is better by the claim
     than: str
-    margin: float | None = None  # the claim is that they are equal up to this difference
+    margin: float | None = None  # the claim is that `better` is worse by less than this, if at all
     note: str = ""  # where the source measured something else
 
 
@@ -318,10 +318,9 @@ def _as_claimed(told: Summary, d: Difference, claim: Claim) -> tuple[float, floa
 
 
 def _read(d: Difference, low: float, high: float, margin: float | None) -> str:
-    """Returns the verdict; of a claim of equality by where the interval lies beside the margin."""
+    """Returns the verdict; of a claim with a margin by where the interval lies beside it."""
     if margin is not None:
-        inside = -margin < low and high < margin
-        return CONFIRMED if inside else CONTRADICTED if low > margin or high < -margin else OPEN
+        return CONFIRMED if low > -margin else CONTRADICTED if high < -margin else OPEN
     return (CONFIRMED if low > 0 else CONTRADICTED) if d.holds else OPEN
 
 
@@ -349,12 +348,13 @@ def _effect(found: Found, v: Verdict) -> str:
     if not v.is_known:
         return ""
     column = next(c for c in found[v.claim.comparison].columns if c.name == v.claim.figure)
-    size = abs(v.high - v.low) / 2 or abs(v.mean)
+    sizes = (abs(v.high - v.low) / 2, abs(v.mean))  # no interval: of one seed, or of equal ones
+    size = next((one for one in sizes if math.isfinite(one) and one), 0)
     places = max(0, 1 - math.floor(math.log10(size))) if size else 2
     low, mean, high = (number(x, places, sign=True) for x in (v.low, v.mean, v.high))
     what = f"{v.claim.figure}, {column.unit}; {v.claim.better} beside {v.claim.than}"
     if v.claim.margin is not None:
-        what += f"; within {v.claim.margin:g} counts as equal"
+        what += f"; worse by less than {v.claim.margin:g} counts as no worse"
     if not _knows(column, v.claim.better):
         what += f"; {v.claim.better} does not pass its baseline, {column.baseline:.3g}"
     return f"{mean} ({low} to {high}), p {chance(v.p)}: {what}"
@@ -382,8 +382,8 @@ def _cost(found: Found, v: Verdict) -> str:
 def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     """Returns an SVG: each claim's interval, to the right where it is as claimed.
 
-    Each row has a scale of its own, as far as the further end of its interval: units differ. The
-    ends of a claim of equality are its margin, if its interval is within.
+    Each row has a scale of its own, as far as the further end of its interval, or of its margin:
+    units differ.
     """
     known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
 
@@ -407,5 +407,5 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
 
 
 def _pair(claim: Claim) -> str:
-    sign = ">" if claim.margin is None else "="
+    sign = ">" if claim.margin is None else "≥"
     return f"{claim.better} {sign} {claim.than}  ({claim.comparison})"

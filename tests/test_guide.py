@@ -221,10 +221,17 @@ def test_a_claim_is_read_off_its_difference():
     assert verdict(0.0).verdict == claims.OPEN
 
 
-def test_equal_is_what_lies_within_the_margin():
+def test_no_worse_is_what_lies_above_a_loss_of_the_margin():
     assert verdict(0.0, margin=0.5).verdict == claims.CONFIRMED
+    assert verdict(-0.9, margin=0.5).verdict == claims.CONFIRMED  # better, by more than the margin
     assert verdict(0.0, margin=0.001).verdict == claims.OPEN
-    assert verdict(-0.9, margin=0.5).verdict == claims.CONTRADICTED
+    assert verdict(0.9, margin=0.5).verdict == claims.CONTRADICTED
+
+
+def test_a_difference_of_one_seed_is_given_without_an_interval():
+    claim = claims.Claim("It is so.", "t5", "masking_rate", "classify", "b", "a")
+    told = {"masking_rate": summary(planted.results(["a", "b"], [0]))}
+    assert "not decided" in claims.table(told, [claim])
 
 
 def test_a_claim_without_results_has_a_command():
