@@ -6,9 +6,9 @@
 
 Needs jax, flax, optax, orbax and numpy alone. Each part is a process of its own, so that one that
 fails, or is killed at the time limit, takes no other with it, and what it had measured until then
-is kept. The figures go into a JSON file (`--out`) as they come. Started again, the command measures
-the parts that are not complete there, those that never were measured first; it exits with 1 as long
-as there are any.
+is kept. The figures go into a JSON file (`--out`) as they come, by device and version of jax.
+Started again, the command measures the parts that are not complete there, those that never were
+measured first; it exits with 1 as long as there are any.
 
     products       bfloat16 products and copies, beside the peak of the data sheet
     attention      plain, JAX's (cuDNN's on GPUs) and fused, alone: forward, and with the gradient
@@ -75,7 +75,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     console = Console(width=120, highlight=False)
     until = time.monotonic() + 60 * options.minutes
-    results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    device = this_device(options.tiny)
+    of_devices = json.loads(options.out.read_text()) if options.out.exists() else {}
+    results = of_devices.setdefault(device, {})
     # What has never been measured comes first: a part that fails for good takes no time from it.
     for name in sorted(options.parts, key=lambda name: known(results, name, options.tiny)):
         if not is_complete(results, name, options.tiny):
@@ -86,11 +88,20 @@ def main(arguments: list[str] | None = None) -> None:
             found = {"tiny": options.tiny, **run_part(name, options.tiny, left)}
             if not known(results, name, options.tiny) or is_better(found, results[name]):
                 results[name] = found
-                whole_files.write_text(options.out, json.dumps(results, indent=1) + "\n")
+                whole_files.write_text(options.out, json.dumps(of_devices, indent=1) + "\n")
         show(console, name, results[name])
     console.print(f"All figures are in {options.out}.")
     if lacking := [n for n in options.parts if not is_complete(results, n, options.tiny)]:
         sys.exit(f"Not complete: {', '.join(lacking)}; the same command measures them again.")
+
+
+def this_device(tiny: bool) -> str:
+    """Returns in words what figures are of, such as "1 × NVIDIA H100 80GB HBM3, jax 0.11.2"."""
+    found = run_part("device", tiny, 120)
+    if not found["rows"]:
+        sys.exit(f"No device is found: the process that asks for one {found['problem']}")
+    (device,) = found["rows"]
+    return f"{device['device']}, jax {device['jax']}"
 
 
 def known(results: dict, name: str, tiny: bool) -> bool:
@@ -120,7 +131,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=8, help="after which no part goes on")
     parser.add_argument("--out", type=Path, default=Path("accelerator.json"))
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
-    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)  # of `run_part`
+    parser.add_argument(
+        "--part", choices=("device", *PARTS), help=argparse.SUPPRESS
+    )  # of `run_part`
     return parser.parse_args(arguments)
 
 
@@ -187,6 +200,8 @@ def measured(part: str, tiny: bool) -> Iterator[dict]:
         "device": f"{jax.device_count()} × {jax.devices()[0].device_kind}",
         "jax": jax.__version__,
     }
+    if part == "device":
+        return
     if part in ("products", "attention", "decoding"):
         yield from {"products": products, "attention": attention, "decoding": decoding}[part](tiny)
     else:

@@ -120,7 +120,8 @@ def run_accelerator(tmp_path, parts) -> tuple[dict, str]:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads((tmp_path / "accelerator.json").read_text()), done.stdout
+    (results,) = json.loads((tmp_path / "accelerator.json").read_text()).values()
+    return results, done.stdout
 
 
 def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
@@ -128,7 +129,9 @@ def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
     assert results["products"]["problem"] is None, results
     assert re.search(r"64 × 64 × 64 +[\d.]+ +–", said)
     results["products"]["rows"][1]["product"] = "as it was"
-    (tmp_path / "accelerator.json").write_text(json.dumps(results))
+    (of,) = json.loads((tmp_path / "accelerator.json").read_text())
+    assert of.endswith(f" × cpu, jax {jax.__version__}")
+    (tmp_path / "accelerator.json").write_text(json.dumps({of: results}))
     again, said = run_accelerator(tmp_path, "products")
     assert again == results and "as it was" in said
 
@@ -148,20 +151,24 @@ def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
 
     monkeypatch.setattr(accelerator, "run_part", run_part)
     command = ["--parts=products,attention,decoding", f"--out={out}"]
+    monkeypatch.setattr(accelerator, "this_device", lambda tiny: "a, jax 1")
     before = {"tiny": False, "rows": [{"device": "old"}] * 3, "seconds": 1.0, "problem": "failed"}
-    out.write_text(json.dumps(dict.fromkeys(["products", "attention"], before)))
+    others = {part: before | {"problem": None} for part in rows}
+    kept = dict.fromkeys(["products", "attention"], before)
+    out.write_text(json.dumps({"b, jax 1": others, "a, jax 1": kept}))
     for again in (["decoding", "products", "attention"], ["products", "attention"]):
         measured.clear()
         with pytest.raises(SystemExit, match="Not complete: products, attention; the same"):
             accelerator.main(command)
         assert measured == again
-        results = json.loads(out.read_text())
+        results = json.loads(out.read_text())["a, jax 1"]
         assert results["products"]["problem"] == "cut off"  # as far as before
         assert results["attention"] == before  # not as far
         assert results["decoding"]["problem"] is None
     problem = None
     accelerator.main(command)
-    assert json.loads(out.read_text())["attention"]["problem"] is None
+    assert json.loads(out.read_text())["a, jax 1"]["attention"]["problem"] is None
+    assert json.loads(out.read_text())["b, jax 1"] == others
     assert "All figures are in" in capsys.readouterr().out
 
 
