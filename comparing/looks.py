@@ -8,7 +8,9 @@ their figures was seen.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from ..data import whole_files
 from . import results
 from .cells import Cell
 from .collecting import results_of
@@ -16,13 +18,29 @@ from .comparison import Comparison
 from .report.summary import summary
 from .statistics import undecided
 
+SEEN = "pilot.json"  # of a comparison whose figures a pilot has shown: the looks planned by then
+
+
+def keep_looks(comparison: Comparison) -> None:
+    """Keeps the planned looks, of a comparison of which a pilot now shows figures."""
+    record = {"looks": list(comparison.planned_looks)}
+    whole_files.write_json(Path(comparison.directory) / SEEN, record)
+
 
 def check_looks(comparison: Comparison) -> None:
-    """Raises ValueError where a comparison that has results was planned with other looks."""
+    """Raises ValueError where a comparison that has results, or that a pilot has shown figures of,
+    was planned with other looks."""
     setup, now = results.read_setup(comparison.directory), comparison.planned_looks
-    if setup is not None and setup.looks != now:
+    seen = Path(comparison.directory) / SEEN
+    if setup is not None:
+        planned = setup.looks
+    elif seen.exists():
+        planned = whole_files.read_record(seen, lambda record: tuple(record["looks"]))
+    else:
+        return
+    if planned != now:
         raise ValueError(
-            f"{comparison.directory} has results that were to be tested {_words(setup.looks)}, and "
+            f"{comparison.directory} has results that were to be tested {_words(planned)}, and "
             f"now {_words(now)}. Looks keep the chance of a false claim only where they, and the "
             "number of seeds, are those that were planned before the first result: set them back, "
             "or give the comparison another directory and other seeds."

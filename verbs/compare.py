@@ -34,7 +34,7 @@ from ..comparing.facts import (
     runs_with,
 )
 from ..comparing.failures import LOG, failure_of
-from ..comparing.looks import check_looks, ends_early
+from ..comparing.looks import check_looks, ends_early, keep_looks
 from ..comparing.pilot import SEEDS, check_pilot, pilot_of, pilot_seeds
 from ..comparing.pilot_tables import print_pilot
 from ..comparing.report import write as write_report
@@ -208,6 +208,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
             cells = [cell for cell in cells if cell.seed in seeds]
             failed = run(cells)
             print_failed(console, failed)
+            keep_looks(comparison)
             pilot = pilot_of(summary(results_of(comparison, cells)), len(comparison.seeds))
             print_pilot(console, pilot, comparison.seeds)
             return not failed

@@ -157,6 +157,13 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     assert "The pilot: seeds 0, 1" in said and "found by 3 seeds" in said
     assert "norm large/2 against small" in said and "training loss" in said
     assert not (directory / "comparison.json").exists() and "To go on" not in said
+    with open(file, "a") as out:
+        out.write("comparing.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
+    assert small.compare_here(file) == 2 and not started
+    assert "to be tested once, at the end, and now after 2, 3 seeds" in capsys.readouterr().err
+    with open(file) as lines:
+        kept = [line for line in lines if "looks" not in line and "1, 2]" not in line]
+    pathlib.Path(file).write_text("".join(kept))
     assert small.compare_here(file, "--power", "--wanted", "norm=1e-9") == 0
     assert "norm wanted" in " ".join(capsys.readouterr().out.split())
     for wrong, words in (("nrm=1", "give figures of norm"), ("norm", "FIGURE=SIZE, such as")):

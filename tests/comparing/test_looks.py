@@ -9,7 +9,7 @@ from scipy import stats
 
 from pretrax.comparing import results, statistics
 from pretrax.comparing.comparison import Comparison, check
-from pretrax.comparing.looks import check_looks
+from pretrax.comparing.looks import check_looks, keep_looks
 from pretrax.comparing.report import wording
 from pretrax.comparing.report.comparison_page import page
 from pretrax.comparing.report.markdown_report import markdown
@@ -147,6 +147,14 @@ def test_looks_are_not_changed_after_results(tmp_path):
     ):
         with pytest.raises(ValueError, match=f"to be tested after 3, 5 seeds, and {now}"):
             check_looks(compared(directory=str(tmp_path), **fields))
+
+
+def test_looks_are_not_changed_after_a_pilot(tmp_path):
+    """Which has shown figures of the first seeds, though it writes no results."""
+    keep_looks(compared(directory=str(tmp_path)))
+    check_looks(compared(directory=str(tmp_path), seeds=range(8)))
+    with pytest.raises(ValueError, match="to be tested once, at the end, and now after 3, 5 seeds"):
+        check_looks(compared(directory=str(tmp_path), looks=[3]))
 
 
 @pytest.mark.parametrize(
