@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pretrax.comparing import results
+from pretrax.comparing.budgets import budget_words
+from pretrax.comparing.comparison import trained_variants
 from pretrax.comparing.report.summary import summary
 from pretrax.comparing.variants import read_comparison
 from pretrax.training.settings.bound import bound
@@ -182,6 +184,18 @@ def test_the_guide_has_every_comparison_and_every_paper():
     cells = [cell for one in rows for cell in one if isinstance(cell, str)]
     cited = {key for text in cells for key in re.findall(r"\{(\w+)\}", text)}
     assert cited | {one.source for one in claims.CLAIMS} == set(guide.PAPERS)
+
+
+KEPT = [name for name in NAMES if results.read_setup(DOCS / guide.COMPARISONS / name)]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_results_are_what_the_command_would_give(name):
+    kept, now = results.read(DOCS / guide.COMPARISONS / name), read_comparison(name)
+    assert set(trained_variants(now)) <= set(kept.setup.variants)
+    assert {run.seed for run in kept.runs} == set(now.seeds)
+    assert bool(kept.setup.tuned) == (now.tuning is not None)
+    assert kept.setup.budget == budget_words(now.budget)
 
 
 def test_a_page_without_marks_is_refused(tmp_path):
