@@ -12,6 +12,7 @@ import gzip
 import importlib
 import itertools
 import json
+import math
 import os
 import re
 import runpy
@@ -397,7 +398,8 @@ def start(arguments):
     elif options.profile:
         check_steps(options.profile, 0, run.steps)
     elif options.compile:
-        assert options.compile.chips == run.mesh.settings["fsdp"] * run.mesh.settings["tensor"]
+        of_run = (run.mesh.settings.get(axis, 1) for axis in ("fsdp", "context", "tensor"))
+        assert options.compile.chips == math.prod(of_run)
     elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
         # In a directory of its own, since others hold stand-ins; on one device, as a laptop has.
         tiny.planned(
