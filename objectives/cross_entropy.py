@@ -69,7 +69,8 @@ def projected_cross_entropy(
     weights. The gradient is formed along with the sums if those of all rows that count have one
     cotangent, as in a mean of losses and z-losses; else they are computed again.
     """
-    cut = _cutter(*labels_BxK.shape, projection.slot_shards)
+    rows, slots = labels_BxK.shape
+    cut = _cutter(rows, slots, projection.slot_shards)
     labels_NxBxC, weights_NxBxC = cut(labels_BxK), cut(weights_BxK.astype(jnp.float32))
     logits = (*labels_NxBxC.shape[1:], projection.kernel.shape[1])
     finish, constants = jax.closure_convert(
@@ -96,9 +97,10 @@ def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: 
         logits_BxCxV = projection.finish(_product(states_BxCxE, projection.kernel))
         return total_B + jnp.sum(slot_losses(logits_BxCxV, *columns_BxC), -1), None
 
-    cut = _cutter(*columns[0].shape[:2], projection.slot_shards)
+    rows, slots = columns[0].shape[:2]
+    cut = _cutter(rows, slots, projection.slot_shards)
     pieces = jax.tree.map(cut, (projection.states, tuple(columns)))
-    return lax.scan(jax.checkpoint(add), jnp.zeros(columns[0].shape[0]), pieces)[0]
+    return lax.scan(jax.checkpoint(add), jnp.zeros(rows), pieces)[0]
 
 
 def projected_likeliest(projection: ClassProjection):

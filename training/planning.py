@@ -266,9 +266,10 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
     model, shards = recipe.model, mesh.shape["context"]
     biased = model.attention == "fused" and model.config and model.config.positions == "relative"
     of_shard = fused_attention.SHARD if biased else 1
-    for stacks in (group.stacks for group in recipe.groups if shards > 1):
-        for name, slots in stacks.items():
-            if slots % (shards * of_shard):
+    for stacks in (group.stacks for group in recipe.groups):
+        for name in sorted({"encoder", "decoder"} & stacks.keys()):  # not "predict", of any number
+            slots = stacks[name]
+            if shards > 1 and slots % (shards * of_shard):
                 reason = " of blocks of T5's bias in fused attention" if biased else ""
                 raise ValueError(
                     f"Got rows of {slots} slots in the {name} on a mesh that shards slots over "
