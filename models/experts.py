@@ -198,9 +198,12 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
     names = [INTO] * (len(kernels) - 1) + [OUT_OF]
     specs = [spec_of(axes, kernel.shape, mesh) for axes, kernel in zip(names, kernels)]
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
-    rows = spec_of(("batch",), x_BxTxE.shape[:1], mesh)
+    rows = spec_of(("batch", "length"), x_BxTxE.shape[:2], mesh)
     # Devices that share experts have rows of their own each, unless the mesh does not divide them.
     exchanged = experts is not None and experts in mesh_axes(rows[0])
+
+    is_shared = kept_BxSxM is not None and kept_BxSxM.shape[1] == 1  # by all slots of a row
+    of_kept = P(rows[0], None if is_shared else rows[1], inner)
 
     def on_device(x, weight, expert, kept, *kernels):
         whole = [
@@ -221,7 +224,7 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
 
     return jax.shard_map(
         on_device,
-        in_specs=(rows, rows, rows, P(*rows, None, inner), *specs),
+        in_specs=(rows, rows, rows, of_kept, *specs),
         out_specs=rows,
         check_vma=False,  # which does not know the gradients of grouped products
     )(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)

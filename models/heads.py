@@ -24,6 +24,7 @@ class Projection(NamedTuple):
     kernel: jax.Array  # [E, V] in the compute dtype
     finish: Callable  # from products float32 [..., V]: a bias, a scale, a softcap
     row_shards: int = 1  # shards in which a mesh has the rows, the first axis of the states
+    slot_shards: int = 1  # and the slots, the second
 
     def logits(self):
         """Returns float32 [..., V]."""
@@ -34,8 +35,11 @@ class Projection(NamedTuple):
 
 def projection(states, embedding_VxE, finish: Callable) -> Projection:
     """Returns the projection [..., E] -> [..., V] by token embeddings, which may be sharded."""
-    kernel_ExV = _gathered(embedding_VxE.T)
-    return Projection(states, kernel_ExV, finish, num_shards("batch", states.shape[0]))
+    kernel_ExV, slot_shards = _gathered(embedding_VxE.T), 1
+    if states.ndim == 3 and (slot_shards := num_shards("length", states.shape[1])) > 1:
+        states = constrain(states, "batch", "length", None)
+    shards = num_shards("batch", states.shape[0]), slot_shards
+    return Projection(states, kernel_ExV, finish, *shards)
 
 
 @jax.custom_vjp

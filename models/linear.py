@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from .config import ACTIVATIONS, Config
-from .sharding import partitioned
+from .sharding import num_shards, partitioned
 
 
 def linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):
@@ -35,7 +35,9 @@ def project(x, kernel, dtype=None, axes=1):
     """
     rows, columns = x.shape[:-axes], kernel.shape[axes:]
     inputs = math.prod(kernel.shape[:axes])
-    x, kernel = x.reshape(-1, inputs), kernel.reshape(inputs, -1)
+    # Where slots are sharded, XLA would gather them to join them with rows.
+    apart = len(rows) > 1 and num_shards("length", rows[1]) > 1
+    x, kernel = x.reshape(*(rows if apart else (-1,)), inputs), kernel.reshape(inputs, -1)
     product = jnp.matmul(x, kernel, preferred_element_type=dtype or x.dtype)
     return product.reshape(*rows, *columns)
 

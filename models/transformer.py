@@ -49,7 +49,7 @@ from .linear import (
     weights,
 )
 from .positions import RelativeBias, bias_at, rotation_of, sinusoids
-from .sharding import constrain, partitioned, platform
+from .sharding import constrain, num_shards, partitioned
 
 REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
 OF_ENCODER = "encoded_"  # the names of the encoder's keys and values in a decoder's self-attention
@@ -201,6 +201,8 @@ def _looked_up_backward(saved, d_rows_BxTxE):
     # Sharded as the table is: left to itself, XLA sums the whole table's gradient on every device.
     table_VxE, tokens_BxT = saved
     d_table_VxE = jnp.zeros_like(table_VxE).at[tokens_BxT].add(d_rows_BxTxE)
+    if num_shards("length", tokens_BxT.shape[1]) > 1:  # else it would gather those of all tokens
+        d_table_VxE = constrain(d_table_VxE, None, None)
     return constrain(d_table_VxE, None, "embed"), None
 
 
@@ -670,7 +672,7 @@ class Attention(nn.Module):
         query_init = lambda *args: init(*args) * query_scale  # noqa: E731
         q = linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
         q = self._normed("query_norm", q)
-        slots_last = c.attention == "fused" and platform() == "tpu"
+        slots_last = c.attention == "fused" and fused_attention.are_slots_last(x_BxTxE.shape[1])
         rotate = positions.rotate_slots_last if slots_last else positions.rotate
         if rotation is not None:
             q = rotate(q, rotation)
@@ -722,6 +724,12 @@ class Attention(nn.Module):
             cached = k_BxGxSxd, v_BxGxSxd, intervals, bias
             return attention.attend_cached(q, *cached, c.attention_softcap)
         how = fused_attention if c.attention == "fused" else attention
+        if how is attention and num_shards("length", q.shape[1]) > 1:
+            # Every device has all keys, and those of each query head: a group's heads are joined
+            # with its queries, which could not be sharded then.
+            share = c.num_heads // c.num_key_heads
+            repeated = (jnp.repeat(x, share, 2) for x in (k, v))
+            k, v = (constrain(x, "batch", None, "heads", "kv") for x in repeated)
 
         def attend(*arrays):
             return how.attend_with_log_sum(*arrays, bias, c.attention_softcap)

@@ -104,6 +104,9 @@ class ClassProjection(Protocol):
     @property
     def row_shards(self) -> int: ...  # in which a mesh has the rows of the states; 1 on one device
 
+    @property
+    def slot_shards(self) -> int: ...  # and the slots of each row, [B, K, E]
+
 
 class ModelOutputs(Protocol):
     """The outputs of a model, as losses take them: `models.Outputs` is one."""

@@ -69,14 +69,16 @@ def projected_cross_entropy(
     weights. The gradient is formed along with the sums if those of all rows that count have one
     cotangent, as in a mean of losses and z-losses; else they are computed again.
     """
-    cut = _cutter(*labels_BxK.shape)
+    rows, slots = labels_BxK.shape
+    cut = _cutter(rows, slots, projection.slot_shards)
     labels_NxBxC, weights_NxBxC = cut(labels_BxK), cut(weights_BxK.astype(jnp.float32))
     logits = (*labels_NxBxC.shape[1:], projection.kernel.shape[1])
     finish, constants = jax.closure_convert(
         projection.finish, jax.ShapeDtypeStruct(logits, jnp.float32)
     )
     given = _Given(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
-    return _sums(finish, z_loss, projection.row_shards, labels_NxBxC, given)
+    shards = projection.row_shards, projection.slot_shards
+    return _sums(finish, z_loss, shards, labels_NxBxC, given)
 
 
 def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: Sequence[Array]):
@@ -96,7 +98,8 @@ def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: 
         return total_B + jnp.sum(slot_losses(logits_BxCxV, *columns_BxC), -1), None
 
     rows, slots = columns[0].shape[:2]
-    pieces = jax.tree.map(_cutter(rows, slots), (projection.states, tuple(columns)))
+    cut = _cutter(rows, slots, projection.slot_shards)
+    pieces = jax.tree.map(cut, (projection.states, tuple(columns)))
     return lax.scan(jax.checkpoint(add), jnp.zeros(rows), pieces)[0]
 
 
@@ -107,16 +110,23 @@ def projected_likeliest(projection: ClassProjection):
     def likeliest(states_BxCxE):
         return jnp.argmax(projection.finish(_product(states_BxCxE, projection.kernel)), -1)
 
-    rows, slots = projection.states.shape[:2]
-    classes_NxBxC = lax.map(likeliest, _cutter(rows, slots)(projection.states))
-    return classes_NxBxC.swapaxes(0, 1).reshape(rows, -1)[:, :slots]
+    (rows, slots), shards = projection.states.shape[:2], projection.slot_shards
+    classes_NxBxC = lax.map(likeliest, _cutter(rows, slots, shards)(projection.states))
+    classes_NxBxXxc = classes_NxBxC.reshape(len(classes_NxBxC), rows, shards, -1)
+    classes_BxXxK = jnp.moveaxis(classes_NxBxXxc, 0, 2).reshape(rows, shards, -1)
+    return classes_BxXxK[:, :, : slots // shards].reshape(rows, slots)
 
 
-def _cutter(rows: int, slots: int) -> Callable:
-    """Returns [B, K, …] -> [N, B, C, …], the pieces of arrays of this many rows and slots."""
-    pieces = min(-(-rows * slots // _slots_of_a_piece()), slots)
+def _cutter(rows: int, slots: int, shards: int) -> Callable:
+    """Returns [B, K, …] -> [N, B, C, …], the pieces of arrays of this many rows and slots.
+
+    Of slots in shards, each piece has equally many of every shard.
+    """
+    slots //= shards
+    pieces = min(-(-rows * slots * shards // _slots_of_a_piece()), slots)
     # A row group of a mixture may have no slots.
-    return functools.partial(_cut, length=-(-slots // pieces) if pieces else 1)
+    length = -(-slots // pieces) if pieces else 1
+    return functools.partial(_cut, length=length, shards=shards)
 
 
 def _slots_of_a_piece() -> int:
@@ -127,11 +137,14 @@ def _slots_of_a_piece() -> int:
     return (_CPU_SLOTS if platform == "cpu" else _SLOTS) * max(mesh.size, 1)
 
 
-def _cut(x, length: int):
-    """Reshapes [B, K, …] to [N, B, length, …], with zeros after the end."""
-    missing = -x.shape[1] % length
-    x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
-    return x.reshape((x.shape[0], -1, length) + x.shape[2:]).swapaxes(0, 1)
+def _cut(x, length: int, shards: int):
+    """Reshapes [B, K, …] to [N, B, shards · length, …], with zeros after the end of each shard."""
+    (rows, slots), rest = x.shape[:2], x.shape[2:]
+    x = x.reshape(rows, shards, slots // shards, *rest)
+    missing = -x.shape[2] % length
+    x = jnp.pad(x, [(0, 0), (0, 0), (0, missing)] + [(0, 0)] * len(rest))
+    pieces = jnp.moveaxis(x.reshape(rows, shards, -1, length, *rest), 2, 0)
+    return pieces.reshape(len(pieces), rows, shards * length, *rest)
 
 
 class _Given(NamedTuple):
@@ -143,7 +156,7 @@ class _Given(NamedTuple):
     weights_NxBxC: Array
 
 
-def _plain_sums(finish, z_loss, row_shards, labels_NxBxC, given: _Given) -> Sums:
+def _plain_sums(finish, z_loss, shards, labels_NxBxC, given: _Given) -> Sums:
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
         logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
@@ -160,15 +173,19 @@ def _plain_sums(finish, z_loss, row_shards, labels_NxBxC, given: _Given) -> Sums
 _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 
-def _sums_and_gradient(finish, z_loss, row_shards, labels_NxBxC, given: _Given):
+def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
     """Returns the sums, and (labels, given, the gradient of all sums' sum, the losses of slots)."""
-    # The kernel's gradient is summed over a shard's own rows in the loop, and over shards once,
-    # after it. In the loop XLA would sum over all devices for each piece.
-    shards = (row_shards, given.states_NxBxCxE.shape[1] // row_shards)
+    # The kernel's gradient is summed over a shard's own rows and slots in the loop, and over shards
+    # once, after it. In the loop XLA would sum over all devices for each piece.
+    D, X = shards
+
+    def apart(x):
+        rows, slots, *rest = x.shape
+        return x.reshape(D, rows // D, X, slots // X, *rest)
 
     def kernel_gradient(states_BxCxE, of_products_BxCxV):
-        a, b = (x.reshape(shards + x.shape[1:]) for x in (states_BxCxE, of_products_BxCxV))
-        return jnp.einsum("dbce,dbcv->dev", a, b, preferred_element_type=jnp.float32)
+        a, b = apart(states_BxCxE), apart(of_products_BxCxV)
+        return jnp.einsum("dbxce,dbxcv->dxev", a, b, preferred_element_type=jnp.float32)
 
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
@@ -183,23 +200,25 @@ def _sums_and_gradient(finish, z_loss, row_shards, labels_NxBxC, given: _Given):
 
         of_products, *of_constants = pull_back(of_logits)
         of_products = of_products.astype(given.kernel_ExV.dtype)
-        of_kernel_DxExV = kernel_gradient(states_BxCxE, of_products)
+        of_kernel_DxXxExV = kernel_gradient(states_BxCxE, of_products)
         of_states = jnp.tensordot(of_products, given.kernel_ExV, ((2,), (1,)))
-        total = jax.tree.map(jnp.add, total, (of_kernel_DxExV, tuple(of_constants)))
+        total = jax.tree.map(jnp.add, total, (of_kernel_DxXxExV, tuple(of_constants)))
         return total, (losses_BxC, z_losses_BxC, of_states.astype(states_BxCxE.dtype))
 
-    zeros_DxExV = jnp.zeros((row_shards, *given.kernel_ExV.shape))
-    nothing = zeros_DxExV, jax.tree.map(jnp.zeros_like, given.constants)
+    zeros_DxXxExV = jnp.zeros((*shards, *given.kernel_ExV.shape))
+    nothing = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, given.constants)
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
-    (of_kernel_DxExV, of_constants), (losses, z_losses, of_states) = lax.scan(add, nothing, pieces)
-    of_kernel = of_kernel_DxExV.sum(0).astype(given.kernel_ExV.dtype)
+    (of_kernel_DxXxExV, of_constants), (losses, z_losses, of_states) = lax.scan(
+        add, nothing, pieces
+    )
+    of_kernel = of_kernel_DxXxExV.sum((0, 1)).astype(given.kernel_ExV.dtype)
     gradient = of_states, of_kernel, of_constants
     of_slots = Sums(losses, z_losses if z_loss else None)  # f32[N, B, C] each
     sums = jax.tree.map(lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2)), of_slots)
     return sums, (labels_NxBxC, given, gradient, of_slots)
 
 
-def _backward(finish, z_loss, row_shards, saved, cotangents: Sums):
+def _backward(finish, z_loss, shards, saved, cotangents: Sums):
     labels_NxBxC, given, gradient, of_slots = saved
     counts_B = jnp.any(given.weights_NxBxC != 0, (0, 2))
     one = cotangents.losses[jnp.argmax(counts_B)]
@@ -215,7 +234,7 @@ def _backward(finish, z_loss, row_shards, saved, cotangents: Sums):
         return _Given(of_states, of_kernel, of_constants, sum(jax.tree.leaves(scaled)))
 
     def computed_again():
-        sums = functools.partial(_plain_sums, finish, z_loss, row_shards, labels_NxBxC)
+        sums = functools.partial(_plain_sums, finish, z_loss, shards, labels_NxBxC)
         return jax.vjp(sums, given)[1](cotangents)[0]
 
     # Of a mean all cotangents are one. XLA sees that by itself when it compiles a step, and drops

@@ -107,6 +107,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
     if trains:
         _check_division(run, recipe, schedules, batch_shards(mesh))
+        _check_slots(recipe, mesh)
     packing = plan_packing(policy, objective, layout, groups)
     _check_longest(corpus, packing)
     check_own(recipe)
@@ -259,6 +260,25 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
                 "--gin.training.Run.batch_size, or make --gin.training.Run.data_shards a multiple "
                 f"of {run.microbatches * shards}."
             )
+
+
+def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
+    """Raises ValueError for rows whose slots the mesh does not divide, so that every device would
+    compute all of them."""
+    model, shards = recipe.model, mesh.shape["context"]
+    biased = model.attention == "fused" and model.config and model.config.positions == "relative"
+    of_shard = fused_attention.SHARD if biased else 1
+    for stacks in (group.stacks for group in recipe.groups):
+        for name in sorted({"encoder", "decoder"} & stacks.keys()):  # not "predict", of any number
+            slots = stacks[name]
+            if shards > 1 and slots % (shards * of_shard):
+                reason = " of blocks of T5's bias in fused attention" if biased else ""
+                raise ValueError(
+                    f"Got rows of {slots} slots in the {name} on a mesh that shards slots over "
+                    f"{shards} devices, expected a multiple of {shards * of_shard}{reason}: change "
+                    "--gin.training.Run.sequence_lengths, or lower --gin.mesh.make_mesh.context "
+                    "and raise fsdp."
+                )
 
 
 def _check_attention(model: Model, mesh: Mesh) -> None:

@@ -157,8 +157,18 @@ def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
         number = first + jnp.arange(group_rows.member.size)
         first += group_rows.member.size
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, number)
-        batches.append(arranged(recipe, group, keys, group_rows))
+        # Whole rows on every device, also where the model has their slots in shards: corruption
+        # needs no communication then.
+        batch = arranged(recipe, group, keys, group_rows)
+        batches.append(jax.tree.map(functools.partial(_sharded, spec=P(BATCH)), batch))
     return batches
+
+
+def _sharded(x, spec: P):
+    """Returns an array with this sharding, where there is a mesh."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return lax.with_sharding_constraint(x, spec)
 
 
 def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
@@ -298,9 +308,7 @@ def _microbatches(recipe: Recipe, batch):
 
     def split(x):  # every device has its own rows in each microbatch
         x = x.reshape((x.shape[0] // count, count) + x.shape[1:]).swapaxes(0, 1)
-        if jax.sharding.get_abstract_mesh().empty:
-            return x
-        return lax.with_sharding_constraint(x, P(None, BATCH))
+        return _sharded(x, P(None, BATCH))
 
     return jnp.arange(count), jax.tree.map(split, batch)
 

@@ -97,7 +97,7 @@ def shards_of_state(fields: Mapping[str, Any]) -> int:
     """Returns over how many devices a run spreads its parameters, by its mesh's settings."""
     mesh = fields.get("mesh")
     settings = {} if mesh is None else bound(mesh).settings
-    return math.prod(settings.get(name, 1) for name in ("fsdp", "tensor", "expert"))
+    return math.prod(settings.get(name, 1) for name in ("fsdp", "tensor", "expert", "context"))
 
 
 class Chips(NamedTuple):

@@ -81,6 +81,7 @@ class Visible(NamedTuple):
     last: Any
     first_whole: Any  # from here to `last_whole` they are in the intervals of all its queries
     last_whole: Any
+    before: Any  # i32[1]: how many slots of the row are before the first query; None: not needed
 
 
 class SeenBy(NamedTuple):
@@ -90,7 +91,7 @@ class SeenBy(NamedTuple):
     last: Any
 
 
-def visible_blocks(s, intervals_Bx2xT):
+def visible_blocks(s, intervals_Bx2xT, before=None):
     """Returns `Visible`; where a block sees nothing, `last` is before `first`."""
     blocks = intervals_Bx2xT.reshape(s.rows, 2, s.query_blocks, s.query_block)
     start, end = blocks[:, 0], blocks[:, 1]
@@ -99,6 +100,7 @@ def visible_blocks(s, intervals_Bx2xT):
         (end.max(-1) - 1) // s.key_block,
         -(-start.max(-1) // s.key_block),
         end.min(-1) // s.key_block - 1,
+        before,
     )
 
 

@@ -21,9 +21,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 from .. import attention
 from ..positions import MAX_DISTANCE, bias_at
-from ..sharding import mesh_axes, platform, spec_of
+from ..sharding import mesh_axes, num_shards, platform, spec_of
 from . import fused_attention_gpu, fused_attention_tpu
 
+SHARD = fused_attention_tpu.TILE  # the multiple of which a shard's queries are, with a bias
 _KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA names platforms
 
 
@@ -32,13 +33,23 @@ def kernels_of(platform):
     return _KERNELS.get("cuda" if platform == "gpu" else platform)
 
 
+def are_slots_last(slots):
+    """Returns whether the kernels take arrays with slots last, [H, d, B T], so that whatever else
+    is computed of them should be too: on TPUs, where slots are not sharded."""
+    return (
+        platform() == "tpu" and num_shards("length", slots) == 1
+    )  # else rows are joined with them
+
+
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
     """`attention.attend`, with a bias by difference of slots: of `RelativeBias` without a length.
 
     Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each
-    device computes the rows and heads that are its own; where it has fewer key heads than devices,
-    they are repeated. On a platform without kernels, such as a CPU, or with none for heads as wide,
-    this computes `attention.attend`.
+    device computes the rows, queries and heads that are its own, for which keys and values are
+    gathered over shards of slots; where it has fewer key heads than devices, they are repeated.
+    With a bias, queries are not sharded unless `SHARD` divides those of a shard. On a platform
+    without kernels, such as a CPU, or with none for heads as wide, this computes
+    `attention.attend`.
 
     Raises ValueError for a bias of other differences, and for heads that the devices of a mesh
     cannot share.
@@ -76,8 +87,8 @@ def _forward(softcap, q, k, v, intervals, bias):
 
 
 def _named_as_computed(out_BxTxHxd):
-    """Names an output for rematerialisation: on TPUs with slots last, as the kernel writes it."""
-    if platform() != "tpu":
+    """Names an output for rematerialisation: with slots last where the kernel writes it so."""
+    if not are_slots_last(out_BxTxHxd.shape[1]):
         return checkpoint_name(out_BxTxHxd, attention.SAVED)
     matrix_BTxHd = out_BxTxHxd.reshape(-1, out_BxTxHxd.shape[2] * out_BxTxHxd.shape[3])
     return checkpoint_name(matrix_BTxHd.T, attention.SAVED).T.reshape(out_BxTxHxd.shape)
@@ -85,7 +96,7 @@ def _named_as_computed(out_BxTxHxd):
 
 def _backward(softcap, saved, d_outputs):
     local = functools.partial(_by_platform("backward"), softcap)
-    outputs = (_HEADS, _HEADS, _HEADS, _BIAS)
+    outputs = (_HEADS, _KEYS, _KEYS, _BIAS)
     d_q, d_k, d_v, d_bias = _on_every_device(local, (*saved, *d_outputs), outputs)
     return d_q, d_k, d_v, None, d_bias
 
@@ -97,43 +108,44 @@ def _by_platform(name):
     """Returns the function of this name that the platform has, of the kernels or without."""
     plain = {"forward": _plain_forward, "backward": _plain_backward}[name]
 
-    def call(softcap, q, *arrays):
+    def call(softcap, before, q, *arrays):
         kernels = {
             platform: functools.partial(getattr(module, name), softcap)
             for platform, module in _KERNELS.items()
             if q.shape[-1] * q.dtype.itemsize <= module.WIDEST_HEAD
         }
         default = functools.partial(plain, softcap)
-        return jax.lax.platform_dependent(q, *arrays, **kernels, default=default)
+        return jax.lax.platform_dependent(before, q, *arrays, **kernels, default=default)
 
     return call
 
 
-def _plain_forward(softcap, q, k, v, intervals, bias):
-    return attention.forward(softcap, q, k, v, intervals, _by_slots(q, k, bias))[0]
+def _plain_forward(softcap, before, q, k, v, intervals, bias):
+    return attention.forward(softcap, q, k, v, intervals, _by_slots(before, q, k, bias))[0]
 
 
-def _plain_backward(softcap, q, k, v, intervals, bias, *outputs_and_gradients):
+def _plain_backward(softcap, before, q, k, v, intervals, bias, *outputs_and_gradients):
     *saved, d_out, d_log_sum = outputs_and_gradients
-    bias_HxTxS, pull_back = jax.vjp(lambda bias: _by_slots(q, k, bias), bias)
+    bias_HxTxS, pull_back = jax.vjp(lambda bias: _by_slots(before, q, k, bias), bias)
     arrays = (q, k, v, intervals, bias_HxTxS, *saved)
     d_q, d_k, d_v, _, d_bias_HxTxS = attention.backward(softcap, arrays, (d_out, d_log_sum))
     return d_q, d_k, d_v, pull_back(d_bias_HxTxS)[0]
 
 
-def _by_slots(q, k, bias_HxD):
+def _by_slots(before, q, k, bias_HxD):
     if bias_HxD is None:
         return None
-    return bias_at(bias_HxD, jnp.arange(q.shape[1])[None], k.shape[1])[0]
+    return bias_at(bias_HxD, before[None] + jnp.arange(q.shape[1])[None], k.shape[1])[0]
 
 
 # --- devices, among which XLA cannot divide a kernel ----------------------------------------------
 
 _HEADS = ("batch", "length", "heads", "kv")
+_KEYS = ("batch", "keys", "heads", "kv")
 _LOG_SUM = ("batch", "heads", "length")
 _BIAS = ("heads", None)
 _OUTPUTS = (_HEADS, _LOG_SUM)
-_INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, *_OUTPUTS, *_OUTPUTS)
+_INPUTS = (_HEADS, _KEYS, _KEYS, ("batch", None, "length"), _BIAS, *_OUTPUTS, *_OUTPUTS)
 
 
 def _repeats(heads, key_heads):
@@ -153,23 +165,42 @@ def _repeats(heads, key_heads):
 
 
 def _on_every_device(function, arrays, outputs):
-    """Calls function(*arrays) on each device, with its rows and heads of the arrays."""
+    """Calls function(before, *arrays) on each device, with its rows, queries and heads of the
+    arrays, and all keys; `before`, i32[1]: the slot of its first query."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
-        return function(*arrays)
-    # Rows that the mesh does not divide are computed by every device.
+        return function(jnp.zeros(1, jnp.int32), *arrays)
+    q, k, bias = arrays[0], arrays[1], arrays[4]
+    # Rows and slots that the mesh does not divide are computed by every device.
+    rows, slots = spec_of(("batch", "length"), q.shape[:2], mesh)
+    if bias is not None and q.shape[1] // num_shards("length", q.shape[1]) % SHARD:
+        slots = None
     sharded = {
-        "batch": spec_of(("batch",), arrays[0].shape[:1], mesh)[0],
-        "heads": spec_of(("heads",), arrays[1].shape[2:3], mesh)[0],
+        "batch": rows,
+        "length": slots,
+        "keys": slots and spec_of(("length",), k.shape[1:2], mesh)[0],
+        "heads": spec_of(("heads",), k.shape[2:3], mesh)[0],
     }
+    of_slots, of_keys = mesh_axes(slots), mesh_axes(sharded["keys"])
     specs = [jax.P(*map(sharded.get, names)) for names in (*_INPUTS[: len(arrays)], *outputs)]
 
-    def local(*arrays):
-        found = function(*arrays)  # of which the bias, which all rows share, is summed over them
-        return tuple(
-            jax.lax.psum(x, mesh_axes(sharded["batch"])) if names == _BIAS else x
-            for x, names in zip(found, outputs)
-        )
+    def summed(x, names):
+        """Returns a gradient summed over the devices that have it of other rows or queries."""
+        if names == _BIAS:
+            return jax.lax.psum(x, (*mesh_axes(rows), *of_slots))
+        if names != _KEYS or not of_slots:
+            return x
+        if not of_keys:
+            return jax.lax.psum(x, of_slots)
+        return jax.lax.psum_scatter(x, of_keys, scatter_dimension=1, tiled=True)
+
+    def local(q, *arrays):
+        before = jax.lax.axis_index(of_slots) * q.shape[1] if of_slots else 0
+        if of_keys:
+            gathered = functools.partial(jax.lax.all_gather, axis_name=of_keys, axis=1, tiled=True)
+            arrays = *map(gathered, arrays[:2]), *arrays[2:]
+        found = function(jnp.full(1, before, jnp.int32), q, *arrays)
+        return tuple(map(summed, found, outputs))
 
     return jax.shard_map(
         local,

@@ -26,20 +26,23 @@ FAR = attention_blocks.far(BLOCK)
 WIDEST_HEAD = 512  # bytes for each slot: more do not fit into the shared memory of an H100
 
 
-def forward(softcap, q, k, v, intervals, bias):
-    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T]."""
+def forward(softcap, before, q, k, v, intervals, bias):
+    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T].
+
+    `before`: i32[1], how many slots of the row are before the first query, a multiple of `BLOCK`.
+    """
     settings = attention_blocks.settings(q, k, softcap, _block)
-    out, log_sum = _outputs(settings, _in_blocks(settings, q, k, v, intervals, bias))
+    out, log_sum = _outputs(settings, _in_blocks(settings, before, q, k, v, intervals, bias))
     return _cut(out, q), log_sum[:, :, : q.shape[1]]
 
 
-def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
+def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     inner_BxHxT = jnp.swapaxes(inner(out, d_out), 1, 2)
     log_sum, inner_BxHxT = attention_blocks.figures(settings, log_sum, inner_BxHxT, d_log_sum)
     d_out = _whole(settings, d_out, settings.queries)
-    arrays = _in_blocks(settings, q, k, v, intervals, bias)
+    arrays = _in_blocks(settings, before, q, k, v, intervals, bias)
     arrays = arrays._replace(log_sum=log_sum, inner=inner_BxHxT, d_out=d_out)
     d_q, d_far = _query_gradients(settings, arrays)
     d_k, d_v = _key_gradients(settings, arrays)
@@ -59,6 +62,7 @@ class _Arrays(NamedTuple):
     k: Any  # [B, S, G, d]
     v: Any
     bias: Any  # f32[H, D]; None: no bias
+    before: Any  # i32[1]: blocks of the row before the first query's; None without a bias
     log_sum: Any = None  # f32[B, H, T]; this and the rest for gradients alone
     inner: Any = None
     d_out: Any = None  # [B, T, H, d]
@@ -77,14 +81,14 @@ def _block(length):
     return BLOCK, pl.cdiv(length, BLOCK)
 
 
-def _in_blocks(s, q, k, v, intervals, bias):
+def _in_blocks(s, before, q, k, v, intervals, bias):
     intervals = attention_blocks.in_blocks(s, intervals, k.shape[1])
-    first, last, first_whole, last_whole = attention_blocks.visible_blocks(s, intervals)
+    first, last, first_whole, last_whole, _ = attention_blocks.visible_blocks(s, intervals)
     whole = jnp.clip(first_whole, first, last + 1)
     after_whole = jnp.clip(last_whole + 1, whole, last + 1)
     visible = jnp.stack([first, whole, after_whole, last + 1], -1)
     q, k, v = (_whole(s, x, n) for x, n in ((q, s.queries), (k, s.keys), (v, s.keys)))
-    return _Arrays(intervals, visible, q, k, v, bias)
+    return _Arrays(intervals, visible, q, k, v, bias, None if bias is None else before // BLOCK)
 
 
 def _whole(s, x_BxTxHxd, length):
@@ -151,7 +155,7 @@ def _query_gradient_kernel(s, a, d_q, d_far):
         _, d_scores_QxK, d_products_QxK = gradients
         sums_Qxd += dot(d_products_QxK, k_Kxd, (1, 0))
         if d_far is not None:
-            ahead, d_scores_Q = at.key_block - query_block, d_scores_QxK.sum(1)
+            ahead, d_scores_Q = _ahead(a, at), d_scores_QxK.sum(1)
             later_Q += jnp.where(ahead >= FAR, d_scores_Q, 0.0)
             earlier_Q += jnp.where(ahead <= -FAR, d_scores_Q, 0.0)
         return sums_Qxd, later_Q, earlier_Q
@@ -211,7 +215,7 @@ def _tile_gradient_kernel(s, a, d_tiles):
     ahead = FAR - 1 - nth  # blocks from queries to keys
 
     def step(query_block, sum_QxK):
-        at = _At(row, head, query_block, query_block + ahead)
+        at = _At(row, head, query_block, a.before[0] + query_block + ahead)
 
         def added():
             q_Qxd, d_out_Qxd = (_of_queries(x, at) for x in (a.q, a.d_out))
@@ -222,7 +226,8 @@ def _tile_gradient_kernel(s, a, d_tiles):
         seen = (first <= at.key_block) & (at.key_block < end)
         return jax.lax.cond(seen, added, lambda: sum_QxK)
 
-    first, end = jnp.maximum(0, -ahead), jnp.minimum(s.query_blocks, s.key_blocks - ahead)
+    of_first = a.before[0] + ahead  # the block of keys for the first of queries
+    first, end = jnp.maximum(0, -of_first), jnp.minimum(s.query_blocks, s.key_blocks - of_first)
     zeros_QxK = jnp.zeros((BLOCK, BLOCK), jnp.float32)
     d_tiles[row, head, nth, :, :] = jax.lax.fori_loop(first, end, step, zeros_QxK)
 
@@ -285,7 +290,7 @@ def _scores(s, a, at, q_Qxd, k_Kxd, masked):
     products_QxK = capped(dot(q_Qxd, k_Kxd, (1, 1)), s.softcap)
     scores_QxK = products_QxK
     if a.bias is not None:
-        scores_QxK += _bias(a.bias, at)
+        scores_QxK += _bias(a.bias, at, _ahead(a, at))
     if masked:
         key_QxK = at.key_block * BLOCK + jax.lax.broadcasted_iota(jnp.int32, (BLOCK, BLOCK), 1)
         start_Q, end_Q = (a.intervals[at.row, n, _slots(at.query_block)] for n in range(2))
@@ -305,9 +310,14 @@ def _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked):
     return p_QxK.astype(q_Qxd.dtype), d_scores_QxK, d_products_QxK.astype(q_Qxd.dtype)
 
 
-def _bias(bias_HxD, at):
+def _ahead(a, at):
+    """Returns how many blocks of the row are from the queries to the keys."""
+    return at.key_block - at.query_block - a.before[0]
+
+
+def _bias(bias_HxD, at, ahead):
     """Returns the bias of a block [Q, K]."""
-    ahead, differences = at.key_block - at.query_block, bias_HxD.shape[1]
+    differences = bias_HxD.shape[1]
     reach, shape = differences // 2, (BLOCK, BLOCK)
 
     def of_one_value():

@@ -27,14 +27,17 @@ FAR = attention_blocks.far(TILE)
 WIDEST_HEAD = 1024  # bytes for each slot: more do not fit into the vector memory of a v5e
 
 
-def forward(softcap, q, k, v, intervals, bias):
-    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T]."""
+def forward(softcap, before, q, k, v, intervals, bias):
+    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T].
+
+    `before`: i32[1], how many slots of the row are before the first query, a multiple of `TILE`.
+    """
     settings = attention_blocks.settings(q, k, softcap, _block)
-    out, log_sum = _outputs(settings, _in_blocks(settings, q, k, v, intervals, bias))
+    out, log_sum = _outputs(settings, before, _in_blocks(settings, q, k, v, intervals, bias))
     return _heads_last(out, q), log_sum[:, :, 0, : q.shape[1]]
 
 
-def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
+def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
@@ -45,8 +48,8 @@ def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
     log_sum, inner = attention_blocks.figures(settings, log_sum, inner_BxHxT, d_log_sum)
     d_out = _slots_last(d_out, settings.queries)
     arrays = arrays._replace(log_sum=log_sum[:, :, None], inner=inner[:, :, None], d_out=d_out)
-    d_q, d_tiles = _query_gradients(settings, arrays)
-    d_k, d_v = _key_gradients(settings, arrays)
+    d_q, d_tiles = _query_gradients(settings, before, arrays)
+    d_k, d_v = _key_gradients(settings, before, arrays)
     d_bias = None if bias is None else attention_blocks.bias_gradient(bias, TILE, d_tiles)
     return _heads_last(d_q, q), _heads_last(d_k, k), _heads_last(d_v, v), d_bias
 
@@ -83,7 +86,12 @@ def _in_blocks(s, q, k, v, intervals, bias):
 def _flat(blocks):
     """Returns these blocks of all rows as lists, and the most that any block has."""
     most = jnp.maximum((blocks.last - blocks.first + 1).max(), 1)
-    return type(blocks)(*(x.reshape(-1) for x in blocks)), most
+    return jax.tree.map(lambda x: x.reshape(-1), blocks), most
+
+
+def _visible(s, before, arrays):
+    """Returns `attention_blocks.Visible` of the intervals of the arrays."""
+    return visible_blocks(s, arrays.intervals, None if arrays.tiles is None else before)
 
 
 # Between [B, T, H, d] and [H, d, B T] as matrices of slots and heads, which is also what products
@@ -121,13 +129,15 @@ class _At(NamedTuple):
     key_head: Any
     query_block: Any
     key_block: Any
+    query_tile: Any  # the first of the block's, counted from the start of the row; 0 without a bias
     is_nth: Any  # False: there is no n-th block, and these are the last, so that nothing is read
 
 
 def _by_query_block(s, head, row, query_block, n, visible):
     at = row * s.query_blocks + query_block
     key_block, is_nth = _nth(visible.first[at], visible.last[at], n)
-    return _At(row, head, jax.lax.div(head, s.share), query_block, key_block, is_nth)
+    tile, key_head = _query_tile(s, visible, query_block), jax.lax.div(head, s.share)
+    return _At(row, head, key_head, query_block, key_block, tile, is_nth)
 
 
 def _by_key_block(s, key_head, row, key_block, nth_head, n, visible, seen_by):
@@ -136,7 +146,14 @@ def _by_key_block(s, key_head, row, key_block, nth_head, n, visible, seen_by):
     at = row * s.query_blocks + query_block
     is_nth &= (visible.first[at] <= key_block) & (key_block <= visible.last[at])
     head = key_head * s.share + nth_head
-    return _At(row, head, key_head, query_block, key_block, is_nth)
+    tile = _query_tile(s, visible, query_block)
+    return _At(row, head, key_head, query_block, key_block, tile, is_nth)
+
+
+def _query_tile(s, visible, query_block):
+    if visible.before is None:
+        return 0
+    return jax.lax.div(visible.before[0], TILE) + query_block * (s.query_block // TILE)
 
 
 def _nth(first, last, n):
@@ -173,9 +190,9 @@ def _specs(s, place):
 # --- the three kernels ----------------------------------------------------------------------------
 
 
-def _outputs(s, arrays):
+def _outputs(s, before, arrays):
     """Returns the outputs [H, d, B T], and the logs of the softmax's denominators [B, H, 1, T]."""
-    visible, most = _flat(visible_blocks(s, arrays.intervals))
+    visible, most = _flat(_visible(s, before, arrays))
     specs = _specs(s, _by_query_block)
     log_sum = jax.ShapeDtypeStruct((s.rows, s.heads, 1, s.queries), jnp.float32)
     return _call(
@@ -218,9 +235,9 @@ def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
         log_sum[...] = top[...] + jnp.log(total_1xQ)
 
 
-def _query_gradients(s, arrays):
+def _query_gradients(s, before, arrays):
     """Returns the gradients of the queries and of the tiles, None without a bias."""
-    visible, most = _flat(visible_blocks(s, arrays.intervals))
+    visible, most = _flat(_visible(s, before, arrays))
     specs, biased = _specs(s, _by_query_block), arrays.tiles is not None
     return _call(
         functools.partial(_query_gradient_kernel, s),
@@ -262,9 +279,9 @@ def _query_gradient_kernel(s, visible, block, d_q, d_tiles, sums):
         d_q[...] = sums[...].astype(d_q.dtype)
 
 
-def _key_gradients(s, arrays):
+def _key_gradients(s, before, arrays):
     """Returns the gradients of keys and values."""
-    visible = visible_blocks(s, arrays.intervals)
+    visible = _visible(s, before, arrays)
     seen_by, most = _flat(seeing_blocks(s, visible.first, visible.last))
     visible, _ = _flat(visible)
     specs = _specs(s, _by_key_block)
@@ -390,5 +407,4 @@ def _add_to_tiles(s, at, d_tiles, d_scores_KxQ):
 
 def _tile(s, at, n):
     """Returns the tile of the bias for queries n tiles further in their block than the keys."""
-    keys, queries = at.key_block * (s.key_block // TILE), at.query_block * (s.query_block // TILE)
-    return jnp.clip(queries - keys + n, -FAR, FAR) + FAR
+    return jnp.clip(at.query_tile - at.key_block * (s.key_block // TILE) + n, -FAR, FAR) + FAR

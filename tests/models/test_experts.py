@@ -197,8 +197,9 @@ def test_dropout_within_experts_is_that_of_an_mlp(shared):
     y = apply(params, x, rngs)
     assert_close(jnp.unique(y.round(5)), jnp.array([0.0, 2.0]))
     assert bool((y == y[:, :1]).all()) == shared and not bool((y == y[:, :, :1]).all())
-    with placed_on(make_mesh(data=1, expert=2, fsdp=2, tensor=2)):
-        assert_close(apply(params, x, rngs), y)
+    for axes in ({"tensor": 2}, {"context": 2}):
+        with placed_on(make_mesh(data=1, expert=2, fsdp=2, **axes)):
+            assert_close(apply(params, x, rngs), y)
     assert_close(apply(params, x, None), x)
 
 

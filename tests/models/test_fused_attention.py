@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas
 
-from pretrax.models import attention, transformer
+from pretrax.models import attention
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotation_of
 from pretrax.training.devices.mesh import make_mesh, placed_on
@@ -166,8 +166,8 @@ def test_log_sums_have_a_gradient(kernels):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
-def on_the_mesh(given, intervals, d_out, kernels=None):
-    with placed_on(make_mesh(data=2, fsdp=2, tensor=2)):
+def on_the_mesh(given, intervals, d_out, kernels=None, **axes):
+    with placed_on(make_mesh(**(axes or {"data": 2, "fsdp": 2, "tensor": 2}))):
         return compiled(fused_attention.attend, kernels=kernels)(given, intervals, d_out)
 
 
@@ -195,6 +195,24 @@ def test_what_a_mesh_does_not_divide_is_computed_more_than_once(kernels, rows, k
     _, expected = compiled(plain)(given, intervals, d_out)
     assert gradients[1].shape == given[1].shape
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), gradients, expected)
+
+
+@pytest.mark.slow
+@both
+@pytest.mark.parametrize("keys", [512, 170], ids=["512 keys", "keys that it does not divide"])
+def test_queries_of_a_shard_of_slots_attend_to_all_keys(kernels, keys):
+    """With T5's bias by their slot in the row, the documents of which lie across the shards."""
+    given, d_out = arrays(2, 512, keys, 2, 1, keys == 512)
+    slot = np.arange(512)
+    begins = np.where(slot < 300, 0, 300) if keys == 512 else 0 * slot
+    ends = np.minimum(slot + 1, keys)
+    intervals = np.array([[begins, ends], [0 * slot, 0 * slot + keys]], np.int32)
+    mesh = {"data": 1, "fsdp": 2, "context": 4}
+    out, gradients = on_the_mesh(given, intervals, d_out, kernels, **mesh)
+    assert out.sharding.spec == jax.P("fsdp", "context")
+    expected, of_expected = compiled(plain)(given, intervals, d_out)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-3), gradients, of_expected)
 
 
 def test_heads_that_a_mesh_does_not_divide_are_refused():
@@ -296,8 +314,7 @@ def test_rotations_with_slots_last_are_the_same():
 def test_a_model_with_fused_attention_is_the_same(layout, platform, kernels, monkeypatch):
     """T5's with relative positions, in every layer of which cross-attention has no bias; on TPUs
     with slots last where it can."""
-    for module in (fused_attention, transformer):
-        monkeypatch.setattr(module, "platform", lambda: platform)
+    monkeypatch.setattr(fused_attention, "platform", lambda: platform)
     settings = {"layers": 2, "remat_policy": "minimal"}
     if layout == "decoder":
         settings |= {"positions": "relative", "relative_in_every_layer": True, "window": 3}

@@ -255,7 +255,7 @@ def test_presets_of_one_model_differ_in_sizes_only(name):
         assert ours.max_positions >= 256
 
 
-MESH = {"data": 2, "fsdp": 8, "expert": 1, "tensor": 4}
+MESH = {"data": 2, "fsdp": 8, "expert": 1, "context": 1, "tensor": 4}
 SPREAD = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
 LARGE = 750_000
 # Parameters that one mesh axis alone divides, and why.

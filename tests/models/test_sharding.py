@@ -23,6 +23,15 @@ def test_an_array_is_sharded_by_the_mesh_axes_that_divide_it(names, shape, expec
     assert spec_of(names, shape, mesh, RULES) == expected
 
 
+def test_devices_that_share_rows_have_their_slots_and_parameters_in_shards():
+    mesh = make_mesh(data=1, fsdp=2, expert=2, context=2)
+    assert spec_of(("batch", "length", None), (4, 6, 8), mesh, RULES) == P(
+        ("fsdp", "expert"), "context", None
+    )
+    assert spec_of(("embed",), (8,), mesh, RULES) == P(("fsdp", "context", "expert"))
+    assert spec_of(("experts", "embed"), (4, 8), mesh, RULES) == P("expert", ("fsdp", "context"))
+
+
 def test_without_rules_nothing_is_sharded():
     assert spec_of(("embed", "mlp"), (64, 8), make_mesh(data=8)) == P(None, None)
 

@@ -12,6 +12,13 @@ from pretrax import models, objectives
 from pretrax.models.config import REMAT_POLICIES, Config
 from pretrax.models.positions import RelativeBias, relative_position_buckets
 from pretrax.models.transformer import MLP
+from pretrax.training.devices.mesh import (
+    batch_sharding,
+    make_mesh,
+    placed_on,
+    replicated,
+    shardings_of,
+)
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, remat_policy="none")
 LAYOUTS = ["encoder_decoder", "decoder"]
@@ -147,9 +154,12 @@ def assert_close(got, expected, atol=1e-5):
 
 
 def loss_and_gradients(model, params, batch):
+    """Of all logits, those of noised copies included."""
+
     def loss(params):
         outputs = model.apply(params, batch)
-        return jnp.sin(outputs.head("vocabulary", outputs.hidden["top"])).sum()
+        states = [x for name, x in outputs.hidden.items() if name in ("top", "noised")]
+        return sum(jnp.sin(outputs.head("vocabulary", x)).sum() for x in states)
 
     return jax.jit(jax.value_and_grad(loss))(params)
 
@@ -685,6 +695,59 @@ def test_initial_scales_with_init_stddev(by_depth):
                 np.testing.assert_allclose(x.std(), deviation, rtol=0.1, err_msg=str(path))
                 checked += 1
     assert checked >= 8
+
+
+@pytest.mark.parametrize(
+    ["layout", "settings"],
+    [
+        ("decoder", {}),
+        ("decoder", {"attention": "fused", "window": 3}),
+        ("encoder_decoder", {}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("decoder", {"num_experts": 4, "experts_per_token": 2}),
+                ("encoder_decoder", {"attention": "fused"}),
+                ("encoder_decoder", {"merged_attention": True, "positions": "rotary"}),
+                ("noised copies", {"attention": "fused"}),
+                ("noised copies", {}),
+            )
+        ),
+    ],
+)
+def test_slots_in_shards_equal_whole_rows(layout, settings):
+    copies = layout == "noised copies"
+    model = build("decoder" if copies else layout, **settings)
+    batch = copies_batch() if copies else batch_for(layout)
+    batch = {name: np.concatenate([x] * 2) for name, x in batch.items()}
+    params = init(model, {name: x for name, x in batch.items() if "noised" not in name})
+    expected = loss_and_gradients(model, params, batch)
+    with placed_on(mesh := make_mesh(data=1, fsdp=2, context=2, tensor=2)):
+        boxed = jax.eval_shape(model.init, jax.random.key(0), batch)
+        sharded = jax.device_put(params, shardings_of(boxed, mesh))
+        got = loss_and_gradients(model, sharded, jax.device_put(batch, batch_sharding(mesh)))
+    assert_close(jax.device_get(got), jax.device_get(expected), atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "fused"])
+def test_a_device_computes_its_own_slots_alone(kind):
+    """As many operations as of rows of its own, where slots cannot be sharded if they are joined
+    with the rows of a shard, or with the heads of a group."""
+    model, packed = build("decoder", attention=kind), batch_for("decoder")
+    batch = {name: np.tile(x, (8,) + (1,) * (x.ndim - 2) + (32,)) for name, x in packed.items()}
+    params = shapes_of(model, tuple((name, x.shape) for name, x in batch.items()))
+
+    def flops(**axes):
+        def loss(params, batch):
+            return jnp.sin(model.apply(params, batch).hidden["top"]).sum()
+
+        with placed_on(mesh := make_mesh(**axes)):
+            whole, rows = replicated(mesh), batch_sharding(mesh)
+            step = jax.jit(jax.grad(loss), in_shardings=(whole, rows), out_shardings=whole)
+            return step.lower(params, batch).compile().cost_analysis()["flops"]
+
+    assert flops(data=1, fsdp=2, context=4) < 1.05 * flops(data=8)
 
 
 def test_any_mesh_equals_one_device():

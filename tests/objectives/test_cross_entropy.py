@@ -20,6 +20,7 @@ class Projection(NamedTuple):
     kernel: jax.Array
     finish: object
     row_shards: int = 1
+    slot_shards: int = 1
 
 
 class Example(NamedTuple):
@@ -51,7 +52,7 @@ def projection_of(example):
 
 
 def plain(example, z_loss):
-    states, kernel, finish, _ = projection_of(example)
+    states, kernel, finish, *_ = projection_of(example)
     products = jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32)
     return weighted_sums(finish(products), LABELS, example.weights, z_loss)
 
@@ -114,17 +115,25 @@ def test_rows_without_weight_may_have_any_cotangent():
         np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("row_shards", [2, 4])
+@pytest.mark.parametrize("shards", [(2, 1), (4, 1), (2, 5)], ids=str)
 @pytest.mark.usefixtures("pieces")
-def test_a_gradient_summed_over_shards_is_that_of_all_rows(row_shards):
-    def total(kernel, row_shards):
-        given = example()._replace(kernel=kernel)
-        head = projection_of(given)._replace(row_shards=row_shards)
+def test_a_gradient_summed_over_shards_is_that_of_all_rows_and_slots(shards):
+    def total(states, kernel, shards):
+        given = example()._replace(states=states, kernel=kernel)
+        head = projection_of(given)._replace(row_shards=shards[0], slot_shards=shards[1])
         return jnp.sum(projected_cross_entropy(head, LABELS, given.weights).losses)
 
-    gradient = jax.jit(jax.grad(total), static_argnums=1)
-    got, want = (gradient(example().kernel, shards) for shards in (row_shards, 1))
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    gradient = jax.jit(jax.grad(total, (0, 1)), static_argnums=2)
+    got, want = (gradient(*example()[:2], each) for each in (shards, (1, 1)))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), got, want)
+
+
+@pytest.mark.parametrize("slot_shards", [1, 2, 5])
+@pytest.mark.usefixtures("pieces")
+def test_the_likeliest_class_of_each_slot(slot_shards):
+    head = projection_of(example())._replace(slot_shards=slot_shards)
+    expected = jnp.argmax(head.finish(jnp.tensordot(head.states, head.kernel, 1)), -1)
+    np.testing.assert_array_equal(cross_entropy.projected_likeliest(head), expected)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import prefix_lm
+from pretrax.objectives import causal_lm, prefix_lm
 from pretrax.training import compile_check, planning
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.devices import topologies
@@ -211,7 +211,7 @@ def test_the_settings_of_the_run_are_checked_first(monkeypatch):
 
 def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
     mesh = make_mesh(data=1, fsdp=64, tensor=2, devices=chips(4, 4, 8))
-    assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "expert": 1, "tensor": 2}
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "expert": 1, "context": 1, "tensor": 2}
     for one, other in mesh.devices.reshape(-1, 2):  # what tensor joins are neighbours
         apart = [abs(a - b) for a, b in zip(one.coords, other.coords)]
         assert sorted(apart) in ([0, 0, 1], [0, 0, 3], [0, 0, 7])
@@ -247,7 +247,10 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
         train.main([*RUN, "--compile=v5e:2x4"])
     said = capsys.readouterr().out
     assert not ended.value.code and "It fits." in said
-    assert "compiled for v5e:2x4" in said and "'fsdp': 4, 'expert': 1, 'tensor': 2" in said
+    assert (
+        "compiled for v5e:2x4" in said
+        and "'fsdp': 4, 'expert': 1, 'context': 1, 'tensor': 2" in said
+    )
     assert "all-gather" in said and "of 16" in said
     assert re.search("attention +plain", said)
     assert not list(tmp_path.iterdir())  # no corpus, no run
@@ -439,6 +442,23 @@ def test_a_mesh_that_does_not_divide_a_model_is_said(axes, words):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan(mesh=make_mesh(data=1, fsdp=4, tensor=2))
+
+
+@pytest.mark.parametrize(
+    ["settings", "slots", "multiple"],
+    [
+        ({}, 22, "22 slots in the decoder .* over 4 devices, expected a multiple of 4:"),
+        ({"attention": "fused"}, 1022, "a multiple of 4:"),
+        ({"attention": "fused", "positions": "relative"}, 768, "a multiple of 512 of blocks of T5"),
+    ],
+)
+def test_slots_that_a_mesh_does_not_divide_are_refused(settings, slots, multiple, monkeypatch):
+    monkeypatch.setattr(planning, "_check_attention", lambda model, mesh: None)
+    mesh, model = make_mesh(data=1, fsdp=2, context=4), tiny.decoder(**settings)
+    plan = functools.partial(tiny.plan, model, causal_lm(tiny.IDS), mesh=mesh)
+    with pytest.raises(ValueError, match=multiple):
+        plan({"decoder": slots})
+    plan({"decoder": 1024})
 
 
 @pytest.mark.parametrize("kind", ["TPU v2", "TPU v3"])

@@ -215,8 +215,8 @@ def test_another_mesh_goes_on_with_the_same_arrays(data, tmp_path, capsys):
         mesh__make_mesh__tensor=2,
         **rows,
     )
-    assert "mesh {'data': 8, 'fsdp': 1, 'expert': 1, 'tensor': 1}" in said
-    assert "mesh {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}" in other
+    assert "mesh {'data': 8, 'fsdp': 1, 'expert': 1, 'context': 1, 'tensor': 1}" in said
+    assert "mesh {'data': 2, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 2}" in other
     assert "mesh.fsdp: was 1, is 2" in other and "steps: was 4, is 6" in other
     a, b = (tiny.saved_arrays(folder, 4) for folder in (run.dir, tmp_path / "other"))
     tiny.assert_same(a, b)

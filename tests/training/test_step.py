@@ -141,6 +141,7 @@ def steps_of(name, shape, microbatches, n=2):
     [
         ("decoder_mixture", (2, 2, 2), 2),
         ("two_towers", (2, 2, 2), 2),
+        ("decoder_mixture", (1, 2, 2, 2), 2),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
@@ -157,6 +158,13 @@ def steps_of(name, shape, microbatches, n=2):
                 ("pairs_and_masks", (2, 2, 2), 2),
                 ("ahead", (2, 2, 2), 2),
                 ("electra", (2, 2, 2), 1),  # a microbatch draws a sample of its own
+                ("decoder_mixture", (1, 2, 1, 4), 1),
+                ("encoder_decoder_ul2_two_groups", (1, 2, 2, 2), 2),
+                ("encoder_decoder_ul2_two_groups", (1, 1, 2, 4), 1),
+                ("two_towers", (1, 2, 2, 2), 2),
+                ("pairs_and_masks", (1, 2, 2, 2), 2),
+                ("ahead", (1, 2, 2, 2), 2),
+                ("electra", (1, 2, 1, 4), 1),
             )
         ),
     ],
@@ -457,15 +465,29 @@ def test_the_new_state_takes_the_memory_of_the_old():
 # One for each layout; tests/objectives/test_laws.py says it of every objective's corruption.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["encoder_decoder_ul2_two_groups", "decoder_mixture", "pairs_and_masks"]
+    "name, shape",
+    [
+        ("encoder_decoder_ul2_two_groups", (2, 2, 2)),
+        ("decoder_mixture", (2, 2, 2)),
+        ("decoder_mixture", (1, 2, 2, 2)),
+        ("pairs_and_masks", (2, 2, 2)),
+    ],
 )
-def test_corruption_adds_no_collective_and_the_same_bits_on_a_mesh(name):
-    mesh = tiny.mesh_of(2, 2, 2)
+def test_corruption_adds_no_collective_and_the_same_bits_on_a_mesh(name, shape):
+    mesh = tiny.mesh_of(*shape)
     one = setup_of(name, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
     make = functools.partial(make_batches, one.recipe)
+
+    def as_models_take(x):
+        by_rows = batch_sharding(mesh)
+        if x.ndim == 1 or x.shape[-1] % mesh.shape["context"]:
+            return by_rows
+        return by_rows.update(spec=jax.P(*by_rows.spec, *[None] * (x.ndim - 2), "context"))
+
     with placed_on(mesh):
-        sharded = jax.jit(make, out_shardings=batch_sharding(mesh))
+        shapes = jax.eval_shape(make, jax.random.key(3), rows)
+        sharded = jax.jit(make, out_shardings=jax.tree.map(as_models_take, shapes))
         compiled = sharded.lower(jax.random.key(3), rows).compile()
         text, spread = compiled.as_text(), compiled(jax.random.key(3), rows)
     for collective in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "scatter-r"):

@@ -170,7 +170,7 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
     env = {"ROWS": str(tmp_path / "rows")}
     shown = {"tiny__slow_token_store__shown": True}
     said = finish_both(run, program=("-c", KEEPING_ROWS), env=env, STEPS=4, **shown)
-    assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'tensor': 1}" in said
+    assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 1}" in said
     assert "Filling in held-out passages" in said and "Done." in said
     blocks = list((tmp_path / "rows").iterdir())
     assert len(blocks) == 4 * 3 * 2  # steps, leaves of a row, devices

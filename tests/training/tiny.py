@@ -171,8 +171,9 @@ def on_one_device(patch) -> None:
     patch.setattr(jax, "devices", lambda: one)
 
 
-def mesh_of(data, fsdp=1, tensor=1):
-    return make_mesh(data, fsdp, tensor, devices=jax.devices()[: data * fsdp * tensor])
+def mesh_of(data, fsdp=1, tensor=1, context=1):
+    devices = jax.devices()[: data * fsdp * tensor * context]
+    return make_mesh(data, fsdp, tensor, context=context, devices=devices)
 
 
 def slow_token_store(run_dir, *, path, shown=False):

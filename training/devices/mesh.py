@@ -2,7 +2,11 @@
 
 Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `expert`
 (as `fsdp`, but each device keeps its own experts of sparse layers and computes them for the
-others), `tensor` (matrix products sharded).
+others), `context` (as `fsdp`, but its devices share rows, of whose slots each has its part),
+`tensor` (matrix products sharded).
+
+Attention over `context` gathers keys and values along it, and each device computes its own queries
+(Llama 3, arXiv:2407.21783, section 3.3.2).
 """
 
 import contextlib
@@ -18,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from ...models.sharding import spec_of
 
-AXES = ("data", "fsdp", "expert", "tensor")
+AXES = ("data", "fsdp", "expert", "context", "tensor")
 BATCH = ("data", "fsdp", "expert")
 
 # Logical axis of a parameter or an activation -> mesh axes. Where experts have taken one of these,
@@ -29,22 +33,27 @@ RULES = (
     ("heads", "tensor"),
     ("mlp", "tensor"),
     ("experts", "expert"),
-    ("embed", ("fsdp", "expert")),
-    ("embed", "fsdp"),
+    ("embed", ("fsdp", "context", "expert")),
+    ("embed", ("fsdp", "context")),
     ("kv", None),
-    ("length", None),
+    ("length", "context"),
     ("layers", None),
     ("relpos_buckets", None),
 )
 
 
 def make_mesh(
-    data: int = -1, fsdp: int = 1, tensor: int = 1, expert: int = 1, devices=None
+    data: int = -1,
+    fsdp: int = 1,
+    tensor: int = 1,
+    expert: int = 1,
+    context: int = 1,
+    devices=None,
 ) -> Mesh:
     """Returns a mesh over all devices of all processes; one axis may be -1, the remaining devices.
 
     >>> dict(make_mesh(data=2, fsdp=2, tensor=2).shape)  # on eight devices
-    {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
+    {'data': 2, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 2}
 
     Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several
     slices, which a slower network joins, are spread over `data`: once a step their gradients are
@@ -54,7 +63,7 @@ def make_mesh(
     multiple of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = [data, fsdp, expert, tensor]
+    sizes = [data, fsdp, expert, context, tensor]
     requested = dict(zip(AXES, sizes))
     if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
         raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {requested}.")
@@ -65,7 +74,8 @@ def make_mesh(
     if taken != len(devices):
         raise ValueError(
             f"The mesh {requested} takes {taken} devices, there are {len(devices)}: "
-            "choose data, fsdp, expert and tensor (mesh.make_mesh) so that they multiply to that."
+            "choose data, fsdp, expert, context and tensor (mesh.make_mesh) so that they multiply "
+            "to that."
         )
     return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
@@ -75,7 +85,7 @@ def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
     are, over which parameters and rows are spread.
 
     >>> dict(evaluation_mesh(lambda: make_mesh(data=2, fsdp=8)).shape)  # on eight devices
-    {'data': 1, 'fsdp': 8, 'expert': 1, 'tensor': 1}
+    {'data': 1, 'fsdp': 8, 'expert': 1, 'context': 1, 'tensor': 1}
     """
     try:
         return build()
@@ -95,7 +105,10 @@ def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray
             "divide data: raise mesh.make_mesh.data, and lower fsdp."
         )
     return mesh_utils.create_hybrid_device_mesh(
-        (data // slices, *others), (slices, 1, 1, 1), devices, allow_split_physical_axes=True
+        (data // slices, *others),
+        (slices, *[1] * len(others)),
+        devices,
+        allow_split_physical_axes=True,
     )
 
 
