@@ -100,16 +100,20 @@ def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: 
     return lax.scan(jax.checkpoint(add), jnp.zeros(rows), pieces)[0]
 
 
-def projected_likeliest(projection: ClassProjection):
-    """Returns i32[B, K]: the likeliest class of each slot of a projection, of which few logits are
-    in memory at a time."""
+def projected_of_slots(projection: ClassProjection, of_logits: Callable):
+    """Returns [B, K]: what `of_logits`, [..., V] -> [...], has of each slot of a projection, of
+    which few logits are in memory at a time.
 
-    def likeliest(states_BxCxE):
-        return jnp.argmax(projection.finish(_product(states_BxCxE, projection.kernel)), -1)
+    Differentiable by JAX, which forms the logits of a piece a second time.
+    """
+
+    @jax.checkpoint
+    def of_piece(states_BxCxE):
+        return of_logits(projection.finish(_product(states_BxCxE, projection.kernel)))
 
     rows, slots = projection.states.shape[:2]
-    classes_NxBxC = lax.map(likeliest, _cutter(rows, slots)(projection.states))
-    return classes_NxBxC.swapaxes(0, 1).reshape(rows, -1)[:, :slots]
+    found_NxBxC = lax.map(of_piece, _cutter(rows, slots)(projection.states))
+    return found_NxBxC.swapaxes(0, 1).reshape(rows, -1)[:, :slots]
 
 
 def _cutter(rows: int, slots: int) -> Callable:
