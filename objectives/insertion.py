@@ -14,10 +14,12 @@ from .arithmetic import hits, running_sum
 from .contract import VOCABULARY, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pool_columns
 from .losses import of_slots, pool_class_terms, predictions, token_loss
+from .prompt_forms import PromptForm
 from .splicing import documents, frame_of, framed, is_of_each, kept, of_document
 from .token_ids import TokenIds
 
 COMPLETE, INCOMPLETE = 0, 1  # the classes of the head "stop"
+CLASSES = "nothing is missing", "something is missing"
 
 
 @checked
@@ -65,6 +67,10 @@ def insertion_lm(ids: TokenIds) -> Objective:
         corrupt=Partial(_drop_tokens, frame_of((cls,), ()), frame_of((bos,), ())),
         loss=_insertion_loss,
         heads={**VOCABULARY, "stop": 2},
+        prompt_forms=(
+            PromptForm("insert", (cls, bos), head="stop", classes=CLASSES),
+            PromptForm("embed", (cls, bos)),
+        ),
         rows=Rows("documents", closes_documents=True),
     )
 
