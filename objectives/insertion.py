@@ -7,6 +7,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import checked
@@ -50,7 +51,7 @@ def insertion_lm(ids: TokenIds) -> Objective:
     vocabulary projection.
 
     Args:
-      ids: needs `cls`.
+      ids: needs `cls`; only text tokens are dropped.
 
     Left out: the weights of the third term and of its classes by which the authors trained on
     OpenWebText. Elsewhere they count all alike, as is done here.
@@ -64,7 +65,12 @@ def insertion_lm(ids: TokenIds) -> Objective:
     cls, bos = ids.special("cls"), ids.bos
     return Objective(
         lengths=lambda n: {"inputs": n + 2, "labels": n, "pools": 1},
-        corrupt=Partial(_drop_tokens, frame_of((cls,), ()), frame_of((bos,), ())),
+        corrupt=Partial(
+            _drop_tokens,
+            opening=frame_of((cls,), ()),
+            bos=frame_of((bos,), ()),
+            text=np.array(ids.text, np.int32),
+        ),
         loss=_insertion_loss,
         heads={**VOCABULARY, "stop": 2},
         prompt_forms=(
@@ -121,24 +127,25 @@ def _log_shares(evidence_T, segments_T, count: int):
     return jnp.where(segments_T > 0, evidence_T - total_T, 0.0)
 
 
-def _drop_tokens(opening, bos, key, row, partner, lengths, max_documents):
+def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, text):
     document = documents(row.segments, max_documents)
     present = document.length > 0
     rate_key, token_key = jax.random.split(key)
     rates = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
     bits = jax.random.bits(token_key, row.tokens.shape, jnp.uint32)
     live = row.segments > 0
-    dropped = live & hits(bits, rates[jnp.maximum(row.segments - 1, 0)])
+    is_text = live & (row.tokens >= text[0]) & (row.tokens < text[1])
+    dropped = is_text & hits(bits, rates[jnp.maximum(row.segments - 1, 0)])
     if row.hidden is not None:
-        dropped = live & row.hidden
+        dropped = is_text & row.hidden
 
     # Of each document the first slot is [CLS]'s, the second bos's, where its first token would go.
     stays = live & ~dropped
     slots = running_sum(stays) + 2 * row.segments - 1
     columns = row.tokens, slots, jnp.ones_like(slots)
     labels = kept(columns, dropped, lengths["labels"])
-    text = kept((row.tokens, row.segments), stays, row.tokens.size)
-    opened = framed(text, present, bos, row.tokens.size + max_documents)
+    given = kept((row.tokens, row.segments), stays, row.tokens.size)
+    opened = framed(given, present, bos, row.tokens.size + max_documents)
     tokens, segments = framed(opened, present, opening, lengths["inputs"])
 
     missing = documents(jnp.where(dropped, row.segments, 0), max_documents).length > 0

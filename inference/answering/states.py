@@ -108,7 +108,7 @@ def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
     row = [*before, *tokens, *after]
     form = prompt_form(trained, mode_of(trained))
     prefix = 0
-    if form.mode in ("mask", "unmask", "denoise", "insert"):
+    if form.mode in ("mask", "unmask", "denoise"):
         prefix = len(row)
     elif not form.causal and form.mode != "blocks":
         # After the text and its frame come bos and the start of an answer.

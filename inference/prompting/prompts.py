@@ -14,7 +14,7 @@ from ..trained import Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
 # Modes without a start of an answer.
-FRAMED = ("mask", "unmask", "denoise", "insert", "blocks", "classify", "tag")
+FRAMED = ("mask", "unmask", "denoise", "blocks", "classify", "tag")
 CONTEXT = 8  # last tokens of a text that decide how the first generated one is written
 
 

@@ -116,6 +116,14 @@ def test_the_number_of_dropped_tokens_is_uniform_and_so_is_which_they_are():
     np.testing.assert_array_equal(got["pools_labels"][:, 1], dropped.any(1))
 
 
+def test_what_is_no_text_is_never_dropped():
+    objective, tokens = insertion_lm(IDS), np.array([IDS.eos, 11, IDS.mask, 12] * 8, np.int32)
+    rows = Row(tokens, np.ones_like(tokens), np.int32(0))
+    got = objective.corrupt(jax.random.key(0), rows, rows, objective.lengths(tokens.size), 1)
+    labels = np.asarray(got["labels"])[np.asarray(got["labels_weights"]) > 0]
+    assert set(labels.tolist()) == {11, 12}
+
+
 def test_tokens_of_one_gap_are_predicted_at_the_token_on_its_left():
     got = hide(insertion_lm, IDS, [11, 12, 13, 14, 15], [1, 0, 1, 1, 0])
     assert got["inputs"].tolist() == [IDS.cls, IDS.bos, 12, 15]
