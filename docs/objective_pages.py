@@ -99,6 +99,7 @@ ELSEWHERE = {  # code that we have seen, the authors' own first
     "masked_diffusion": [("MDLM", "kuleshov-group/mdlm")],
     "uniform_diffusion": [("Duo", "s-sahoo/duo")],
     "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
+    "insertion_lm": [("its authors", "dhruvdcoder/ILM")],
     "bert": [_BERT],
     "next_sentence_prediction": [_BERT],
     "sentence_order_prediction": [_ALBERT],

@@ -6,6 +6,7 @@ from .answering.continued_blocks import Continued, continue_blocks
 from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
+from .answering.insertions import Inserted, insert
 from .answering.masks import Guess, denoise, fill_masks, unmask
 from .answering.next_tokens import next_tokens
 from .answering.scoring import Scored, score
@@ -35,6 +36,7 @@ __all__ = [
     "Draft",
     "Guess",
     "Infilled",
+    "Inserted",
     "Options",
     "Prompts",
     "Sampling",
@@ -57,6 +59,7 @@ __all__ = [
     "generate",
     "greedy_targets",
     "infill",
+    "insert",
     "judge",
     "mode_of",
     "model_drafter",

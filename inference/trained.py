@@ -28,6 +28,7 @@ MODES = {
     "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
     "unmask": Mode("writes all [MASK]s, by --order", ("encoder", "decoder")),
     "denoise": Mode("writes all [MASK]s, again and again from random text", ("encoder", "decoder")),
+    "insert": Mode("inserts tokens, wherever they are missing", ("encoder",)),
     "blocks": Mode(
         "goes on from a text, a block of tokens at a time, by --order",
         ("decoder", "encoder_decoder"),
@@ -139,8 +140,8 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
 
 def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError for a mode that does not exist, that this model's layout cannot have, that
-    writes blocks or over random tokens, where training is not known to have done so, or that fills
-    masks or reads from left to right, where training is known and did not.
+    writes blocks, over random tokens or by insertions, where training is not known to have done so,
+    or that fills masks or reads from left to right, where training is known and did not.
     """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
@@ -154,6 +155,7 @@ def check_mode(trained: Trained, mode: str) -> None:
     special = {
         "blocks": ("to write blocks", "block_diffusion"),
         "denoise": ("from random tokens alone", "uniform_diffusion"),
+        "insert": ("to insert tokens", "insertion_lm"),
     }
     if mode in special and not any(form.mode == mode for form in trained.prompt_forms):
         what, objective = special[mode]

@@ -193,7 +193,7 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
     else.
 
     Args:
-      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes', 'token_classes',
+      heads: 'vocabulary', and those of `models.heads`: 'pair', 'stop', 'classes', 'token_classes',
         'embedding', 'logit_scale', 'replaced'. As an objective has them, a mapping from names to
         numbers of classes, it sets num_classes.
       settings: num_layers, and any field of `models.config.Config`, as in `decoder`.
@@ -273,6 +273,8 @@ def forward_flops(config, lengths):
     total += c.num_ahead * {"parallel": 0, "sequential": 2 * square, "linear": square}[c.ahead]
     total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
     predictions = lengths["predict"] * (1 + c.num_ahead) if "vocabulary" in c.heads else 0
+    if "stop" in c.heads:  # `insertion_lm` tells slots apart by all logits of each
+        predictions += sources
     second = lengths["predict"] * len(set(UNEMBEDDINGS) & set(c.heads)) * c.emb_dim
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0

@@ -156,6 +156,7 @@ CLASSIFIERS = ("classes", "token_classes")  # heads of `Config.num_classes`
 
 HEADS: dict[str, Callable[[Config], nn.Module]] = {
     "pair": lambda c: ClassificationHead(2, "tanh", c),
+    "stop": lambda c: ClassificationHead(2, "tanh", c),
     "classes": lambda c: ClassificationHead(c.num_classes, c.classifier_layer, c),
     "token_classes": TokenClassificationHead,
     "embedding": lambda c: EmbeddingHead(c.dtype),

@@ -7,9 +7,9 @@ Families of objectives are `language_modeling`, `multi_token_prediction`, `upcom
 `next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
 `gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`uniform_diffusion`, `permutation`, `sentence_pairs`, `contrastive_learning` and `supervised`. They
-choose tokens by `selection` and `span_lengths`, apply the noises of `noising`, and write features
-by `splicing`; `contract` says what they return, and `laws` checks it.
+`uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
+`supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of `noising`,
+and write features by `splicing`; `contract` says what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -44,6 +44,7 @@ from .denoising import deshuffling, iid_denoising, span_corruption
 from .gap_sentences import gap_sentences
 from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
+from .insertion import insertion_lm
 from .joint_embedding import llm_jepa
 from .language_modeling import (
     causal_lm,
@@ -123,6 +124,7 @@ __all__ = [
     "hybrid_diffusion",
     "iid_denoising",
     "info_nce",
+    "insertion_lm",
     "inverse_lengths",
     "layouts",
     "llm_jepa",

@@ -207,6 +207,7 @@ CATALOGUE = {
         run="e2d2",
         attends="block-causal, block",
     ),
+    "insertion_lm": Entry("encoder", "filling gaps of any length", "ILM, arXiv:2505.05755", 258),
     # texts as a whole
     "bert": Entry("encoder", "BERT as published", _BERT, 78, run="sentence_pairs"),
     "next_sentence_prediction": Entry(
@@ -256,6 +257,7 @@ ALIASES = {
     "bd3lm": "block_diffusion",
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
+    "ilm": "insertion_lm",
     "duo": "uniform_diffusion",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",

@@ -103,18 +103,22 @@ def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: 
     return lax.scan(jax.checkpoint(add), jnp.zeros(rows), pieces)[0]
 
 
-def projected_likeliest(projection: ClassProjection):
-    """Returns i32[B, K]: the likeliest class of each slot of a projection, of which few logits are
-    in memory at a time."""
+def projected_of_slots(projection: ClassProjection, of_logits: Callable):
+    """Returns [B, K]: what `of_logits`, [..., V] -> [...], has of each slot of a projection, of
+    which few logits are in memory at a time.
 
-    def likeliest(states_BxCxE):
-        return jnp.argmax(projection.finish(_product(states_BxCxE, projection.kernel)), -1)
+    Differentiable by JAX, which forms the logits of a piece a second time.
+    """
+
+    @jax.checkpoint
+    def of_piece(states_BxCxE):
+        return of_logits(projection.finish(_product(states_BxCxE, projection.kernel)))
 
     (rows, slots), shards = projection.states.shape[:2], projection.slot_shards
-    classes_NxBxC = lax.map(likeliest, _cutter(rows, slots, shards)(projection.states))
-    classes_NxBxXxc = classes_NxBxC.reshape(len(classes_NxBxC), rows, shards, -1)
-    classes_BxXxK = jnp.moveaxis(classes_NxBxXxc, 0, 2).reshape(rows, shards, -1)
-    return classes_BxXxK[:, :, : slots // shards].reshape(rows, slots)
+    found_NxBxC = lax.map(of_piece, _cutter(rows, slots, shards)(projection.states))
+    found_NxBxXxc = found_NxBxC.reshape(len(found_NxBxC), rows, shards, -1)
+    found_BxXxK = jnp.moveaxis(found_NxBxXxc, 0, 2).reshape(rows, shards, -1)
+    return found_BxXxK[:, :, : slots // shards].reshape(rows, slots)
 
 
 def _cutter(rows: int, slots: int, shards: int) -> Callable:

@@ -1,5 +1,6 @@
 """Losses as sums for each row, which the training step divides for the whole batch."""
 
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from .cross_entropy import (
     Sums,
     cross_entropy,
     projected_cross_entropy,
-    projected_likeliest,
+    projected_of_slots,
     projected_sums,
     weighted_sums,
 )
@@ -85,17 +86,25 @@ def head_sums(outputs: ModelOutputs, head: str, states, slot_losses: Callable, c
     return projected_sums(projection, slot_losses, columns)
 
 
+def of_slots(outputs: ModelOutputs, head: str, states, of_logits: Callable):
+    """Returns [B, K]: what `of_logits`, [..., V] -> [...], has of the logits of each slot.
+
+    Without those of all slots in memory, where the model gives the head as a `Projection`.
+    """
+    projection_of = getattr(outputs, "projection", None)
+    projection = projection_of and projection_of(head, states)
+    if projection is None:
+        return of_logits(outputs.head(head, states))
+    return projected_of_slots(projection, of_logits)
+
+
 def likeliest_tokens(outputs: ModelOutputs, batch):
     """Returns i32[B, K]: the token that the vocabulary projection finds likeliest, of each that is
     predicted."""
     _, slots, _ = predictions(batch)
     states = outputs.hidden["top"]
     states = states if slots is None else at_slots(states, slots)
-    projection_of = getattr(outputs, "projection", None)
-    projection = projection_of and projection_of("vocabulary", states)
-    if projection is None:
-        return jnp.argmax(outputs.head("vocabulary", states), -1)
-    return projected_likeliest(projection)
+    return of_slots(outputs, "vocabulary", states, functools.partial(jnp.argmax, axis=-1))
 
 
 def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> dict[str, Term]:

@@ -17,6 +17,7 @@ MODES = (
     "mask",
     "unmask",
     "denoise",
+    "insert",
     "blocks",
     "embed",
     "states",

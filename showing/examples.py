@@ -283,8 +283,8 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     live = np.flatnonzero(segments > 0)
     used = int(live[-1]) + 1 if live.size else 0
     given = describe.traced(batch[f"{name}_input_tokens"][:used])
-    if name == "decoder":  # a decoder's first input, bos, may be the padding id
-        given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
+    # A text's first input, bos, may be the padding id.
+    given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
     # Copies, beside the decoder's tokens or in the decoder, are predicted, and not the originals.
     copies = NOISED if f"{NOISED}_input_tokens" in batch else "decoder"
     copied = f"{NOISED}_rates" in batch
@@ -313,14 +313,23 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
         tracks["masked, in %"] = np.round(batch[f"{NOISED}_rates"][:used] / 2**24 * 100)
     if weights.size:
         tracks["loss weights"] = np.zeros(used, int)
-        tracks["loss weights"][list(predicted)] = weights[weights > 0]
+        np.add.at(tracks["loss weights"], target_slots[weights > 0], weights[weights > 0])
     return StackView(name, slots, segments.size, tracks, tuple(further))
 
 
 def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:
-    """Returns the tokens that have a loss weight, by the slots that predict them."""
-    tokens = describe.traced(traced, of_text=True)
-    return {int(slot): tokens[i] for i, slot in enumerate(slots) if weights[i] > 0}
+    """Returns the tokens that have a loss weight, by the slots that predict them.
+
+    Several of one slot, as of `insertion_lm`, are one after another in its token's text.
+    """
+    found: dict[int, Token] = {}
+    for i, token in enumerate(describe.traced(traced, of_text=True)):
+        slot = int(slots[i])
+        if weights[i] > 0 and slot in found:
+            token = found[slot]._replace(text=found[slot].text + token.before + token.text)
+        if weights[i] > 0:
+            found[slot] = token
+    return found
 
 
 def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:

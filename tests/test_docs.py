@@ -134,6 +134,7 @@ RUNS = {  # what commands suppose to be there, beside the quickstart: model, obj
     "causal": ("decoder", "causal_lm", {}),
     "masks": ("encoder", "masked_lm", {}),
     "uniform": ("encoder", "uniform_diffusion", {}),
+    "insertions": ("encoder", "insertion_lm", {}),
     "spans": ("encoder_decoder", "span_corruption", {}),
     "bytes_ahead": ("decoder", "multi_token_prediction", {"num_layers": 2}),
     "word_lists": ("decoder", "causal_lm", {}),

@@ -21,6 +21,7 @@ from .classifying import classify, judge, tag
 from .continued_blocks import continue_blocks
 from .embeddings import embed
 from .generation import Answer, Decoding, Draft, generate
+from .insertions import insert
 from .masks import Guess, Order, denoise, fill_masks, unmask
 from .next_tokens import next_tokens
 from .scoring import Scored, score
@@ -219,6 +220,12 @@ def _denoised(trained, mode, texts, options: Options, numbers):
     return [{"answer": x} for x in denoise(trained, texts, **settings)]
 
 
+def _inserted(trained, mode, texts, options: Options, numbers):
+    settings = _unmasking(options, numbers) | {"max_new": options.decoding.max_new}
+    del settings["steps"], settings["order"]
+    return [{"answer": x.text, "ended": x.ended} for x in insert(trained, texts, **settings)]
+
+
 def _blocks(trained, mode, texts, options: Options, numbers):
     settings = _unmasking(options, numbers) | {"max_new": options.decoding.max_new}
     return [
@@ -279,6 +286,7 @@ _ANSWERS = {
     "next": _next,
     "unmask": _unmasked,
     "denoise": _denoised,
+    "insert": _inserted,
     "blocks": _blocks,
     "embed": _embeddings,
     **dict.fromkeys(("pair", "classify"), _classes),

@@ -22,7 +22,7 @@ _USED_BY: dict[str, tuple[str, ...]] = {
         ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), FROM_LEFT
     ),
     **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), FROM_LEFT),
-    "temperature": (*FROM_LEFT, "unmask", "denoise", "blocks"),
+    "temperature": (*FROM_LEFT, "unmask", "denoise", "insert", "blocks"),
 }
 
 

@@ -194,6 +194,15 @@ def test_a_prediction_of_the_next_state_is_an_mlp_of_three_layers():
     assert latent.flops(lengths) == plain.flops(lengths) + 2 * 5 * kernels
 
 
+def test_slots_that_insertions_are_drawn_from_reach_the_vocabulary_too():
+    shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=1)
+    plain, stop = (
+        models.encoder(10, heads, **shape) for heads in (("vocabulary",), ("vocabulary", "stop"))
+    )
+    lengths = {"encoder": 5, "predict": 3}
+    assert stop.flops(lengths) == plain.flops(lengths) + 2 * 5 * 4 * 10
+
+
 @pytest.mark.parametrize(
     "builder",
     ["encoder_decoder", "decoder", "encoder", "electra", "masked_autoencoder", "two_towers"],

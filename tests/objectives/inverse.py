@@ -24,9 +24,15 @@ class Corrupted(NamedTuple):
 
     inputs: list[int]
     targets: list[int]
-    labels: dict[int, int]  # place in these inputs -> the token predicted there
+    labelled: list[tuple[int, int]]  # place in these inputs, and a token predicted there
     columns: dict[str, list[int]]  # inputs_types, noised, …, targets_positions, contexts_starts, …
     pools: list[tuple[int, int, int]]  # place in these inputs, label, weight
+
+    @property
+    def labels(self) -> dict[int, int]:
+        """Place in these inputs -> the one token predicted there."""
+        assert len(dict(self.labelled)) == len(self.labelled), "two labels at one place"
+        return dict(self.labelled)
 
 
 def corrupted_documents(features) -> dict[int, Corrupted]:
@@ -56,12 +62,10 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
                 if mine[place]
             ]
 
-        labels = at("labels", "labels")
-        assert len(dict(labels)) == len(labels), "two labels at one place"
         documents[d] = Corrupted(
             f["inputs"][mine].tolist() if "inputs" in f else [],
             f["targets"][written == d].tolist() if "targets" in f else [],
-            dict(labels),
+            at("labels", "labels"),
             {name: f[name][mine].tolist() for name in OF_INPUTS if name in f},
             [
                 (place, label, weight)

@@ -37,6 +37,7 @@ from pretrax.objectives import (
     geometric_lengths,
     hybrid_diffusion,
     iid_denoising,
+    insertion_lm,
     laws,
     llm_jepa,
     masked_diffusion,
@@ -79,6 +80,7 @@ from tests.objectives.undo_masking import (
     undo_blocks,
     undo_fragment,
     undo_hybrid,
+    undo_insertions,
     undo_masks,
     undo_masks_before,
     undo_permutation,
@@ -331,6 +333,7 @@ CASES = {
     "diffusion_ahead": _case(shifted_diffusion, undo_masks_before(IDS, 0.25), ahead_share=0.25),
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
     "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
+    "insertions": _case(insertion_lm, undo_insertions(IDS)),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(
         block_diffusion,

@@ -1,4 +1,4 @@
-"""What was hidden in place, put back: written from the papers of BERT, GPT-BERT, LLaDA and BD3LM.
+"""What was hidden in place, put back: from the papers of BERT, GPT-BERT, LLaDA, BD3LM and ILM.
 
 The labels say which token stood where; everything else was given as it is. MASS writes its fragment
 out, and says where it began.
@@ -147,6 +147,23 @@ def undo_replaced(ids: TokenIds):
         return undo(document)
 
     return undo_without_masks
+
+
+def undo_insertions(ids: TokenIds):
+    """Undoes ILM: what was dropped goes after the token that predicts it, in the order given."""
+
+    def undo(document):
+        cls, bos, *text = document.inputs
+        assert (cls, bos) == (ids.cls, ids.bos) and ids.mask not in text
+        assert all(place > 0 for place, _ in document.labelled), "[CLS] predicts a token"
+        assert document.pools == [(0, int(bool(document.labelled)), 1)], "is a token missing?"
+        rebuilt = []
+        for place, token in enumerate(document.inputs):
+            rebuilt += [token] * (place > 1)
+            rebuilt += [dropped for at, dropped in document.labelled if at == place]
+        return rebuilt
+
+    return undo
 
 
 def undo_stand_ins(ids: TokenIds):

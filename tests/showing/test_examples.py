@@ -82,6 +82,19 @@ def test_a_token_masked_for_the_place_before_it():
             assert slots[place + 1].given.kind == "mask" and slot.predicted.slot == place
 
 
+def test_what_is_missing_after_a_token_stands_below_it():
+    one, view = shown(objectives.insertion_lm, "encoder", seed=2)
+    (encoder,) = one.stacks
+    cls, start, *kept = encoder.slots
+    assert (cls.given.kind, start.given.kind) == ("cls", "start")
+    missing = [slot.predicted.text if slot.predicted else "" for slot in (start, *kept)]
+    rebuilt = missing[0] + "".join(s.given.text + m for s, m in zip(kept, missing[1:]))
+    assert rebuilt == TEXT and max(map(len, missing)) > 1
+    assert encoder.tracks["loss weights"].tolist() == [0, *map(len, missing)]
+    spans = [slot.predicted.span for slot in encoder.slots if slot.predicted]
+    assert spans == list(range(len(spans)))  # the tokens of a gap are one span of the text
+
+
 def test_text_of_the_other_row_is_told():
     labels = set()
     for seed in range(8):

@@ -1,0 +1,130 @@
+"""Texts written by insertions: one token after another, anywhere, until nothing is missing.
+
+    insert(trained, ["import as np"], max_new=8)[0].text
+
+Letters: B rows, T slots, V ids.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...constraints import Count, NonNegative, checked
+from ...objectives.insertion import COMPLETE, insertion_slots
+from ..decoding.batching import in_batches, jitted, padded_width
+from ..decoding.sampling import Sampling, choose, numbered_keys
+from ..prompting.windows import check_texts
+from ..trained import Trained, allowed_token_mask, prompt_form
+
+ENOUGH = 0.9  # probability that nothing is missing at which to stop, of the published code
+
+
+class Inserted(NamedTuple):
+    """A text with what was inserted."""
+
+    text: str
+    ended: bool  # since nothing is missing, not by its length
+
+
+@checked
+def insert(
+    trained: Trained,
+    texts: Sequence[str],
+    *,
+    max_new: Count = 64,
+    temperature: NonNegative = 0.0,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[Inserted]:
+    """Returns each text with up to `max_new` tokens inserted, wherever the model misses them.
+
+        insert(trained, ["The cat the mat."], temperature=1.0)
+
+    A step draws a slot and a token together from the softmax over all of both, and ends a text that
+    the head "stop" gives a probability of 0.9 or more that nothing is missing (Patel et al. 2025,
+    arXiv:2505.05755). Each reads the whole text anew, with the logits of all slots in memory.
+
+    Args:
+      temperature: 0 takes the likeliest slot and token.
+      numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
+
+    Raises ValueError for more slots than the model has positions.
+    """
+    form, ids, model = prompt_form(trained, "insert"), trained.ids, trained.model
+    rows = [[*form.before, *trained.encode(text), *form.after] for text in texts]
+    check_texts(trained, [[*row, *[ids.bos] * max_new] for row in rows])
+    numbers = range(len(rows)) if numbers is None else numbers
+    run = jitted(_insert, model, form.head, max_new, Sampling(temperature=temperature))
+    allowed_V = allowed_token_mask(ids, model.vocab_size, text_alone=True)
+
+    def inserted(chosen: list[int]) -> Iterator[Inserted]:
+        some = [rows[i] for i in chosen]
+        sizes_B = np.array([len(row) for row in some], np.int32)
+        width = padded_width([[*row, *[0] * max_new] for row in some], model.max_positions)
+        tokens_BxT = np.zeros((len(some), width), np.int32)
+        for tokens_T, row in zip(tokens_BxT, some):
+            tokens_T[: len(row)] = row
+        keys_B = numbered_keys(seed, [numbers[i] for i in chosen])
+        state = jax.device_get(run(trained.params, tokens_BxT, sizes_B, allowed_V, keys_B))
+        for tokens_T, size, done in zip(*state):
+            yield Inserted(trained.decode(tokens_T[len(form.before) : size].tolist()), bool(done))
+
+    return in_batches(inserted, [len(row) for row in rows], batch_size, on_batch)
+
+
+def _insert(
+    model, head, max_new, sampling: Sampling, params, tokens_BxT, sizes_B, allowed_V, keys_B
+):
+    """Returns the rows' tokens i32[B, T], their sizes i32[B], and whether nothing is missing."""
+
+    def step(state):
+        n, tokens_BxT, sizes_B, _ = state
+        batch = _batch(tokens_BxT, sizes_B)
+        outputs = model.apply(params, batch)
+        top_BxTxE = outputs.hidden["top"]
+        stop_BxC = outputs.head(head, top_BxTxE[:, 0])
+        done_B = jax.nn.softmax(stop_BxC)[:, COMPLETE] >= ENOUGH
+
+        slots_BxT = insertion_slots(batch["encoder_segment_ids"], batch["encoder_positions"])
+        logits_BxTxV = outputs.head("vocabulary", top_BxTxE)
+        logits_BxTxV = jnp.where(slots_BxT[..., None] & allowed_V[None, None], logits_BxTxV, -1e30)
+        step_keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, n)
+        joint_B = choose(step_keys_B, logits_BxTxV.reshape(len(keys_B), -1), sampling)
+        after_B, token_B = jnp.divmod(joint_B, allowed_V.size)
+        grown_BxT = jax.vmap(_inserted)(tokens_BxT, after_B, token_B)
+        tokens_BxT = jnp.where(done_B[:, None], tokens_BxT, grown_BxT)
+        return n + 1, tokens_BxT, sizes_B + ~done_B, done_B
+
+    def unfinished(state):
+        n, _, _, done_B = state
+        return (n < max_new) & ~jnp.all(done_B)
+
+    start = 0, jnp.asarray(tokens_BxT), jnp.asarray(sizes_B), jnp.zeros(len(sizes_B), bool)
+    return lax.while_loop(unfinished, step, start)[1:]
+
+
+def _inserted(tokens_T, after, token):
+    """Returns the tokens with one more after a slot; the last of them is lost."""
+    slot_T = jnp.arange(tokens_T.size)
+    later_T = jnp.where(slot_T == after + 1, token, jnp.roll(tokens_T, 1))
+    return jnp.where(slot_T <= after, tokens_T, later_T)
+
+
+def _batch(tokens_BxT, sizes_B) -> dict:
+    """Returns the encoder's arrays of rows of these sizes, as `batching.encoder_batch` has them."""
+    slot_BxT = jnp.broadcast_to(jnp.arange(tokens_BxT.shape[1]), tokens_BxT.shape)
+    live_BxT = slot_BxT < sizes_B[:, None]
+    start_BxT = jnp.where(live_BxT, 0, slot_BxT)
+    end_BxT = jnp.where(live_BxT, sizes_B[:, None], slot_BxT + 1)
+    return {
+        "encoder_input_tokens": tokens_BxT,
+        "encoder_segment_ids": live_BxT.astype(jnp.int32),
+        "encoder_positions": slot_BxT,
+        "encoder_key_intervals": jnp.stack([start_BxT, end_BxT], 1),
+    }

@@ -1,0 +1,158 @@
+"""Insertion language modelling: which token is missing, and where.
+
+Source: Patel et al. 2025 (ILM, arXiv:2505.05755) and the authors' published code.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from ..constraints import checked
+from .arithmetic import hits, running_sum
+from .contract import VOCABULARY, ModelOutputs, Objective, Rows, Term
+from .features import input_sequence, pool_columns
+from .losses import of_slots, pool_class_terms, predictions, token_loss
+from .prompt_forms import PromptForm
+from .splicing import documents, frame_of, framed, is_of_each, kept, of_document
+from .token_ids import TokenIds
+
+COMPLETE, INCOMPLETE = 0, 1  # the classes of the head "stop"
+CLASSES = "nothing is missing", "something is missing"
+
+
+@checked
+def insertion_lm(ids: TokenIds) -> Objective:
+    """Insertion language modelling: of a document tokens are dropped, each to be inserted again.
+
+        text      a b c d e f
+        inputs    [CLS] ^ b e f          (^ is `ids.bos`)
+        labels          a c
+                          d
+
+    A dropped token is predicted at the token on its left that is still there, with any others that
+    were dropped between the same two. No mask tells where something is missing or how much, so that
+    a model writes a text by one insertion after another, anywhere, until nothing is missing.
+
+    How many of n tokens are dropped is uniform on 0 … n, and any so many are equally likely, which
+    is to drop each with a probability that is uniform for the document.
+
+    Terms of the loss, means over documents:
+
+        tokens   the cross-entropy of the token, given its slot
+        slots    the cross-entropy of the slot, among [bos] and the tokens that are there
+        stop     the cross-entropy of whether a token is missing, by the state of [CLS]
+
+    The first two are means over a document's dropped tokens, and their sum is the paper's loss: the
+    cross-entropy of slot and token together, under one softmax over all slots and all tokens.
+    The slot's probability has it from the logits of every token that is there, which takes another
+    vocabulary projection.
+
+    Args:
+      ids: needs `cls`; only text tokens are dropped.
+
+    Left out: the weights of the third term and of its classes by which the authors trained on
+    OpenWebText. Elsewhere they count all alike, as is done here.
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
+    pools_slots, pools_labels, pools_weights i32[P], of each document's [CLS].
+
+    >>> insertion_lm(ids).lengths(510)
+    {'inputs': 512, 'labels': 510, 'pools': 1}
+    """
+    cls, bos = ids.special("cls"), ids.bos
+    return Objective(
+        lengths=lambda n: {"inputs": n + 2, "labels": n, "pools": 1},
+        corrupt=Partial(
+            _drop_tokens,
+            opening=frame_of((cls,), ()),
+            bos=frame_of((bos,), ()),
+            text=np.array(ids.text, np.int32),
+        ),
+        loss=_insertion_loss,
+        heads={**VOCABULARY, "stop": 2},
+        prompt_forms=(
+            PromptForm("insert", (cls, bos), head="stop", classes=CLASSES),
+            PromptForm("embed", (cls, bos)),
+        ),
+        rows=Rows("documents", closes_documents=True),
+    )
+
+
+def insertion_slots(segments, positions):
+    """Returns bool[...]: the slots after which a token can be inserted, all but [CLS]."""
+    return (segments > 0) & (positions > 0)
+
+
+def _insertion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    segments, positions = (batch[f"{stack}_{name}"] for name in ("segment_ids", "positions"))
+    _, slots, weights = predictions(batch)
+    count = batch["pools_weights"].shape[1]
+
+    # Each dropped token weighs 1 / those of its document.
+    labelled = jnp.where(weights > 0, jnp.take_along_axis(segments, slots, axis=1), 0)
+    weights = jax.vmap(_shares, (0, None))(labelled, count)
+    (tokens,) = token_loss(outputs, batch | {f"{stack}_loss_weights": weights}).values()
+
+    evidence = of_slots(outputs, "vocabulary", outputs.hidden["top"], _log_partition)
+    open_segments = jnp.where(insertion_slots(segments, positions), segments, 0)
+    log_shares = jax.vmap(_log_shares, (0, 0, None))(evidence, open_segments, count)
+    losses = -jnp.take_along_axis(log_shares, slots, axis=1) * weights
+
+    stop = pool_class_terms(outputs, batch, "stop")
+    of_documents = stop["stop"].weights
+    slot_term = Term(jnp.sum(losses, -1), of_documents)
+    return {"tokens": dataclasses.replace(tokens, weights=of_documents), "slots": slot_term} | stop
+
+
+def _log_partition(logits):
+    return jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
+
+
+def _shares(segments_K, count: int):
+    """Returns f32[K]: 1 / the number of entries of each one's segment, 0 for those of none."""
+    counts = of_document(documents(segments_K, count).length, segments_K)
+    return (segments_K > 0) / jnp.maximum(counts, 1).astype(jnp.float32)
+
+
+def _log_shares(evidence_T, segments_T, count: int):
+    """Returns f32[T]: the log probability of each slot among those of its segment, by a softmax of
+    its evidence; 0 for slots of none."""
+    own_DxT = is_of_each(segments_T, count)
+    of_each_D = jax.nn.logsumexp(jnp.where(own_DxT, evidence_T[None], -1e30), axis=-1)
+    total_T = of_each_D[jnp.maximum(segments_T - 1, 0)]
+    return jnp.where(segments_T > 0, evidence_T - total_T, 0.0)
+
+
+def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, text):
+    document = documents(row.segments, max_documents)
+    present = document.length > 0
+    rate_key, token_key = jax.random.split(key)
+    rates = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
+    bits = jax.random.bits(token_key, row.tokens.shape, jnp.uint32)
+    live = row.segments > 0
+    is_text = live & (row.tokens >= text[0]) & (row.tokens < text[1])
+    dropped = is_text & hits(bits, rates[jnp.maximum(row.segments - 1, 0)])
+    if row.hidden is not None:
+        dropped = is_text & row.hidden
+
+    # Of each document the first slot is [CLS]'s, the second bos's, where its first token would go.
+    stays = live & ~dropped
+    slots = running_sum(stays) + 2 * row.segments - 1
+    columns = row.tokens, slots, jnp.ones_like(slots)
+    labels = kept(columns, dropped, lengths["labels"])
+    given = kept((row.tokens, row.segments), stays, row.tokens.size)
+    opened = framed(given, present, bos, row.tokens.size + max_documents)
+    tokens, segments = framed(opened, present, opening, lengths["inputs"])
+
+    missing = documents(jnp.where(dropped, row.segments, 0), max_documents).length > 0
+    first = documents(segments, max_documents).start * present
+    classes = jnp.where(missing, INCOMPLETE, COMPLETE)
+    return (
+        input_sequence((tokens, segments))
+        | dict(zip(("labels", "labels_slots", "labels_weights"), labels))
+        | pool_columns(first, classes, present, lengths["pools"])
+    )

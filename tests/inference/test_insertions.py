@@ -1,0 +1,136 @@
+"""Texts written by insertions: each step beside plain Python, what is drawn, and where it ends."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import log_softmax, softmax
+from scipy.stats import chisquare
+
+from pretrax.inference import Decoding, Options, answer, insert
+from pretrax.inference.answering.insertions import _insert
+from pretrax.inference.decoding.batching import encoder_batch
+from pretrax.inference.decoding.sampling import Sampling, numbered_keys
+from pretrax.inference.trained import allowed_token_mask
+from tests.inference.runs import CODEC, IDS, trained
+
+SHORT, LONG = "tea", "a cup of tea, and more of it"
+NEVER, MIDWAY, ALWAYS = -30.0, 1.08, 30.0
+
+
+@functools.cache
+def model(complete: float):
+    """A model whose logit that nothing is missing is higher by so much."""
+    one = trained("encoder", "insertion_lm", logits_via_embedding=False)
+    head = one.params["projections_stop"]
+    bias = head["classifier"]["bias"] + np.array([complete, 0.0], np.float32)
+    head = head | {"classifier": head["classifier"] | {"bias": bias}}
+    # By which tokens differ in their logits, as after training.
+    table = 5 * one.params["vocabulary"]["embedding"]
+    params = one.params | {"projections_stop": head, "vocabulary": {"embedding": table}}
+    return one._replace(params=params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def outputs_of(network, params, batch):
+    outputs = network.apply(params, batch)
+    top = outputs.hidden["top"]
+    return outputs.head("vocabulary", top)[0], outputs.head("stop", top[:, 0])[0]
+
+
+def joint(one, row: list[int]) -> np.ndarray:
+    """f64[slots after [CLS], ids of text]: log-probabilities of insertions; and the stop's."""
+    logits, stop = outputs_of(one.model, one.params, encoder_batch([row]))
+    return log_softmax(np.float64(logits)[1 : len(row), slice(*IDS.text)]), softmax(stop)
+
+
+def greedy(one, text: str, max_new: int) -> tuple[list[int], bool]:
+    row = [IDS.cls, IDS.bos, *CODEC.encode(text)]
+    for _ in range(max_new):
+        log_p, stop = joint(one, row)
+        if stop[0] >= 0.9:
+            return row[2:], True
+        slot, token = np.unravel_index(log_p.argmax(), log_p.shape)
+        row.insert(slot + 2, int(token) + IDS.text[0])
+    return row[2:], False
+
+
+@pytest.mark.parametrize("complete", [NEVER, MIDWAY, ALWAYS])
+def test_each_step_is_the_likeliest_insertion(complete):
+    one, texts = model(complete), [LONG, SHORT]
+    found = insert(one, texts, max_new=6)
+    for text, (written, ended) in zip(texts, found):
+        tokens, stopped = greedy(one, text, 6)
+        assert (written, ended) == (CODEC.decode(tokens), stopped)
+        new = len(tokens) - len(CODEC.encode(text))
+        expected = {NEVER: (6, False), ALWAYS: (0, True)}
+        # One of two rows ends before the other does.
+        expected[MIDWAY] = (2, True) if text == SHORT else (6, False)
+        assert (new, stopped) == expected[complete]
+
+
+AB = [IDS.cls, IDS.bos, *CODEC.encode("ab")]
+
+
+def drawn(one, draws: int, max_new: int, width: int) -> np.ndarray:
+    """i32[draws, width]: rows of "ab" with so many insertions."""
+    tokens = np.zeros((draws, width), np.int32)
+    tokens[:, : len(AB)] = AB
+    allowed = allowed_token_mask(IDS, one.model.vocab_size, text_alone=True)
+    keys, sizes = numbered_keys(0, range(draws)), np.full(draws, len(AB), np.int32)
+    run = functools.partial(_insert, one.model, "stop", max_new, Sampling(temperature=1.0))
+    got, grown, _ = jax.device_get(jax.jit(run)(one.params, tokens, sizes, allowed, keys))
+    assert set(grown) == {len(AB) + max_new} and not got[:, len(AB) + max_new :].any()
+    return got
+
+
+def test_every_step_draws_anew():
+    """Where all tokens are about as likely, the same noise would give the same token again."""
+    flat = trained("encoder", "insertion_lm")
+    new = [sorted(set(row) - {*AB, 0}) for row in drawn(flat, 20, 2, len(AB) + 2).tolist()]
+    assert sum(len(tokens) == 2 for tokens in new) > 10
+
+
+def test_slot_and_token_are_drawn_together():
+    """Chi-squared test, significance 0.001: of the slot, and of whether the token's id is even."""
+    one, draws, width = model(NEVER), 2000, len(AB) + 2
+    got, row = drawn(one, draws, 1, width), AB
+
+    def kind(written) -> int:
+        """Where the row first differs, which a token like its neighbour shifts, and the parity."""
+        first = next((i for i in range(len(row)) if written[i] != row[i]), len(row))
+        return 2 * first + int(written[first]) % 2
+
+    log_p, _ = joint(one, row)
+    expected = np.zeros(2 * width)
+    for (slot, token), p in np.ndenumerate(np.exp(log_p)):
+        after = row[: slot + 2] + [token + IDS.text[0]] + row[slot + 2 :]
+        expected[kind(after)] += p
+    found = np.bincount([kind(x) for x in got], minlength=2 * width)
+    likely = expected > 0.005
+    assert likely.sum() >= 5 and not found[expected == 0].any()
+    rest = found[~likely].sum(), expected[~likely].sum()
+    counts, p = np.append(found[likely], rest[0]), np.append(expected[likely], rest[1])
+    counts, p = (counts[:-1], p[:-1]) if rest[1] < 1e-9 else (counts, p)
+    assert chisquare(counts, p * draws).pvalue > 1e-3
+
+
+def test_a_draw_does_not_depend_on_the_texts_beside_it():
+    one, settings = model(NEVER), dict(max_new=5, temperature=1.0, seed=3)
+    together = insert(one, [SHORT, LONG * 2], **settings)
+    alone = [insert(one, [x], numbers=[i], **settings)[0] for i, x in enumerate([SHORT, LONG * 2])]
+    assert together == alone
+    assert insert(one, [SHORT], **settings | {"seed": 4}) != alone[:1]
+
+
+def test_answers_say_whether_nothing_is_missing():
+    options = Options(Decoding(max_new=3))
+    (record,) = answer(model(ALWAYS), "insert", [{"text": SHORT}], options)
+    assert record == {"answer": SHORT, "ended": True}
+    with pytest.raises(ValueError, match="draws one text, with a temperature alone"):
+        answer(model(ALWAYS), "insert", [{"text": SHORT}], Options(Decoding(beams=2)))
+    with pytest.raises(ValueError, match="never learned to insert tokens, .* insertion_lm trained"):
+        answer(trained("encoder", "masked_lm"), "insert", [{"text": SHORT}])
+    with pytest.raises(ValueError, match="model of layout 'decoder'"):
+        answer(trained("decoder", "causal_lm"), "insert", [{"text": SHORT}])

@@ -1,0 +1,131 @@
+"""ILM: which tokens are dropped, and the loss by the formula of the paper."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+from scipy.stats import chisquare
+
+from pretrax.models.heads import Projection
+from pretrax.objectives import Row, batched, hide, insertion_lm
+from tests.objectives.registry import IDS, quick_jit
+
+V, E, T = 7, 3, 12
+RANDOM = np.random.default_rng(0)
+STATES = 3 * RANDOM.normal(size=(1, T, E)).astype(np.float32)
+KERNEL, STOP = (RANDOM.normal(size=(E, n)).astype(np.float32) for n in (V, 2))
+# [CLS] ^ . . of which 3 tokens are dropped, [CLS] ^ ., of which none is, [CLS] ^ of which all are.
+BATCH = {
+    "encoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 3, 3, 0, 0, 0],
+    "encoder_positions": [0, 1, 2, 3, 0, 1, 2, 0, 1, 0, 0, 0],
+    "encoder_target_tokens": [5, 5, 2, 6, 3, 0],
+    "encoder_target_slots": [1, 3, 3, 8, 8, 0],
+    "encoder_loss_weights": [1, 1, 1, 1, 1, 0],
+    "pools_slots": [0, 4, 7, 0],
+    "pools_labels": [1, 0, 1, 0],
+    "pools_weights": [1, 1, 1, 0],
+}
+BATCH = {name: np.array([x], np.int32) for name, x in BATCH.items()}
+
+
+class Outputs:
+    """Heads as matrices, of these states; in parts where a loss asks for a projection."""
+
+    def __init__(self, states):
+        self.hidden = {"top": states}
+
+    def head(self, name, states):
+        return states @ (KERNEL if name == "vocabulary" else STOP)
+
+
+class ProjectedOutputs(Outputs):
+    def projection(self, name, states):
+        return Projection(states, jnp.asarray(KERNEL), lambda x: x)
+
+
+def of_paper() -> float:
+    """The mean over documents of the cross-entropy of dropped tokens under one softmax of slots
+    and tokens."""
+    logits = np.float64(STATES[0] @ KERNEL)
+    first, last = log_softmax(logits[1:4]), log_softmax(logits[8:9])
+    losses = [-(first[0, 5] + first[2, 5] + first[2, 2]) / 3, 0.0, -(last[0, 6] + last[0, 3]) / 2]
+    return sum(losses) / 3
+
+
+def terms_of(kind, states=STATES):
+    return insertion_lm(IDS).loss(kind(jnp.asarray(states)), BATCH)
+
+
+@pytest.mark.parametrize("kind", [Outputs, ProjectedOutputs])
+def test_the_loss_is_that_of_the_paper(kind):
+    terms = jax.jit(lambda states: terms_of(kind, states))(STATES)
+    means = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
+    assert means["tokens"] + means["slots"] == pytest.approx(of_paper(), rel=1e-5)
+    stop = log_softmax(STATES[0, [0, 4, 7]] @ STOP, axis=1)
+    assert means["stop"] == pytest.approx(-stop[range(3), [1, 0, 1]].mean(), rel=1e-5)
+    assert {name for name, t in terms.items() if t.scale == 1} == {"tokens", "slots", "stop"}
+    assert {float(t.weights[0]) for t in terms.values()} == {3.0}
+    # The slot alone: of three, twice the last; of one, nothing.
+    slots = log_softmax(np.log(np.exp(np.float64(STATES[0, 1:4] @ KERNEL)).sum(1)))
+    assert 3 * means["slots"] == pytest.approx(-(slots[0] + 2 * slots[2]) / 3, rel=1e-5)
+
+
+def test_in_parts_the_gradient_is_that_of_all_logits():
+    def total(states, kind):
+        return sum(term.sums.sum() for term in terms_of(kind, states).values() if term.scale)
+
+    whole, parts = (
+        quick_jit(jax.grad(lambda states, kind=kind: total(states, kind)))(STATES)
+        for kind in (Outputs, ProjectedOutputs)
+    )
+    np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-6)
+    learns = np.abs(np.asarray(whole)[0]).sum(-1) > 0
+    assert np.flatnonzero(learns).tolist() == [0, 1, 2, 3, 4, 7, 8]  # no slot of a complete text
+
+
+def test_of_states_that_are_all_alike_the_labels_tell_the_loss_and_every_slot_is_as_likely():
+    """From which baselines follow; states are near 0, and far from it."""
+    jitted = quick_jit(lambda states: terms_of(Outputs, states))
+    for size in (0.0, 100.0):
+        terms = jitted(np.full_like(STATES, size))
+        np.testing.assert_allclose(terms["slots"].sums, [np.log(3)], rtol=1e-4)
+        for name, kernel in (("tokens", KERNEL), ("stop", STOP)):
+            labels, guess = terms[name].labels, -log_softmax(size * kernel.sum(0))
+            expected = (guess[np.asarray(labels.values)] * labels.weights).sum()
+            np.testing.assert_allclose(terms[name].sums, [expected], rtol=1e-4)
+        np.testing.assert_allclose(terms["tokens"].labels.weights.sum(), 2.0, rtol=1e-6)
+
+
+def test_the_number_of_dropped_tokens_is_uniform_and_so_is_which_they_are():
+    """Of 3 tokens in a row behind another document: chi-squared test, significance 0.001."""
+    rows, segments = 4_000, np.array([1, 1, 2, 2, 2], np.int32)
+    objective = insertion_lm(IDS)
+    raw = Row(np.arange(10, 15, dtype=np.int32), segments, np.int32(0))
+    raw = jax.tree.map(lambda x: np.broadcast_to(x, (rows, *np.shape(x))), raw)
+    lengths = {"inputs": 9, "labels": 5, "pools": 2}
+    keys = jax.random.split(jax.random.key(0), rows)
+    got = jax.device_get(quick_jit(batched(objective, lengths, 2))(keys, raw))
+    dropped = np.stack([(got["labels"] == token).any(1) for token in (12, 13, 14)], 1)
+    subsets = list(itertools.product([0, 1], repeat=3))
+    found = [(dropped == subset).all(1).sum() for subset in subsets]
+    expected = [rows / 4 / [1, 3, 3, 1][sum(subset)] for subset in subsets]
+    assert chisquare(found, expected).pvalue > 1e-3
+    np.testing.assert_array_equal(got["pools_labels"][:, 1], dropped.any(1))
+
+
+def test_what_is_no_text_is_never_dropped():
+    objective, tokens = insertion_lm(IDS), np.array([IDS.eos, 11, IDS.mask, 12] * 8, np.int32)
+    rows = Row(tokens, np.ones_like(tokens), np.int32(0))
+    got = objective.corrupt(jax.random.key(0), rows, rows, objective.lengths(tokens.size), 1)
+    labels = np.asarray(got["labels"])[np.asarray(got["labels_weights"]) > 0]
+    assert set(labels.tolist()) == {11, 12}
+
+
+def test_tokens_of_one_gap_are_predicted_at_the_token_on_its_left():
+    got = hide(insertion_lm, IDS, [11, 12, 13, 14, 15], [1, 0, 1, 1, 0])
+    assert got["inputs"].tolist() == [IDS.cls, IDS.bos, 12, 15]
+    assert got["labels"].tolist() == [11, 13, 14]
+    assert got["labels_slots"].tolist() == [1, 2, 2]
