@@ -116,7 +116,8 @@ def projected_of_slots(projection: ClassProjection, of_logits: Callable):
 
     (rows, slots), shards = projection.states.shape[:2], projection.slot_shards
     found_NxBxC = lax.map(of_piece, _cutter(rows, slots, shards)(projection.states))
-    found_NxBxXxc = found_NxBxC.reshape(len(found_NxBxC), rows, shards, -1)
+    pieces, _, length = found_NxBxC.shape
+    found_NxBxXxc = found_NxBxC.reshape(pieces, rows, shards, length // shards)
     found_BxXxK = jnp.moveaxis(found_NxBxXxc, 0, 2).reshape(rows, shards, -1)
     return found_BxXxK[:, :, : slots // shards].reshape(rows, slots)
 

@@ -133,7 +133,8 @@ def test_a_gradient_summed_over_shards_is_that_of_all_rows_and_slots(shards):
 def test_the_likeliest_class_of_each_slot(slot_shards):
     head = projection_of(example())._replace(slot_shards=slot_shards)
     expected = jnp.argmax(head.finish(jnp.tensordot(head.states, head.kernel, 1)), -1)
-    np.testing.assert_array_equal(cross_entropy.projected_likeliest(head), expected)
+    likeliest = cross_entropy.projected_of_slots(head, lambda logits: jnp.argmax(logits, -1))
+    np.testing.assert_array_equal(likeliest, expected)
 
 
 @pytest.mark.slow
@@ -147,6 +148,8 @@ def test_no_slots_have_no_loss_and_no_gradient():
         return jnp.sum(sums.losses + sums.z_losses)
 
     assert total(given) == 0
+    none = cross_entropy.projected_of_slots(projection_of(given), lambda logits: logits[..., 0])
+    assert none.shape == given.states.shape[:2]
     for got, like in zip(jax.grad(total)(given), given):
         np.testing.assert_array_equal(got, jnp.zeros_like(like))
 
