@@ -262,7 +262,7 @@ class Checkpoints:
                 "another run directory."
             )
         aside = self._aside()
-        if aside.exists() and (steps := sorted(path.name for path in aside.iterdir())):
+        if steps := sorted(path.name for path in aside.glob("[0-9]*")):
             raise ValueError(
                 f"{self._root} has no checkpoint, but {aside} has those of the steps "
                 f"{', '.join(steps)}, which were found damaged: move back one that is sound, or "
@@ -429,6 +429,8 @@ class Checkpoints:
         target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
+            # In a bucket a folder is there when a file is, and nothing is moved to one that is not.
+            (target.parent / "README.txt").write_text(f"Damaged checkpoints of {self._root}.\n")
             if target.exists():
                 target.rmtree()
             (self._root / str(step)).rename(target)
