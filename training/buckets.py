@@ -10,22 +10,26 @@ who know files on a disk: configuration, vocabulary, metrics, TensorBoard, resul
 import contextlib
 import dataclasses
 import os
-import posixpath
 import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 from ..data.folders import Folder
 from ..data.whole_files import locked, read_json, write_bytes, write_json
-from .run_directory import CHECKPOINTS, CONFIG, EVALUATION, TENSORBOARD, damaged_folder
+from .run_directory import (
+    CHECKPOINTS,
+    CONFIG,
+    EVALUATION,
+    TENSORBOARD,
+    address_of,
+    damaged_folder,
+    stand_in,
+)
 from .settings.run import Run
 
-_COPIED = (
-    ".bucket.json"  # its address, and what was copied: size, time and checksum of files by name
-)
+_COPIED = ".bucket.json"  # size, time and checksum of what was copied, by name
 
 
 def is_bucket(directory: str | os.PathLike) -> bool:
@@ -38,11 +42,8 @@ def is_bucket(directory: str | os.PathLike) -> bool:
 
 
 def folder_of(address: str) -> str:
-    """Returns the folder on this disk that stands for a run directory in a bucket while it trains.
-
-    No such folder is within another, as a run directory may be within another.
-    """
-    return _folder("runs", address)
+    """Returns the folder on this disk that stands for a run in a bucket while it trains."""
+    return stand_in(address, "runs")
 
 
 @contextlib.contextmanager
@@ -67,9 +68,8 @@ def on_disk(run: Run) -> Iterator[Run]:
     Folder(address)  # which says what package it lacks
     with locked(f"{folder_of(address)}.lock", f"{address} is trained on this machine"):
         local = fetch(address)
-        checkpoints = run.checkpoint_dir or posixpath.join(address, CHECKPOINTS)
         try:
-            yield dataclasses.replace(run, run_dir=local, checkpoint_dir=checkpoints)
+            yield dataclasses.replace(run, run_dir=local)
         except BaseException:
             push_or_warn(local, warnings.warn)
             raise
@@ -85,7 +85,7 @@ def fetch(address: str) -> str:
     """
     bucket, local = Folder(address), folder_of(address)
     kept = os.path.join(local, _COPIED)
-    before = read_json(kept)["copied"] if os.path.exists(kept) else {}
+    before = read_json(kept) if os.path.exists(kept) else {}
     names = _small_files(bucket)
     if CONFIG in before and not names:
         shutil.rmtree(local)
@@ -97,21 +97,20 @@ def fetch(address: str) -> str:
         else:
             write_bytes(path, content)
             copied[name] = [*_state(path), zlib.crc32(content)]
-    write_json(kept, {"address": address, "copied": copied})
+    write_json(kept, copied)
     return local
 
 
 def push(directory: str) -> None:
-    """Copies what has changed in a folder that stands for one in a bucket; of others nothing.
+    """Copies what has changed in a folder of `folder_of` to its bucket; of others nothing.
 
     Raises OSError where the bucket does not take it, and where the record of what was copied is
     gone. What was not copied is, by the next push, also that of a later start.
     """
-    kept = os.path.join(directory, _COPIED)
-    if not Path(directory).is_relative_to(_cache("runs")) and not os.path.exists(kept):
+    address, kept = address_of(directory), os.path.join(directory, _COPIED)
+    if directory != folder_of(address):
         return
-    record = read_json(kept)
-    bucket, copied = Folder(record["address"]), record["copied"]
+    bucket, copied = Folder(address), read_json(kept)
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     files = [path for path in files if not path.name.startswith(".")]
     files.sort(key=lambda path: (path.name == CONFIG, path))  # a run is whole then
@@ -128,7 +127,7 @@ def push(directory: str) -> None:
             "and copied by the next save, or the next start of the same command."
         ) from error
     finally:
-        write_json(kept, record)
+        write_json(kept, copied)
 
 
 def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
@@ -150,7 +149,7 @@ def on_this_disk(directory: str) -> str:
     """
     if not is_bucket(directory):
         return directory
-    bucket, local = Folder(directory), _folder("read", directory)
+    bucket, local = Folder(directory), stand_in(directory, "read")
     names = [name for name in _small_files(bucket) if not name.startswith(_NOT_READ)]
     if not names:
         raise ValueError(f"{directory} is no run directory: it holds no {CONFIG}.")
@@ -164,16 +163,6 @@ def on_this_disk(directory: str) -> str:
 
 
 _NOT_READ = (f"{EVALUATION}/", f"{TENSORBOARD}/")
-
-
-def _cache(purpose: str) -> str:
-    return os.path.join(os.path.expanduser("~/.cache/pretrax"), purpose)
-
-
-def _folder(purpose: str, address: str) -> str:
-    """Returns the folder of an address, one for each, none of which is within another."""
-    scheme, _, path = address.partition("://")
-    return os.path.join(_cache(purpose), scheme, quote(path.rstrip("/"), safe=""))
 
 
 def _small_files(bucket: Folder) -> list[str]:
