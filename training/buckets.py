@@ -24,6 +24,7 @@ from .run_directory import (
     EVALUATION,
     TENSORBOARD,
     address_of,
+    checkpoints,
     damaged_folder,
     stand_in,
 )
@@ -52,8 +53,8 @@ def on_disk(run: Run) -> Iterator[Run]:
 
     What the bucket has is copied to the folder first, and the folder to the bucket in the end.
 
-    Raises ValueError for a run of several processes, for a bucket whose package is not installed,
-    and where another process of this machine trains the run.
+    Raises ValueError for a run of several processes, for checkpoints where there can be none, for a
+    bucket whose package is not installed, and where another process of this machine trains the run.
     """
     address = run.run_dir
     if not is_bucket(address):
@@ -65,6 +66,7 @@ def on_disk(run: Run) -> Iterator[Run]:
             "a directory on disk, and the bucket as training.Run.checkpoint_dir (--checkpoint_dir "
             "in the C4 runs)."
         )
+    checkpoints(address, run.checkpoint_dir)
     Folder(address)  # which says what package it lacks
     with locked(f"{folder_of(address)}.lock", f"{address} is trained on this machine"):
         local = fetch(address)

@@ -56,8 +56,23 @@ def check_is_run(directory: str | os.PathLike) -> None:
 
 
 def checkpoints(directory: str, elsewhere: str | None = None) -> str:
-    """The folder of a run's checkpoints: `elsewhere`, or within its directory, in a bucket too."""
-    return elsewhere or posixpath.join(address_of(directory), CHECKPOINTS)
+    """The folder of a run's checkpoints: `elsewhere`, or within its directory, in a bucket too.
+
+    Raises ValueError where Orbax writes none.
+    """
+    where = elsewhere or posixpath.join(address_of(directory), CHECKPOINTS)
+    check_place(where)
+    return where
+
+
+def check_place(checkpoints: str) -> None:
+    """Raises ValueError for a bucket in which Orbax writes no checkpoints: any but one in gs://."""
+    if "://" in checkpoints and not checkpoints.startswith("gs://"):
+        raise ValueError(
+            f"Got checkpoints in {checkpoints}, expected a folder on disk or in gs://, since Orbax "
+            "reads and writes them nowhere else: give another, of a run that trains by "
+            "--gin.training.Run.checkpoint_dir=FOLDER, and leave its run_dir where it is."
+        )
 
 
 def stand_in(address: str, purpose: str) -> str:

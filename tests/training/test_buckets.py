@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pretrax.objectives import causal_lm
 from pretrax.training import buckets, run_directory
+from pretrax.training.planning import open_corpus
 from pretrax.training.saved.resuming import has_checkpoint
 from pretrax.training.saved.runs import saved_steps
 from pretrax.training.settings.config_file import write_run
@@ -215,10 +216,18 @@ def save(bucket, step):
     bucket.pipe_file(f"/bucket/runs/mine/checkpoints/{step}/commit_success.txt", b"")
 
 
-def test_what_cannot_be_in_a_bucket_is_refused(bucket, run):
+def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
     with pytest.raises(ValueError, match="several processes cannot have its run_dir in a bucket"):
         with buckets.on_disk(dataclasses.replace(run, distributed=True)):
             pass
+    for where in ("s3://bucket/mine", "gcs://bucket/mine"):
+        kept = rf"Got checkpoints in {where}/checkpoints, .* or in gs://.*checkpoint_dir=FOLDER"
+        with pytest.raises(ValueError, match=kept):
+            with buckets.on_disk(dataclasses.replace(run, run_dir=where, checkpoint_dir=None)):
+                pass
+    elsewhere = dataclasses.replace(run, run_dir=str(tmp_path), checkpoint_dir="s3://bucket/mine")
+    with pytest.raises(ValueError, match="Got checkpoints in s3://bucket/mine, "):
+        open_corpus(elsewhere)
     with buckets.on_disk(run):
         with pytest.raises(ValueError, match="gs://.* is trained on this machine"):
             with buckets.on_disk(run):
