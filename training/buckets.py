@@ -28,6 +28,7 @@ from .run_directory import (
     damaged_folder,
     stand_in,
 )
+from .settings.configuration import plain_field
 from .settings.run import Run
 
 _COPIED = ".bucket.json"  # size, time and checksum of what was copied, by name
@@ -66,10 +67,15 @@ def on_disk(run: Run) -> Iterator[Run]:
             "a directory on disk, and the bucket as training.Run.checkpoint_dir (--checkpoint_dir "
             "in the C4 runs)."
         )
-    checkpoints(address, run.checkpoint_dir)
+    where = checkpoints(address, run.checkpoint_dir)
+    if where.rstrip("/") == address.rstrip("/"):
+        raise ValueError(
+            f"Got {where} as the checkpoint_dir of a run in a bucket and as its run_dir, expected "
+            f"another: leave checkpoint_dir out, and checkpoints are in its folder {CHECKPOINTS}."
+        )
     Folder(address)  # which says what package it lacks
     with locked(f"{folder_of(address)}.lock", f"{address} is trained on this machine"):
-        local = fetch(address)
+        local = fetch(address, run.checkpoint_dir)
         try:
             yield dataclasses.replace(run, run_dir=local)
         except BaseException:
@@ -78,8 +84,10 @@ def on_disk(run: Run) -> Iterator[Run]:
         push(local)
 
 
-def fetch(address: str) -> str:
+def fetch(address: str, checkpoint_dir: str | None = None) -> str:
     """Copies the run in a bucket, without checkpoints, to the folder that stands for it.
+
+    `checkpoint_dir` is the run's.
 
     For who holds the folder's lock. The bucket is right, but a file that it has as it was last
     copied may have changed here since, and stays. A folder is emptied first where the run, which
@@ -88,7 +96,7 @@ def fetch(address: str) -> str:
     bucket, local = Folder(address), folder_of(address)
     kept = os.path.join(local, _COPIED)
     before = read_json(kept) if os.path.exists(kept) else {}
-    names = _small_files(bucket)
+    names = _small_files(bucket, checkpoint_dir)
     if CONFIG in before and not names:
         shutil.rmtree(local)
     copied = {}
@@ -147,14 +155,16 @@ def on_this_disk(directory: str) -> str:
     checkpoints, which are read where they are, and no TensorBoard. Its `EVALUATION` is what was
     written here, and is neither read from the bucket nor copied there.
 
-    Raises ValueError where the bucket holds no run.
+    Raises ValueError where the bucket holds no run, or a config.gin that is no gin.
     """
     if not is_bucket(directory):
         return directory
     bucket, local = Folder(directory), stand_in(directory, "read")
-    names = [name for name in _small_files(bucket) if not name.startswith(_NOT_READ)]
-    if not names:
+    if not bucket.exists(CONFIG):
         raise ValueError(f"{directory} is no run directory: it holds no {CONFIG}.")
+    write_bytes(os.path.join(local, CONFIG), bucket.read(CONFIG))
+    names = _small_files(bucket, plain_field(local, "checkpoint_dir"))
+    names = [name for name in names if not name.startswith(_NOT_READ)]
     for path in [path for path in Path(local).rglob("[!.]*") if path.is_file()]:
         name = path.relative_to(local).as_posix()
         if name not in names and not name.startswith(_NOT_READ):
@@ -167,12 +177,14 @@ def on_this_disk(directory: str) -> str:
 _NOT_READ = (f"{EVALUATION}/", f"{TENSORBOARD}/")
 
 
-def _small_files(bucket: Folder) -> list[str]:
+def _small_files(bucket: Folder, checkpoint_dir: str | None) -> list[str]:
     """Returns the names of all files of a run but its checkpoints; none where there is no run."""
     if not bucket.exists(CONFIG):
         return []
-    large = (f"{CHECKPOINTS}/", f"{damaged_folder(CHECKPOINTS)}/")
-    return [name for name in bucket.tree() if not name.startswith(large)]
+    folders = [bucket.where(CHECKPOINTS), (checkpoint_dir or "").rstrip("/")]
+    folders = [folder for folder in folders if folder.startswith(bucket.where(""))]
+    large = tuple(f"{one}/" for folder in folders for one in (folder, damaged_folder(folder)))
+    return [name for name in bucket.tree() if not bucket.where(name).startswith(large)]
 
 
 def _state(path: Path) -> list[int]:

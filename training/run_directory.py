@@ -101,12 +101,13 @@ def _stand_ins() -> str:
 
 
 def damaged_folder(checkpoints: str) -> str:
-    """The name of the folder beside one of checkpoints to which the damaged ones are moved.
+    """The folder beside one of checkpoints to which the damaged ones are moved.
 
-    >>> damaged_folder("checkpoints")
-    'damaged_checkpoints'
+    >>> damaged_folder("gs://bucket/mine/checkpoints/")
+    'gs://bucket/mine/damaged_checkpoints'
     """
-    return f"damaged_{checkpoints}"
+    folder, name = posixpath.split(checkpoints.rstrip("/"))
+    return posixpath.join(folder, f"damaged_{name}")
 
 
 def held(run_dir: str) -> contextlib.AbstractContextManager[None]:

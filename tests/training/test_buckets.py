@@ -49,10 +49,10 @@ def test_files_are_copied_when_they_have_changed(bucket, run):
         (Path(here.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
         buckets.push(here.run_dir)
         assert "/bucket/runs/mine/evaluation/metrics.jsonl" in bucket.find("/bucket")
-        bucket.pipe_file("/bucket/runs/mine/config.gin", b"kept")
+        bucket.pipe_file("/bucket/runs/mine/config.gin", b"KEPT = 1")
         run_directory.add_evaluation(here.run_dir, {"step": 2})
     assert steps_in(bucket) == [1, 2]
-    assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"kept"  # it has not changed here
+    assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"KEPT = 1"  # it has not changed here
     assert len(bucket.find("/bucket")) == 2  # neither the lock nor what was copied
 
 
@@ -72,17 +72,18 @@ def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypa
 
 def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
     for name in ("config.gin", "classes.json", "tensorboard/events", "evaluation/metrics.jsonl"):
-        bucket.pipe_file(f"/bucket/runs/mine/{name}", b"old")
+        bucket.pipe_file(f"/bucket/runs/mine/{name}", b"OLD = 1")
     folder = Path(buckets.on_this_disk(ADDRESS))
     assert not (folder / "tensorboard").exists()
     run_directory.add_evaluation(folder, {"step": 1})
     bucket.rm_file("/bucket/runs/mine/classes.json")
-    bucket.pipe_file("/bucket/runs/mine/config.gin", b"new")
+    bucket.pipe_file("/bucket/runs/mine/config.gin", b"NEW = 1")
     assert buckets.on_this_disk(ADDRESS + "/") == str(folder)
-    assert (folder / "config.gin").read_text() == "new" and not (folder / "classes.json").exists()
+    assert (folder / "config.gin").read_text() == "NEW = 1"
+    assert not (folder / "classes.json").exists()
     assert (folder / "evaluation/metrics.jsonl").read_text() == '{"step": 1}\n'
     buckets.push(str(folder))
-    assert bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl") == b"old"
+    assert bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl") == b"OLD = 1"
 
 
 def test_who_reads_a_run_leaves_what_its_training_writes(bucket, run):
@@ -211,6 +212,19 @@ def test_checkpoints_are_in_the_bucket_also_when_it_is_another(bucket, run, tmp_
         assert run_directory.checkpoints(str(tmp_path / name)) == f"{tmp_path}/{name}/checkpoints"
 
 
+def test_checkpoints_elsewhere_within_the_run_are_not_copied(bucket, run):
+    run = dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/kept/states/")
+    with buckets.on_disk(run) as here:
+        write_run(here)
+    for folder in ("states", "damaged_states", "states_of_mine"):
+        bucket.pipe_file(f"/bucket/runs/mine/kept/{folder}/4/state", b"large")
+    for folder in (buckets.fetch(ADDRESS, run.checkpoint_dir), buckets.on_this_disk(ADDRESS)):
+        assert os.listdir(f"{folder}/kept") == ["states_of_mine"]
+    bucket.pipe_file("/bucket/runs/mine/config.gin", b"NEW = [1")
+    with pytest.raises(ValueError, match="mine/config.gin cannot be read: EOF in multi-line"):
+        buckets.on_this_disk(ADDRESS)
+
+
 def save(bucket, step):
     """Writes what Orbax knows a checkpoint by."""
     bucket.pipe_file(f"/bucket/runs/mine/checkpoints/{step}/commit_success.txt", b"")
@@ -225,6 +239,9 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
         with pytest.raises(ValueError, match=kept):
             with buckets.on_disk(dataclasses.replace(run, run_dir=where, checkpoint_dir=None)):
                 pass
+    with pytest.raises(ValueError, match="mine/ as the checkpoint_dir .* and as its run_dir"):
+        with buckets.on_disk(dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/")):
+            pass
     elsewhere = dataclasses.replace(run, run_dir=str(tmp_path), checkpoint_dir="s3://bucket/mine")
     with pytest.raises(ValueError, match="Got checkpoints in s3://bucket/mine, "):
         open_corpus(elsewhere)

@@ -423,7 +423,7 @@ class Checkpoints:
         return _by_path(described)
 
     def _aside(self) -> epath.Path:
-        return self._root.parent / damaged_folder(self._root.name)
+        return epath.Path(damaged_folder(str(self._root)))
 
     def _set_aside(self, step: int) -> str:
         target = self._aside() / str(step)
