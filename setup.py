@@ -63,7 +63,7 @@ BEAM = ["apache-beam>=2.77,<2.78", "google-crc32c>=1.7,<2", "sentencepiece<0.2.3
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
 WANDB = ["wandb>=0.31,<0.32"]  # metrics in Weights & Biases too
 HUB = ["huggingface_hub>=2.4,<3"]  # `pretrax convert --push`
-BUCKETS = ["gcsfs>=2026.4,<2027", "s3fs>=2026.4,<2027"]  # runs and token stores in gs:// and s3://
+BUCKETS = ["gcsfs>=2026.4,<2027", "s3fs>=2026.4,<2027"]  # runs, token stores
 GRAIN = ["grain>=0.2.18,<0.3"]  # pipelines of text of one's own
 LM_EVAL = ["lm_eval>=0.4.13,<0.5"]  # with datasets, pandas and scikit-learn: 290 MB
 TEST = [

@@ -10,22 +10,28 @@ who know files on a disk: configuration, vocabulary, metrics, TensorBoard, resul
 import contextlib
 import dataclasses
 import os
-import posixpath
 import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 from ..data.folders import Folder
 from ..data.whole_files import locked, read_json, write_bytes, write_json
-from .run_directory import CHECKPOINTS, CONFIG, EVALUATION, TENSORBOARD, damaged_folder
+from .run_directory import (
+    CHECKPOINTS,
+    CONFIG,
+    EVALUATION,
+    TENSORBOARD,
+    address_of,
+    checkpoints,
+    damaged_folder,
+    stand_in,
+)
+from .settings.configuration import plain_field
 from .settings.run import Run
 
-_COPIED = (
-    ".bucket.json"  # its address, and what was copied: size, time and checksum of files by name
-)
+_COPIED = ".bucket.json"  # size, time and checksum of what was copied, by name
 
 
 def is_bucket(directory: str | os.PathLike) -> bool:
@@ -38,11 +44,8 @@ def is_bucket(directory: str | os.PathLike) -> bool:
 
 
 def folder_of(address: str) -> str:
-    """Returns the folder on this disk that stands for a run directory in a bucket while it trains.
-
-    No such folder is within another, as a run directory may be within another.
-    """
-    return _folder("runs", address)
+    """Returns the folder on this disk that stands for a run in a bucket while it trains."""
+    return stand_in(address, "runs")
 
 
 @contextlib.contextmanager
@@ -51,8 +54,8 @@ def on_disk(run: Run) -> Iterator[Run]:
 
     What the bucket has is copied to the folder first, and the folder to the bucket in the end.
 
-    Raises ValueError for a run of several processes, for a bucket whose package is not installed,
-    and where another process of this machine trains the run.
+    Raises ValueError for a run of several processes, for checkpoints where there can be none, for a
+    bucket whose package is not installed, and where another process of this machine trains the run.
     """
     address = run.run_dir
     if not is_bucket(address):
@@ -64,20 +67,27 @@ def on_disk(run: Run) -> Iterator[Run]:
             "a directory on disk, and the bucket as training.Run.checkpoint_dir (--checkpoint_dir "
             "in the C4 runs)."
         )
+    where = checkpoints(address, run.checkpoint_dir)
+    if where.rstrip("/") == address.rstrip("/"):
+        raise ValueError(
+            f"Got {where} as the checkpoint_dir of a run in a bucket and as its run_dir, expected "
+            f"another: leave checkpoint_dir out, and checkpoints are in its folder {CHECKPOINTS}."
+        )
     Folder(address)  # which says what package it lacks
     with locked(f"{folder_of(address)}.lock", f"{address} is trained on this machine"):
-        local = fetch(address)
-        checkpoints = run.checkpoint_dir or posixpath.join(address, CHECKPOINTS)
+        local = fetch(address, run.checkpoint_dir)
         try:
-            yield dataclasses.replace(run, run_dir=local, checkpoint_dir=checkpoints)
+            yield dataclasses.replace(run, run_dir=local)
         except BaseException:
             push_or_warn(local, warnings.warn)
             raise
         push(local)
 
 
-def fetch(address: str) -> str:
+def fetch(address: str, checkpoint_dir: str | None = None) -> str:
     """Copies the run in a bucket, without checkpoints, to the folder that stands for it.
+
+    `checkpoint_dir` is the run's.
 
     For who holds the folder's lock. The bucket is right, but a file that it has as it was last
     copied may have changed here since, and stays. A folder is emptied first where the run, which
@@ -85,8 +95,8 @@ def fetch(address: str) -> str:
     """
     bucket, local = Folder(address), folder_of(address)
     kept = os.path.join(local, _COPIED)
-    before = read_json(kept)["copied"] if os.path.exists(kept) else {}
-    names = _small_files(bucket)
+    before = read_json(kept) if os.path.exists(kept) else {}
+    names = _small_files(bucket, checkpoint_dir)
     if CONFIG in before and not names:
         shutil.rmtree(local)
     copied = {}
@@ -97,21 +107,20 @@ def fetch(address: str) -> str:
         else:
             write_bytes(path, content)
             copied[name] = [*_state(path), zlib.crc32(content)]
-    write_json(kept, {"address": address, "copied": copied})
+    write_json(kept, copied)
     return local
 
 
 def push(directory: str) -> None:
-    """Copies what has changed in a folder that stands for one in a bucket; of others nothing.
+    """Copies what has changed in a folder of `folder_of` to its bucket; of others nothing.
 
     Raises OSError where the bucket does not take it, and where the record of what was copied is
     gone. What was not copied is, by the next push, also that of a later start.
     """
-    kept = os.path.join(directory, _COPIED)
-    if not Path(directory).is_relative_to(_cache("runs")) and not os.path.exists(kept):
+    address, kept = address_of(directory), os.path.join(directory, _COPIED)
+    if directory != folder_of(address):
         return
-    record = read_json(kept)
-    bucket, copied = Folder(record["address"]), record["copied"]
+    bucket, copied = Folder(address), read_json(kept)
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     files = [path for path in files if not path.name.startswith(".")]
     files.sort(key=lambda path: (path.name == CONFIG, path))  # a run is whole then
@@ -128,7 +137,7 @@ def push(directory: str) -> None:
             "and copied by the next save, or the next start of the same command."
         ) from error
     finally:
-        write_json(kept, record)
+        write_json(kept, copied)
 
 
 def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
@@ -146,14 +155,16 @@ def on_this_disk(directory: str) -> str:
     checkpoints, which are read where they are, and no TensorBoard. Its `EVALUATION` is what was
     written here, and is neither read from the bucket nor copied there.
 
-    Raises ValueError where the bucket holds no run.
+    Raises ValueError where the bucket holds no run, or a config.gin that is no gin.
     """
     if not is_bucket(directory):
         return directory
-    bucket, local = Folder(directory), _folder("read", directory)
-    names = [name for name in _small_files(bucket) if not name.startswith(_NOT_READ)]
-    if not names:
+    bucket, local = Folder(directory), stand_in(directory, "read")
+    if not bucket.exists(CONFIG):
         raise ValueError(f"{directory} is no run directory: it holds no {CONFIG}.")
+    write_bytes(os.path.join(local, CONFIG), bucket.read(CONFIG))
+    names = _small_files(bucket, plain_field(local, "checkpoint_dir"))
+    names = [name for name in names if not name.startswith(_NOT_READ)]
     for path in [path for path in Path(local).rglob("[!.]*") if path.is_file()]:
         name = path.relative_to(local).as_posix()
         if name not in names and not name.startswith(_NOT_READ):
@@ -166,22 +177,14 @@ def on_this_disk(directory: str) -> str:
 _NOT_READ = (f"{EVALUATION}/", f"{TENSORBOARD}/")
 
 
-def _cache(purpose: str) -> str:
-    return os.path.join(os.path.expanduser("~/.cache/pretrax"), purpose)
-
-
-def _folder(purpose: str, address: str) -> str:
-    """Returns the folder of an address, one for each, none of which is within another."""
-    scheme, _, path = address.partition("://")
-    return os.path.join(_cache(purpose), scheme, quote(path.rstrip("/"), safe=""))
-
-
-def _small_files(bucket: Folder) -> list[str]:
+def _small_files(bucket: Folder, checkpoint_dir: str | None) -> list[str]:
     """Returns the names of all files of a run but its checkpoints; none where there is no run."""
     if not bucket.exists(CONFIG):
         return []
-    large = (f"{CHECKPOINTS}/", f"{damaged_folder(CHECKPOINTS)}/")
-    return [name for name in bucket.tree() if not name.startswith(large)]
+    folders = [bucket.where(CHECKPOINTS), (checkpoint_dir or "").rstrip("/")]
+    folders = [folder for folder in folders if folder.startswith(bucket.where(""))]
+    large = tuple(f"{one}/" for folder in folders for one in (folder, damaged_folder(folder)))
+    return [name for name in bucket.tree() if not bucket.where(name).startswith(large)]
 
 
 def _state(path: Path) -> list[int]:

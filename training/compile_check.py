@@ -7,6 +7,7 @@ sends between chips, and how long the compiler for TPUs expects it to take. No c
 nothing is trained.
 """
 
+import dataclasses
 import inspect
 import math
 import re
@@ -22,6 +23,7 @@ from ..data.corpus import Corpus
 from ..models.experts import active_parameters
 from ..objectives.contract import with_counted_classes
 from ..objectives.token_ids import specimen_ids
+from .buckets import folder_of, is_bucket
 from .devices.accelerators import ACCELERATORS
 from .devices.collectives import Traffic, traffic
 from .devices.cycles import StepTime, estimate
@@ -92,6 +94,8 @@ def check(run: Run, topology: Topology) -> Check:
 
     Raises ValueError as `devices_of` and `planning.plan` do, and for a mesh of other devices.
     """
+    if is_bucket(run.run_dir):  # in which nothing is read or written
+        run = dataclasses.replace(run, run_dir=folder_of(run.run_dir))
     check_run(run)
     planned = plan(run, *_elsewhere(run, devices_of(topology)))
     state, mesh = abstract_state_of(planned).shapes, planned.mesh

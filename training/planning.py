@@ -25,7 +25,7 @@ from .batches import Batches, GroupSchedule, schedule
 from .checking import check_own, check_terms
 from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated
 from .processes import first_process_first
-from .run_directory import is_run
+from .run_directory import checkpoints, is_run
 from .saved.warm_start import check_source
 from .settings.run import Run, padded_vocabulary, row_shapes
 from .state import Abstract, State, abstract_state
@@ -235,7 +235,7 @@ def _check_directories_and_processes(run: Run) -> None:
             f"run_dir is a directory, and {run.run_dir} is a file: give another "
             "(--run_dir=runs/NAME)."
         )
-    where = run.checkpoint_dir or run.run_dir
+    where = checkpoints(run.run_dir, run.checkpoint_dir)
     if "[" in where or "]" in where:  # Orbax reads them as a pattern, and finds nothing
         raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
     processes = jax.process_count()

@@ -3,8 +3,11 @@
 import contextlib
 import json
 import os
+import posixpath
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import jax
 
@@ -53,17 +56,58 @@ def check_is_run(directory: str | os.PathLike) -> None:
 
 
 def checkpoints(directory: str, elsewhere: str | None = None) -> str:
-    """The folder of a run's checkpoints: `elsewhere`, as in a bucket, or within its directory."""
-    return elsewhere or os.path.join(directory, CHECKPOINTS)
+    """The folder of a run's checkpoints: `elsewhere`, or within its directory, in a bucket too.
+
+    Raises ValueError where Orbax writes none.
+    """
+    where = elsewhere or posixpath.join(address_of(directory), CHECKPOINTS)
+    check_place(where)
+    return where
+
+
+def check_place(checkpoints: str) -> None:
+    """Raises ValueError for a bucket in which Orbax writes no checkpoints: any but one in gs://."""
+    if "://" in checkpoints and not checkpoints.startswith("gs://"):
+        raise ValueError(
+            f"Got checkpoints in {checkpoints}, expected a folder on disk or in gs://, since Orbax "
+            "reads and writes them nowhere else: give another, of a run that trains by "
+            "--gin.training.Run.checkpoint_dir=FOLDER, and leave its run_dir where it is."
+        )
+
+
+def stand_in(address: str, purpose: str) -> str:
+    """The folder on this disk for a run in a bucket, to train it ("runs") or to read it ("read").
+
+    No such folder is within another, as a run directory may be within another.
+    """
+    scheme, _, path = address.partition("://")
+    return os.path.join(_stand_ins(), purpose, scheme, quote(path.rstrip("/"), safe=""))
+
+
+def address_of(directory: str) -> str:
+    """The address of the run that a folder is the `stand_in` for; another folder as it is.
+
+    >>> address_of(stand_in("gs://bucket/runs/mine", "read")), address_of("runs/mine")
+    ('gs://bucket/runs/mine', 'runs/mine')
+    """
+    path = Path(os.path.abspath(directory))
+    if path.parents[2:3] != (Path(_stand_ins()),):
+        return directory
+    return f"{path.parent.name}://{unquote(path.name)}"
+
+
+def _stand_ins() -> str:
+    return os.path.abspath(os.path.expanduser("~/.cache/pretrax"))
 
 
 def damaged_folder(checkpoints: str) -> str:
-    """The name of the folder beside one of checkpoints to which the damaged ones are moved.
+    """The folder beside one of checkpoints to which the damaged ones are moved.
 
-    >>> damaged_folder("checkpoints")
-    'damaged_checkpoints'
+    >>> damaged_folder("gs://bucket/mine/checkpoints/")
+    'gs://bucket/mine/damaged_checkpoints'
     """
-    return f"damaged_{checkpoints}"
+    folder, name = posixpath.split(checkpoints.rstrip("/"))
+    return posixpath.join(folder, f"damaged_{name}")
 
 
 def held(run_dir: str) -> contextlib.AbstractContextManager[None]:

@@ -1,39 +1,40 @@
-"""A run directory in a bucket, here in fsspec's memory: its files go there and come back."""
+"""A run directory in a bucket, here one in memory: its files go there and come back."""
 
 import dataclasses
 import doctest
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
-import fsspec
 import pytest
 from rich.console import Console
 
 from pretrax.objectives import causal_lm
 from pretrax.training import buckets, run_directory
+from pretrax.training.planning import open_corpus
+from pretrax.training.saved.resuming import has_checkpoint
+from pretrax.training.saved.runs import saved_steps
+from pretrax.training.settings.config_file import write_run
 from pretrax.training.trainer import train
-from tests.training import tiny
+from tests.training import object_store, tiny
 
-ADDRESS = "memory://bucket/runs/mine"
+ADDRESS = "gs://bucket/runs/mine"
 
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
     """An empty bucket, and a home of its own for the folders that stand for it."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    files = fsspec.filesystem("memory")
-    files.store.clear()
-    yield files
-    files.store.clear()
+    return object_store.emptied(monkeypatch)
 
 
 @pytest.fixture
 def run(tmp_path):
     objective = causal_lm(tiny.IDS)
     one = tiny.run_of(tiny.decoder(), objective, {"decoder": 32}, steps=4)
-    where = str(tmp_path / "checkpoints")  # Orbax has no files in memory
+    where = str(tmp_path / "checkpoints")  # Orbax writes no arrays in memory
     return dataclasses.replace(one, run_dir=ADDRESS, checkpoint_dir=where)
 
 
@@ -43,15 +44,15 @@ def test_the_examples_in_docstrings():
 
 def test_files_are_copied_when_they_have_changed(bucket, run):
     with buckets.on_disk(run) as here:
-        assert here.run_dir == buckets.folder_of(ADDRESS) and "pretrax/runs/memory" in here.run_dir
+        assert here.run_dir == buckets.folder_of(ADDRESS) and "pretrax/runs/gs" in here.run_dir
         run_directory.add_evaluation(here.run_dir, {"step": 1})
         (Path(here.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
         buckets.push(here.run_dir)
         assert "/bucket/runs/mine/evaluation/metrics.jsonl" in bucket.find("/bucket")
-        bucket.pipe_file("/bucket/runs/mine/config.gin", b"kept")
+        bucket.pipe_file("/bucket/runs/mine/config.gin", b"KEPT = 1")
         run_directory.add_evaluation(here.run_dir, {"step": 2})
     assert steps_in(bucket) == [1, 2]
-    assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"kept"  # it has not changed here
+    assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"KEPT = 1"  # it has not changed here
     assert len(bucket.find("/bucket")) == 2  # neither the lock nor what was copied
 
 
@@ -65,21 +66,24 @@ def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypa
     assert os.listdir(folder) == ["config.gin"]
     assert not list(Path(buckets.fetch(ADDRESS)).glob("*checkpoints"))
     bucket.rm("/bucket", recursive=True)  # to start anew
-    with pytest.raises(ValueError, match="memory://bucket/runs/mine is no run directory: it holds"):
+    with pytest.raises(ValueError, match="gs://bucket/runs/mine is no run directory: it holds"):
         buckets.on_this_disk(ADDRESS)
 
 
 def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
     for name in ("config.gin", "classes.json", "tensorboard/events", "evaluation/metrics.jsonl"):
-        bucket.pipe_file(f"/bucket/runs/mine/{name}", b"old")
+        bucket.pipe_file(f"/bucket/runs/mine/{name}", b"OLD = 1")
     folder = Path(buckets.on_this_disk(ADDRESS))
     assert not (folder / "tensorboard").exists()
     run_directory.add_evaluation(folder, {"step": 1})
     bucket.rm_file("/bucket/runs/mine/classes.json")
-    bucket.pipe_file("/bucket/runs/mine/config.gin", b"new")
+    bucket.pipe_file("/bucket/runs/mine/config.gin", b"NEW = 1")
     assert buckets.on_this_disk(ADDRESS + "/") == str(folder)
-    assert (folder / "config.gin").read_text() == "new" and not (folder / "classes.json").exists()
+    assert (folder / "config.gin").read_text() == "NEW = 1"
+    assert not (folder / "classes.json").exists()
     assert (folder / "evaluation/metrics.jsonl").read_text() == '{"step": 1}\n'
+    buckets.push(str(folder))
+    assert bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl") == b"OLD = 1"
 
 
 def test_who_reads_a_run_leaves_what_its_training_writes(bucket, run):
@@ -190,20 +194,62 @@ def steps_in(bucket):
     return [json.loads(line)["step"] for line in lines]
 
 
-def test_checkpoints_are_in_the_bucket(bucket, run):
+def test_checkpoints_are_in_the_bucket_also_when_it_is_another(bucket, run, tmp_path):
     with buckets.on_disk(dataclasses.replace(run, checkpoint_dir=None)) as here:
-        assert here.checkpoint_dir == f"{ADDRESS}/checkpoints"
+        assert run_directory.checkpoints(here.run_dir) == f"{ADDRESS}/checkpoints"
+        write_run(here)
+    save(bucket, 3)
+    moved = "gs://other/mine"
+    bucket.copy("/bucket/runs/mine", "/other/mine", recursive=True)
+    save(bucket, 5)
+    assert saved_steps(buckets.on_this_disk(ADDRESS)) == [3, 5]
+    assert saved_steps(buckets.on_this_disk(moved)) == [3]
+    with buckets.on_disk(dataclasses.replace(run, run_dir=moved, checkpoint_dir=None)) as here:
+        assert saved_steps(here.run_dir) == [3] and has_checkpoint(here.run_dir)
+    bucket.get("/other/mine", str(tmp_path / "mine"), recursive=True)
+    shutil.copytree(here.run_dir, tmp_path / "copied")
+    for name in ("mine", "copied"):
+        assert run_directory.checkpoints(str(tmp_path / name)) == f"{tmp_path}/{name}/checkpoints"
 
 
-def test_what_cannot_be_in_a_bucket_is_refused(bucket, run):
+def test_checkpoints_elsewhere_within_the_run_are_not_copied(bucket, run):
+    run = dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/kept/states/")
+    with buckets.on_disk(run) as here:
+        write_run(here)
+    for folder in ("states", "damaged_states", "states_of_mine"):
+        bucket.pipe_file(f"/bucket/runs/mine/kept/{folder}/4/state", b"large")
+    for folder in (buckets.fetch(ADDRESS, run.checkpoint_dir), buckets.on_this_disk(ADDRESS)):
+        assert os.listdir(f"{folder}/kept") == ["states_of_mine"]
+    bucket.pipe_file("/bucket/runs/mine/config.gin", b"NEW = [1")
+    with pytest.raises(ValueError, match="mine/config.gin cannot be read: EOF in multi-line"):
+        buckets.on_this_disk(ADDRESS)
+
+
+def save(bucket, step):
+    """Writes what Orbax knows a checkpoint by."""
+    bucket.pipe_file(f"/bucket/runs/mine/checkpoints/{step}/commit_success.txt", b"")
+
+
+def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
     with pytest.raises(ValueError, match="several processes cannot have its run_dir in a bucket"):
         with buckets.on_disk(dataclasses.replace(run, distributed=True)):
             pass
+    for where in ("s3://bucket/mine", "gcs://bucket/mine"):
+        kept = rf"Got checkpoints in {where}/checkpoints, .* or in gs://.*checkpoint_dir=FOLDER"
+        with pytest.raises(ValueError, match=kept):
+            with buckets.on_disk(dataclasses.replace(run, run_dir=where, checkpoint_dir=None)):
+                pass
+    with pytest.raises(ValueError, match="mine/ as the checkpoint_dir .* and as its run_dir"):
+        with buckets.on_disk(dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/")):
+            pass
+    elsewhere = dataclasses.replace(run, run_dir=str(tmp_path), checkpoint_dir="s3://bucket/mine")
+    with pytest.raises(ValueError, match="Got checkpoints in s3://bucket/mine, "):
+        open_corpus(elsewhere)
     with buckets.on_disk(run):
-        with pytest.raises(ValueError, match="memory://.* is trained on this machine"):
+        with pytest.raises(ValueError, match="gs://.* is trained on this machine"):
             with buckets.on_disk(run):
                 pass
-    with pytest.raises(ValueError, match="run_dir is a directory on disk, got memory://"):
+    with pytest.raises(ValueError, match="run_dir is a directory on disk, got gs://"):
         tiny.planned(run)
 
 

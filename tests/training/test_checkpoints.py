@@ -18,7 +18,7 @@ import pytest
 from pretrax.training.saved import checkpoints
 from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
 from pretrax.training.state import State, abstract_state, new_state
-from tests.training import tiny
+from tests.training import object_store, tiny
 
 POSITION = {f"shard_{i:05d}.npz": bytes(range(i, 200)) for i in range(2)}
 
@@ -256,6 +256,20 @@ def test_all_damaged_is_an_error_that_names_them(run_dir):
         restore(run_dir)  # and not None, which is to begin at step 0
     shutil.rmtree(run_dir / "damaged_checkpoints")
     assert restore(run_dir) is None
+
+
+def test_in_a_bucket_damaged_ones_are_moved_to_a_folder_that_is_not_there(monkeypatch):
+    bucket = object_store.emptied(monkeypatch)
+    monkeypatch.setattr(Checkpoints, "_attempts", lambda *_: (None, "a wrong checksum"))
+    for step in (2, 3):
+        bucket.pipe_file(f"/bucket/run/checkpoints/{step}/commit_success.txt", b"")  # Orbax's
+        bucket.pipe_file(f"/bucket/run/checkpoints/{step}/data/checksums.json", b"{}")
+    with pytest.raises(ValueError, match="read: checkpoint 3 is damaged .*; checkpoint 2 is"):
+        restore("gs://bucket/run")
+    assert bucket.find("/bucket/run/checkpoints") == []
+    assert len(bucket.find("/bucket/run/damaged_checkpoints/3")) == 2
+    with pytest.raises(ValueError, match="/damaged_checkpoints has those of the steps 2, 3, which"):
+        restore("gs://bucket/run")
 
 
 PASSING = [

@@ -242,9 +242,10 @@ RUN = [
 
 def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     with pytest.raises(SystemExit) as ended:
-        train.main([*RUN, "--compile=v5e:2x4"])
+        train.main([*RUN, "--run_dir=gs://bucket/mine", "--compile=v5e:2x4"])
     said = capsys.readouterr().out
     assert not ended.value.code and "It fits." in said
     assert (
@@ -253,7 +254,7 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     )
     assert "all-gather" in said and "of 16" in said
     assert re.search("attention +plain", said)
-    assert not list(tmp_path.iterdir())  # no corpus, no run
+    assert not list(tmp_path.iterdir())  # no corpus, no run, no folder that stands for the bucket
 
 
 @pytest.mark.slow

@@ -110,6 +110,8 @@ def test_a_classifier_of_other_classes_is_not_taken(tmp_path, classes, fresh):
 
 
 def test_no_checkpoint_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="Got checkpoints in s3://bucket/run, expected a folder"):
+        warm_start("s3://bucket/run", state_of(2, trunk=(8, 4)))
     for place in (tmp_path, tmp_path / "absent"):
         with pytest.raises(ValueError, match="holds no checkpoint"):
             warm_start(str(place), state_of(2, trunk=(8, 4)))

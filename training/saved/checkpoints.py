@@ -262,7 +262,7 @@ class Checkpoints:
                 "another run directory."
             )
         aside = self._aside()
-        if aside.exists() and (steps := sorted(path.name for path in aside.iterdir())):
+        if steps := sorted(path.name for path in aside.glob("[0-9]*")):
             raise ValueError(
                 f"{self._root} has no checkpoint, but {aside} has those of the steps "
                 f"{', '.join(steps)}, which were found damaged: move back one that is sound, or "
@@ -423,12 +423,14 @@ class Checkpoints:
         return _by_path(described)
 
     def _aside(self) -> epath.Path:
-        return self._root.parent / damaged_folder(self._root.name)
+        return epath.Path(damaged_folder(str(self._root)))
 
     def _set_aside(self, step: int) -> str:
         target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
+            # In a bucket a folder is there when a file is, and nothing is moved to one that is not.
+            (target.parent / "README.txt").write_text(f"Damaged checkpoints of {self._root}.\n")
             if target.exists():
                 target.rmtree()
             (self._root / str(step)).rename(target)

@@ -171,6 +171,7 @@ def check_source(source: str) -> None:
 @contextlib.contextmanager
 def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
     """The checkpoints of a source, and the step of the latest one."""
+    run_directory.check_place(source)
     folder = epath.Path(source) / run_directory.CHECKPOINTS
     with Checkpoints(str(folder if folder.exists() else source), keep=None) as checkpoints:
         steps = checkpoints.steps()

@@ -16,12 +16,13 @@ Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
 
 import ast
+import contextlib
 import difflib
 import functools
 import importlib
 import itertools
 import tokenize
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,15 +210,30 @@ def plain_field(run_dir: str, name: str) -> Any:
     """Returns the literal that a run directory's config.gin gives a field of `Run`, or None.
 
     Nothing that the file names is imported, so the directory may be anybody's.
+
+    Raises ValueError for what is no gin.
     """
     path = Path(run_dir) / run_directory.CONFIG
     literals = _Delegate(lambda *_: None, lambda _: None)  # functions and macros are read as None
-    for statement in config_parser.ConfigParser(_text_of(path), literals):
-        match statement:
-            case config_parser.BindingStatement("", "training.Run", parameter, value):
-                if parameter == name:
-                    return value
+    with _syntax_in_words(path):
+        for statement in config_parser.ConfigParser(_text_of(path), literals):
+            match statement:
+                case config_parser.BindingStatement("", "training.Run", parameter, value):
+                    if parameter == name:
+                        return value
     return None
+
+
+@contextlib.contextmanager
+def _syntax_in_words(path: Path) -> Iterator[None]:
+    """Raises ValueError, with the line, for what is no gin."""
+    try:
+        yield
+    except tokenize.TokenError as error:
+        raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
+    except SyntaxError as error:
+        line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
+        raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
 
 
 def _text_of(path: Path) -> str:
@@ -365,14 +381,8 @@ class _Reader:
         checked = not _OF_DIRECTORIES.isdisjoint((Path(name).name, path.name))
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
-        try:
-            return self._read_text(_text_of(path), {}, source, (*within, path), checked)
-        except tokenize.TokenError as error:
-            reason = error.args[0]
-        except SyntaxError as error:
-            line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
-            reason = f"{error.msg}{line}"
-        raise ValueError(f"{path} cannot be read: {reason}.")
+        with _syntax_in_words(path):
+            self._read_text(_text_of(path), {}, source, (*within, path), checked)
 
     def _read_text(
         self,

@@ -1,0 +1,36 @@
+"""gs:// in memory, for fsspec and for Orbax's paths: a bucket, which has no empty folders."""
+
+from etils.epath import backend, gpath
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
+from orbax.checkpoint._src.path import gcs_utils
+
+
+class _ObjectStore(MemoryFileSystem):
+    protocol = "gs"
+    store = {}
+    pseudo_dirs = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(str(path).removeprefix("gs://"))
+
+    def mkdir(self, path, create_parents=True, **kwargs):
+        """Does nothing, as gcsfs does for all but a bucket itself."""
+
+    def makedirs(self, path, exist_ok=False):
+        """Does nothing."""
+
+
+def emptied(monkeypatch) -> MemoryFileSystem:
+    """Returns the files of an empty gs://, in which a test that has `monkeypatch` reads and writes.
+
+    Tensorstore alone, by which Orbax reads and writes arrays, would go to the true one.
+    """
+    monkeypatch.setitem(_registry, "gs", _ObjectStore)
+    files = _ObjectStore()
+    files.store.clear()
+    monkeypatch.setattr(gpath, "_is_tf_installed", lambda: False)
+    monkeypatch.setattr(backend.fsspec_backend, "fs", lambda path: files)
+    monkeypatch.setattr(gcs_utils, "is_hierarchical_namespace_enabled", lambda path: False)
+    return files
