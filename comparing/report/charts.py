@@ -25,7 +25,7 @@ BEGINNING = 0.08  # of training, whose losses may leave the chart at its top
 FAR = 1.5  # a baseline further from the figures than this many times their range is not drawn
 NAME = 18  # letters in a line of a variant's name
 WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
-TITLE = 58  # letters in a line of a chart's title
+TITLE = 46  # letters in a line of a chart's title, beside names of variants
 LAW_HEIGHT = 3.0  # inches
 
 
@@ -42,6 +42,8 @@ def chart_files(summary: Summary) -> dict[str, str]:
     for column in summary.columns:
         draw = functools.partial(draw_column, column=column, colours=colours, links={})
         title = f"{column.name}: {wording.about_column(column)}"
+        if f"({column.unit})" in column.name:  # as where two units are measured
+            title = f"{column.name}, {wording.WHICH[column.better]}"
         files[column.name] = _file(draw, title, column_height(summary))
     return {re.sub(r"\W+", "_", name).strip("_") + ".svg": svg for name, svg in files.items()}
 
