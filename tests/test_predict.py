@@ -367,7 +367,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         (
             "causal",
             ["a", "--fsdp=3"],
-            "takes 6 devices, there are 8: choose data, fsdp, expert and tensor",
+            "takes 6 devices, there are 8: choose data, fsdp, expert, context and",
         ),
         ("causal", ["a", "--max_new=0"], "max_new must be a whole number of at least 1, got 0"),
         ("causal", ["a", "--own_drafts"], "ahead"),

@@ -151,7 +151,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ),
         (
             {"RUN_DIR": "nowhere://bucket/run"},
-            r"nowhere://bucket/run cannot be opened: Protocol not",
+            r"Got checkpoints in nowhere://bucket/run/checkpoints, expected a folder on disk or",
         ),
         ({"RUN_DIR": __file__}, r"run_dir is a directory, and .*test_train.py is a file"),
         ({"RUN_DIR": "runs/a[1]"}, r"brackets cannot be read, got runs/a\[1\]"),
