@@ -61,9 +61,11 @@ def loss_under(
     refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):
         evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which raises why
+    trained, home = noises_of(plan.recipe.objective), []
     figures, gains = [], []
     for name in (name for name in names if name not in refused):
         objective = _objective(plan, name)
+        home += [name] if trained & noises_of(objective) else []
         _warn_beyond_training(plan, objective, row_tokens)
         evaluate = evaluator_under(plan, objective, tokens, row_tokens)
         scores = [score for score in evaluate(subject.saved.params) if not score.metric]
@@ -72,8 +74,7 @@ def loss_under(
         figures += _figures(name, scores)
     mean = math.nan if refused or not gains else statistics.fmean(gains)
     notes = [f"No mean: it cannot compute {name}. {why}" for name, why in refused.items()]
-    trained = noises_of(plan.recipe.objective)
-    if home := [name for name in names if trained & noises_of(_objective(plan, name))]:
+    if home:
         notes.append(f"Home ground: it was trained on such noise ({', '.join(home)}).")
     note = " ".join(notes)
     return [Figure("loss_under", mean, NATS_SAVED, HIGHER, 0.0, note), *figures]

@@ -123,7 +123,6 @@ def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
     assert math.isnan(summary.value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "trained, told",
     [
@@ -142,6 +141,15 @@ def test_objectives_that_a_run_was_trained_on_are_told(trained, told, monkeypatc
     assert mean.note == told and mean.value == 0.5
 
 
+def test_an_objective_that_the_vocabulary_cannot_have_is_one_that_cannot_be_computed(monkeypatch):
+    score = Score("all", "tokens", 1.0, 2.0, 10)
+    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
+    asked = dict(objectives=["causal_lm", "masked_lm"], row_tokens=ROW)  # the ids have no mask
+    mean, one = loss_under(subject("decoder"), **asked)
+    assert math.isnan(mean.value) and one.name == "loss_under/causal_lm"
+    assert "No mean: it cannot compute masked_lm." in mean.note
+
+
 def test_settings_make_no_other_noise():
     of = heldout_loss.noises_of
     assert of(masked_lm(ENCODER_IDS)) == of(masked_lm(ENCODER_IDS, rate=0.4))
@@ -150,6 +158,7 @@ def test_settings_make_no_other_noise():
     assert of(token_deletion(tiny.IDS)) != of(token_masking(ENCODER_IDS))
 
 
+@pytest.mark.slow
 def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
     small = dict(tokens=TOKENS, row_tokens=ROW)
     summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
