@@ -131,9 +131,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=8, help="after which no part goes on")
     parser.add_argument("--out", type=Path, default=Path("accelerator.json"))
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
-    parser.add_argument(
-        "--part", choices=("device", *PARTS), help=argparse.SUPPRESS
-    )  # of `run_part`
+    of_run_part = ("device", *PARTS)
+    parser.add_argument("--part", choices=of_run_part, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 

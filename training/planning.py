@@ -266,12 +266,14 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
     """Raises ValueError for rows whose slots the mesh does not divide, so that every device would
     compute all of them."""
     model, shards = recipe.model, mesh.shape["context"]
+    if shards == 1:
+        return
     biased = model.attention == "fused" and model.config and model.config.positions == "relative"
     of_shard = fused_attention.SHARD if biased else 1
     for stacks in (group.stacks for group in recipe.groups):
         for name in sorted({"encoder", "decoder"} & stacks.keys()):  # not "predict", of any number
             slots = stacks[name]
-            if shards > 1 and slots % (shards * of_shard):
+            if slots % (shards * of_shard):
                 reason = " of blocks of T5's bias in fused attention" if biased else ""
                 raise ValueError(
                     f"Got rows of {slots} slots in the {name} on a mesh that shards slots over "
@@ -325,12 +327,12 @@ def _warn_of_undivided(model: Model, mesh: Mesh) -> None:
         return
     sizes = {
         "num_heads": ("heads", c.num_heads),
-        "num_kv_heads": ("heads", c.num_kv_heads or c.num_heads),
+        "num_kv_heads": ("heads", c.num_key_heads),
         "mlp_dim": ("mlp", c.mlp_dim),
         "vocabulary_rows": ("vocab", c.vocab_size),
         "emb_dim": ("embed", c.emb_dim),
     }
-    if sizes["num_kv_heads"] == sizes["num_heads"]:
+    if c.num_key_heads == c.num_heads:
         del sizes["num_kv_heads"]
     undivided: dict[tuple, list[str]] = {}
     for name, (logical, size) in sizes.items():
