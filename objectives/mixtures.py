@@ -192,7 +192,7 @@ def _joint_loss(losses: Sequence[Callable]) -> Callable:
     def loss(outputs, batch) -> dict[str, Term]:
         terms: dict[str, Term] = {}
         for one in distinct:
-            mine = jnp.array([other is one for other in losses])[batch["member"]]
+            mine = jnp.array([other == one for other in losses])[batch["member"]]
             for name, term in one(outputs, _counting(batch, mine)).items():
                 own = jax.tree.map(
                     lambda x, mine=mine: jnp.where(mine, x, 0.0),

@@ -1,5 +1,6 @@
 """A mixture of objectives is an objective: each row is corrupted exactly as its member would."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -117,6 +118,27 @@ def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
     np.testing.assert_array_equal(terms["second"].weights, [0, 6, 0, 12])
     np.testing.assert_array_equal(terms["shared"].sums, outputs)
     np.testing.assert_array_equal(terms["shared"].weights, weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scaled:
+    """A loss that equals another one of the same scale."""
+
+    scale: float
+
+    def __call__(self, outputs, batch):
+        return _loss("scaled", self.scale)(outputs, batch)
+
+
+def test_rows_of_members_whose_losses_are_equal_all_count():
+    """As of frozen dataclasses and of methods, which are made anew for each member."""
+    other = _loss("other", 3.0)
+    losses = {"a": _Scaled(2.0), "b": other, "c": _Scaled(2.0)}
+    built = mixture(IDS, {name: (_toy("x", loss), 1) for name, loss in losses.items()})
+    batch = {"weights": jnp.ones(3), "member": jnp.arange(3)}
+    terms = built.loss(jnp.array([1.0, 10.0, 100.0]), batch)
+    np.testing.assert_array_equal(terms["scaled"].sums, [2, 0, 200])
+    np.testing.assert_array_equal(terms["scaled"].weights, [2, 0, 2])
 
 
 def test_rows_of_other_members_are_no_negatives():
