@@ -36,16 +36,16 @@ def masked_diffusion(
         inputs    a _ _ d _ f      (rate drawn: 0.57)
         labels      b c   e
 
-    A token's loss counts 1 / rate, and the sum is divided by all tokens, so that its mean is a
+    A token's loss counts 1 / rate, and the sum is divided by all text tokens, so that its mean is a
     bound on the negative log-likelihood per token, comparable with causal language modelling's.
-    A document may be left without any mask.
+    A document may be left without any mask. Where documents end is given, and no part of the mean.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
       lowest_rate: 1 / rate stays below its inverse. A higher one than 0.001 leaves out rates that
         the bound has, and `Objective.bound` is None.
       weighted: by 1 / rate. Without, each masked token counts 1, and the sum is still divided by
-        all tokens: gradients of less variance, with which Sahoo et al. 2026 need some 12% less
+        all text tokens: gradients of less variance, with which Sahoo et al. 2026 need some 12% less
         compute for the same likelihood. That mean is no bound, nor nats per token, and so a term by
         itself, "masked"; the bound is a metric, "bound", for one more vocabulary projection.
 
@@ -55,8 +55,8 @@ def masked_diffusion(
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
-    loss, bound = (_diffusion_loss, "tokens") if weighted else (_unweighted_loss, "bound")
-    return _at_drawn_rates(ids, lowest_rate, PromptForm("unmask"), loss, bound)
+    form, bound = PromptForm("unmask"), "tokens" if weighted else "bound"
+    return _at_drawn_rates(ids, lowest_rate, form, bound, weighted)
 
 
 @checked
@@ -91,12 +91,19 @@ def shifted_diffusion(
     {'inputs': 513, 'labels': 512, 'rates': 1}
     """
     form = PromptForm("unmask", before=(ids.bos,), shift=-1)
-    return _at_drawn_rates(ids, lowest_rate, form, _shifted_loss, "tokens", ahead_share)
+    return _at_drawn_rates(ids, lowest_rate, form, "tokens", ahead_share=ahead_share)
 
 
 def _at_drawn_rates(
-    ids: TokenIds, lowest_rate: float, form: PromptForm, loss, bound: str, ahead_share: float = 1.0
+    ids: TokenIds,
+    lowest_rate: float,
+    form: PromptForm,
+    bound: str,
+    weighted: bool = True,
+    ahead_share: float = 1.0,
 ) -> Objective:
+    mask = ids.special("mask")
+
     def lengths(n: int) -> dict[str, int]:  # any token may be masked
         slots = len(form.before) + n
         orders = {"orders": slots} if ahead_share < 1 else {}
@@ -107,13 +114,13 @@ def _at_drawn_rates(
         corrupt=Partial(
             _mask_at_drawn_rates,
             lowest=np.int32(share24(lowest_rate)),
-            mask=np.int32(ids.special("mask")),
+            mask=np.int32(mask),
             text=np.array(ids.text, np.int32),
             frame=frame_of(form.before, ()),
             shift=np.int32(form.shift),
             ahead=np.int32(share24(ahead_share)),
         ),
-        loss=loss,
+        loss=_DiffusionLoss(ids.text, mask, weighted),
         prompt_forms=(form,),
         bound=bound_from(lowest_rate, bound),
     )
@@ -124,33 +131,31 @@ def bound_from(lowest_rate: float, term: str) -> str | None:
     return term if lowest_rate <= LOWEST_RATE else None
 
 
-def _diffusion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-    """Returns `token_loss` with labels weighted 1 / rate of their document, over all tokens."""
-    return _over_all_tokens(outputs, batch, before=0)
+@dataclasses.dataclass(frozen=True)
+class _DiffusionLoss:
+    """`token_loss` with labels weighted 1 / rate of their document, over all text tokens.
 
+    Unweighted, the labels count 1 each, and the weighted loss is a metric.
+    """
 
-def _unweighted_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-    """Returns `token_loss` over all tokens, and `_diffusion_loss` as a metric."""
-    bound, masked = _diffusion_loss(outputs, batch)["tokens"], token_loss(outputs, batch)["tokens"]
-    return {
-        "masked": dataclasses.replace(masked, weights=bound.weights),
-        "bound": Term(bound.sums, bound.weights, scale=None),
-    }
+    text: tuple[int, int]
+    mask: int
+    weighted: bool = True
 
-
-def _shifted_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-    """Returns `_diffusion_loss` of documents with a special token before them."""
-    return _over_all_tokens(outputs, batch, before=1)
-
-
-def _over_all_tokens(outputs: ModelOutputs, batch, before: int) -> dict[str, Term]:
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
-    segments = batch[f"{stack}_segment_ids"]
-    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
-    live = (segments > 0) & (rates > 0)
-    if before:
-        live &= batch[f"{stack}_positions"] >= before
-    return loss_by_rates(outputs, batch, rates, live)
+    def __call__(self, outputs: ModelOutputs, batch) -> dict[str, Term]:
+        stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+        segments, given = batch[f"{stack}_segment_ids"], batch[f"{stack}_input_tokens"]
+        rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
+        # Of special tokens none is masked but by being text before.
+        is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
+        bounds = loss_by_rates(outputs, batch, rates, is_text & (segments > 0) & (rates > 0))
+        if self.weighted:
+            return bounds
+        bound, masked = bounds["tokens"], token_loss(outputs, batch)["tokens"]
+        return {
+            "masked": dataclasses.replace(masked, weights=bound.weights),
+            "bound": Term(bound.sums, bound.weights, scale=None),
+        }
 
 
 def loss_by_rates(outputs, batch, rates_BxT, live_BxT, hidden: str = "top") -> dict[str, Term]:

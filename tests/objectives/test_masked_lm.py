@@ -424,6 +424,28 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
 
 
+@pytest.mark.parametrize(
+    "build",
+    [masked_diffusion, functools.partial(masked_diffusion, weighted=False), shifted_diffusion],
+)
+def test_tokens_that_are_never_masked_are_no_part_of_the_mean(build):
+    """Ends of documents in a stream: they are given, and counted they would lower the bound."""
+    objective, rows = build(IDS), 4_000
+    row = np.concatenate([text(3), [IDS.eos], text(2), [IDS.eos]])
+    features = corrupt(objective, [row], copies=rows)
+    stacks = layouts.decoder.lengths(objective.lengths(7))
+    batch = quick_jit(jax.vmap(lambda f: layouts.decoder.arrange(f, stacks, IDS.bos, 1)))(features)
+    nothing = Heads(
+        {"top": jnp.zeros((rows, stacks["decoder"], 1))}, {"vocabulary": jnp.zeros((1, IDS.size))}
+    )
+    terms = quick_jit(objective.loss)(nothing, batch)
+    for term in terms.values():
+        np.testing.assert_array_equal(term.weights, 5)
+    bound = terms[objective.bound]
+    each = np.asarray(bound.sums / bound.weights, np.float64)
+    assert abs(each.mean() - np.log(IDS.size)) < 3.3 * each.std() / np.sqrt(rows)
+
+
 def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric():
     """As `nll_per_token` of the authors' code: -log p of a masked token, 0 of another."""
     objective = masked_diffusion(IDS, weighted=False)
