@@ -4,13 +4,15 @@ Sources: Ankner et al. 2023 (arXiv:2305.15096), whose masking rate falls from .3
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ..constraints import AtLeastTwo, Count, checked
 from .arithmetic import MAX_DENOMINATOR
-from .contract import Builder, Objective, build
+from .contract import Adaptation, Builder, Member, Objective, build
 from .mixtures import mixture
 from .token_ids import TokenIds
 
@@ -33,7 +35,8 @@ def annealed(
 
     It is a mixture of the objective at `stages` values, evenly spaced. At each step the two nearest
     ones share the rows, so that the mean over rows is the value on the line. Held-out text is
-    scored under each of them.
+    scored under each of them. Noise that adapts to the model has one state, which is updated as by
+    the stage that is nearest.
 
     Args:
       ids: for the builder.
@@ -80,7 +83,21 @@ def annealed(
                 "members: anneal a member of it, by a rate that follows the step."
             )
         members[f"{setting}_{value:g}"] = (one, _share_of(i, at))
-    return mixture(ids, members)
+    joint = mixture(ids, members)
+    return joint._replace(adaptation=_joint_adaptation(joint.members, at))
+
+
+def _joint_adaptation(stages: Sequence[Member], at: np.ndarray) -> Adaptation | None:
+    """Returns that of all stages: what one has learnt, the next begins with."""
+    adaptations = [stage.objective.adaptation for stage in stages]
+    if adaptations[0] is None:
+        return None
+
+    def update(state, counts, step):
+        nearest = jnp.argmin(jnp.abs(jnp.asarray(at, jnp.float32) - step))
+        return lax.switch(nearest, [one.update for one in adaptations], state, counts, step)
+
+    return adaptations[0]._replace(update=update)
 
 
 def _between(first: float, last: float, stages: int) -> list:

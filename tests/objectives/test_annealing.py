@@ -2,10 +2,13 @@
 
 import functools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pretrax.objectives import (
+    Row,
+    adaptive_masked_lm,
     annealed,
     causal_lm,
     masked_lm,
@@ -13,6 +16,7 @@ from pretrax.objectives import (
     span_corruption,
     ul2,
 )
+from pretrax.objectives.adaptive_masking import updated_chances
 from tests.objectives.registry import IDS
 
 falling = functools.partial(annealed, IDS, masked_lm, "rate", first=0.30, last=0.15, steps=200)
@@ -47,6 +51,25 @@ def test_attention_goes_from_causal_to_bidirectional():
     given = ["orders" in member.objective.lengths(9) for member in ahead.members]
     assert given == [True, True, False]
     assert ahead.members[-1].objective.lengths(9) == shifted_diffusion(IDS).lengths(9)
+
+
+def test_what_the_noise_has_learnt_of_the_model_is_kept_from_stage_to_stage():
+    """As in the authors' code of AMLM, whose rate falls from step to step while chances stay."""
+    adaptive = functools.partial(adaptive_masked_lm, every=1)
+    falling = annealed(IDS, adaptive, "rate", first=0.4, last=0.2, steps=100, stages=3)
+    adaptation, words = falling.adaptation, IDS.text[1] - IDS.text[0]
+    state = adaptation.init()
+    assert float(state.chances[0]) == pytest.approx(0.4)
+    none = jnp.zeros(words, jnp.int32)
+    answers = type(state.answers)(none.at[:2].set(9), none.at[0].set(9))
+    for step, rate in ((1, 0.4), (30, 0.3), (99, 0.2), (500, 0.2)):
+        expected = updated_chances(state.chances, *answers, rate)
+        state = adaptation.update(state, answers, jnp.int32(step))
+        np.testing.assert_allclose(state.chances, expected, rtol=1e-5)
+    members = np.arange(3, dtype=np.int32)
+    tokens = np.tile(np.int32([IDS.text[0], IDS.text[0] + 1]), (3, 1))
+    chances = np.asarray(adaptation.chances(state, Row(tokens, np.ones_like(tokens), members)))
+    assert (chances == chances[0]).all() and chances[0, 1] > 5 * chances[0, 0]
 
 
 def test_whole_numbers_stay_whole():
