@@ -131,13 +131,14 @@ def bits_per_byte(
 
 def _kind(subject: Subject) -> str:
     """Returns what can be computed: by a prompt form, or else by the objective's own noise."""
-    trained = subject.trained
-    if not {form.mode for form in trained.prompt_forms} & {"blocks", "denoise"}:
-        return reading_of(trained).kind
+    modes = {form.mode for form in subject.trained.prompt_forms}
+    if not modes or modes - {"blocks", "denoise"}:
+        return reading_of(subject.trained).kind
     if not subject.plan.recipe.objective.bound:
         raise ValueError(
-            "The loss of the objective bounds no likelihood, since its rates do not range from "
-            "almost 0 to 1: expected lowest_rate of at most .001 and highest_rate=1."
+            "The loss of the objective bounds no likelihood, since it is a mixture, or its rates "
+            "do not range from almost 0 to 1: expected one objective, with a lowest_rate of at "
+            "most .001 and highest_rate=1."
         )
     return BY_NOISE
 

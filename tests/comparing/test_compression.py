@@ -12,6 +12,7 @@ from pretrax import objectives
 from pretrax.comparing.yardsticks import compression as module
 from pretrax.comparing.yardsticks.compression import bits_per_byte, heldout_rows
 from pretrax.data.corpus import Corpus, Piece
+from pretrax.objectives import PromptForm
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.step import Recipe
 from tests.inference.runs import CODEC, IDS, ROWS, trained
@@ -177,6 +178,14 @@ def test_noise_and_hidden_tokens_give_one_bound():
         hidden.total, abs=4 * math.hypot(noised.error, hidden.error)
     )
     assert noised.error < 0.1 * noised.total
+
+
+def test_a_mixture_with_diffusion_is_read_by_its_member_that_gives_a_likelihood():
+    forms = PromptForm("blocks", block_size=4), PromptForm("continue", causal=True)
+    one = types.SimpleNamespace(
+        trained=trained("decoder", "causal_lm")._replace(prompt_forms=forms)
+    )
+    assert module._kind(one) == module.EXACT
 
 
 def test_noise_of_a_narrow_range_bounds_nothing():
