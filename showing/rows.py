@@ -141,7 +141,8 @@ def view_of(
         lengths = {s: features[c[0]].shape[1] for s, c in COLUMNS.items() if c[0] in features}
     stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
     batch = jax.device_get(_arranged(stacks, subject.layout, most, tracing.ids.bos, features))
-    with_loss, further = slots_with_loss(objective, batch), further_targets(objective, batch)
+    with_loss = slots_with_loss(objective, tracing.ids.text[0], batch)
+    further = further_targets(objective, batch)
     return ModelView(tracing, tokens, segments, features, batch, with_loss, further)
 
 
@@ -179,19 +180,30 @@ def _arranged(stacks, layout, max_documents, bos, features):
 
 
 class _Outputs(NamedTuple):
+    """Outputs whose heads give the states; over ids, 0 for those before text and the states after,
+    so that a loss that reads the logits of text alone depends on them too."""
+
     hidden: AnyStates
+    heads: dict[str, int | None]
+    first: int  # of the ids of text
 
     def head(self, name: str, hidden):
-        return jnp.float32(1.0) if name == "logit_scale" else hidden
+        if name == "logit_scale":
+            return jnp.float32(1.0)
+        before = self.first if self.heads[name] is None else 0
+        return jnp.pad(hidden, [(0, 0)] * (hidden.ndim - 1) + [(before, 0)])
 
 
-def slots_with_loss(objective: Objective, batch: dict) -> np.ndarray:
+def slots_with_loss(objective: Objective, first: int, batch: dict) -> np.ndarray:
     """Returns bool[rows, T]: slots of the predicting stack on whose hidden state the loss depends.
 
     The gradient of the loss says so: what a weight or a feature means is up to the loss. Which
     slots those are does not depend on the states, so random ones of a few numbers will do.
+
+    `first`: of the ids of text.
     """
-    return np.asarray(_gradient_is_there(objective.loss, tuple(objective.heads), batch))
+    heads = tuple(objective.heads.items())
+    return np.asarray(_gradient_is_there(objective.loss, heads, first, batch))
 
 
 MOST_TARGETS = 4  # of one term, from one slot
@@ -203,7 +215,7 @@ def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.nda
     Of a term that predicts several from each slot they are the first few, by number.
     """
     targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
-    labels = jax.device_get(_labels(objective.loss, tuple(objective.heads), batch))
+    labels = jax.device_get(_labels(objective.loss, tuple(objective.heads.items()), batch))
     found: dict[str, tuple] = {}
     for name, one in labels.items():
         known = any(np.array_equal(one.values, tokens) for tokens in targets)
@@ -217,17 +229,21 @@ def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.nda
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _labels(loss, heads, batch):
-    terms = loss(_Outputs(AnyStates(_random_states(batch), heads)), batch)
+    terms = loss(_outputs(heads, 0, _random_states(batch)), batch)
     return {name: term.labels for name, term in terms.items() if term.labels is not None}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _gradient_is_there(loss, heads, batch):
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _gradient_is_there(loss, heads, first, batch):
     def total(states):
-        terms = loss(_Outputs(AnyStates(states, heads)), batch)
+        terms = loss(_outputs(heads, first, states), batch)
         return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
 
     return jnp.any(jax.grad(total)(_random_states(batch)) != 0, axis=-1)
+
+
+def _outputs(heads, first: int, states) -> _Outputs:
+    return _Outputs(AnyStates(states, [name for name, _ in heads]), dict(heads), first)
 
 
 def _random_states(batch):

@@ -14,7 +14,7 @@ from pretrax.showing.noise_statistics import (
     rows_of,
     span_lengths,
 )
-from pretrax.showing.rows import ShownObjective
+from pretrax.showing.rows import ShownObjective, view_of
 from tests.objectives.registry import IDS
 
 STREAM = np.random.default_rng(0).integers(*IDS.text, 100_000, dtype=np.int32)
@@ -42,6 +42,14 @@ def test_lengths_of_spans():
 def test_rows_are_cut_one_after_another():
     rows = rows_of(np.arange(5), 2, 3)
     assert [row.tolist() for (row,) in rows] == [[0, 1], [2, 3], [4, 0]]
+
+
+@pytest.mark.parametrize("build", [objectives.uniform_diffusion, objectives.hybrid_diffusion])
+def test_a_loss_of_the_logits_of_text_alone_is_counted_wherever_text_begins(build):
+    ids = objectives.TokenIds(size=40, text=(9, 30), mask=30)
+    subject = ShownObjective("", 1.0, build, "encoder", ids)
+    rows = [[np.arange(9, 15)], [np.arange(20, 26)]]
+    assert view_of(subject, rows, seed=0).gives_loss.all()
 
 
 def agrees(counts, expected) -> float:
