@@ -19,7 +19,7 @@ from ..decoding.sampling import numbered_keys
 from ..prompting.prompts import CONTEXT, check_words, text_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .masks import DiffusionNoise, Order, written
+from .masks import DiffusionNoise, Order, check_order, written
 
 
 class Continued(NamedTuple):
@@ -56,8 +56,10 @@ def continue_blocks(
       steps: of a block; None: one for each of its masks.
       numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
 
-    Raises ValueError for a text without words, and for more slots than the model has positions.
+    Raises ValueError for a text without words, for more slots than the model has positions, and for
+    "gibbs" with temperature 0.
     """
+    check_order(order, temperature)
     form, ids = prompt_form(trained, "blocks"), trained.ids
     for text in texts:
         check_words(text)

@@ -209,11 +209,7 @@ def write_masks(
 ) -> list[list[int]]:
     """Returns the tokens written into the masks of each row, as `unmask` or `denoise` writes them,
     whose order is its own."""
-    if order == "gibbs" and not temperature:
-        raise ValueError(
-            "Got order='gibbs' with temperature=0, which takes the likeliest tokens, expected some "
-            "to draw them: set a temperature above 0, such as 1."
-        )
+    check_order(order, temperature)
     prompt, ids = prompt_form(trained, mode), trained.ids
     order = "ancestral" if mode == "denoise" else order
     check_texts(trained, [row.tokens for row in rows])
@@ -239,6 +235,15 @@ def write_masks(
             yield tokens_K[:total].tolist()
 
     return in_batches(filled, [len(row.tokens) for row in rows], batch_size, on_batch)
+
+
+def check_order(order: Order, temperature: float) -> None:
+    """Raises ValueError for an order that draws its tokens, without a temperature."""
+    if order == "gibbs" and not temperature:
+        raise ValueError(
+            "Got order='gibbs' with temperature=0, which takes the likeliest tokens, expected some "
+            "to draw them: set a temperature above 0, such as 1."
+        )
 
 
 def _predicts_text(prompt: PromptForm) -> bool:

@@ -104,5 +104,7 @@ def test_the_mode_of_a_model_that_block_diffusion_trained():
         check_mode(trained("decoder", "causal_lm"), "blocks")
     with pytest.raises(ValueError, match="block diffusion.*evaluate --run=RUN --heldout"):
         score(model(), [("", "a text")])
+    with pytest.raises(ValueError, match="order='gibbs' with temperature=0.*above 0"):
+        continue_blocks(model(), ["a"], max_new=2, order="gibbs")
     with pytest.raises(ValueError, match="empty text"):
         continue_blocks(model(), [" "])
