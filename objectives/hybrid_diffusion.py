@@ -76,7 +76,9 @@ def hybrid_diffusion(
 
     Terms: "divergence", over all text tokens, which is weighted and no nats per token, so that in a
     mixture it is a term by itself; and as a metric "bound", weighted so that it bounds the negative
-    log-likelihood per token.
+    log-likelihood per token. As in that code, it leaves out what restores tokens from the noise of
+    the earliest time, 1e-4, in which some are replaced: of a model that knows nothing .029 nats per
+    token of 256 ids with s = .1, and .205 with s = .5. Where documents end is given.
 
     >>> hybrid_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}

@@ -98,6 +98,38 @@ def test_the_loss_is_that_of_the_paper(share, given):
         assert of_loss == pytest.approx({"mask": 2, "same": same, "other": 1}[given], rel=1e-5)
 
 
+@pytest.mark.parametrize("share, lacks", [(0, 0.001), (0.1, 0.029), (0.5, 0.205)])
+def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
+    share, lacks
+):
+    """It is what a token tells of the text in between, with what is left of that at the end."""
+    n, mask = 256, 256
+    logit = np.linspace(-np.log(1e4), np.log(1e4), 4001)
+    t = 1 / (1 + np.exp(-logit))
+    noise = dataclasses.replace(
+        hybrid_diffusion(IDS, random_share=share).loss.args[0], mask=mask, text=(0, n)
+    )
+
+    def part(given, probability):  # of tokens that became this one, by the time
+        logits, zeros = np.zeros((t.size, n), np.float32), np.zeros(t.size, int)
+        losses, _, weight = hybrid_losses(noise, logits, zeros, zeros + given, np.float32(t))
+        return probability * np.float64(losses) * np.float64(weight)
+
+    c = 2 * share / (1 - share) * np.sqrt(t * (1 - t))
+    keeps, each, masked = (1 - t) / (1 + c), c / (1 + c) / n, t / (1 + c)
+    mean = part(mask, masked) + part(0, keeps + each) + part(1, (n - 1) * each)
+    bound = np.trapezoid(mean, t)
+
+    def told(k):  # nats of what stood there, by what does
+        kinds = (keeps[k] + each[k], 1), (each[k], n - 1), (masked[k], 1)
+        after = -sum(count * p * np.log(p) for p, count in kinds if p)
+        text = 1 - masked[k]
+        return -masked[k] * np.log(masked[k]) - text * np.log(text / n) - after
+
+    assert bound == pytest.approx(told(0) - told(-1), abs=2e-3)
+    assert np.log(n) - bound == pytest.approx(lacks, abs=2e-3)
+
+
 def test_without_replaced_tokens_the_bound_is_that_of_masked_diffusion():
     """-log p / t of masked tokens, and nothing of the others."""
     constants = hybrid_diffusion(IDS, random_share=0).loss.args[0]
