@@ -53,6 +53,7 @@ class StackView(NamedTuple):
     slots: list[Slot]  # without padding
     size: int  # number of slots with padding
     tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number for each slot
+    targets: int  # that its slots predict, which may be several of one slot
     further: tuple[str, ...] = ()  # terms that predict other tokens from the same slots
 
 
@@ -314,7 +315,8 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     if weights.size:
         tracks["loss weights"] = np.zeros(used, int)
         np.add.at(tracks["loss weights"], target_slots[weights > 0], weights[weights > 0])
-    return StackView(name, slots, segments.size, tracks, tuple(further))
+    targets = int(np.sum(weights > 0))
+    return StackView(name, slots, segments.size, tracks, targets, tuple(further))
 
 
 def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:

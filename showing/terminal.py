@@ -111,13 +111,12 @@ def _headed(word: str, about: str) -> Text:
 
 def slots_in_words(stack: StackView) -> str:
     """Such as "233 slots and 23 of padding; 39 targets, below the slots that predict them"."""
-    targets = sum(slot.predicted is not None for slot in stack.slots)
     words = _count(len(stack.slots), "slot")
     if stack.size > len(stack.slots):
         words += f" and {stack.size - len(stack.slots)} of padding"
-    if targets:
-        below = "slot that predicts it" if targets == 1 else "slots that predict them"
-        words += f"; {_count(targets, 'target')}, below the {below}"
+    if stack.targets:
+        below = "slot that predicts it" if stack.targets == 1 else "slots that predict them"
+        words += f"; {_count(stack.targets, 'target')}, below the {below}"
     if stack.further:
         words += f"; below them those of {', '.join(stack.further)}"
     return words

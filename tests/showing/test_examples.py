@@ -91,6 +91,7 @@ def test_what_is_missing_after_a_token_stands_below_it():
     rebuilt = missing[0] + "".join(s.given.text + m for s, m in zip(kept, missing[1:]))
     assert rebuilt == TEXT and max(map(len, missing)) > 1
     assert encoder.tracks["loss weights"].tolist() == [0, *map(len, missing)]
+    assert encoder.targets == len("".join(missing)) > sum(map(bool, missing))
     spans = [slot.predicted.span for slot in encoder.slots if slot.predicted]
     assert spans == list(range(len(spans)))  # the tokens of a gap are one span of the text
 
