@@ -146,7 +146,7 @@ class _DiffusionLoss:
         stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
         segments, given = batch[f"{stack}_segment_ids"], batch[f"{stack}_input_tokens"]
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
-        # Of special tokens none is masked but by being text before.
+        # A mask stands for text; other special tokens stay as they are.
         is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
         bounds = loss_by_rates(outputs, batch, rates, is_text & (segments > 0) & (rates > 0))
         if self.weighted:
