@@ -42,7 +42,8 @@ HARMLESS = frozenset(
 
 
 class Fields(dict):
-    """The fields of a config.json, which remembers those that were read.
+    """The fields of a config.json, which remembers those that were read; one that is null, and is
+    needed, is lacking.
 
     >>> hf = Fields(hidden_size=8, hidden_act="gelu")
     >>> hf["hidden_size"], hf.get("head_dim", 4), sorted(hf.read)
@@ -54,8 +55,9 @@ class Fields(dict):
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
-        self.read.add(name)
-        return super().__getitem__(name)
+        if (value := self.get(name)) is None:
+            raise KeyError(name)
+        return value
 
     def get(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
@@ -207,9 +209,9 @@ def check_fields(hf: Fields, harmless: Collection[str]) -> None:
     It may change the outputs. A field that is null, false, 0 or empty turns nothing on.
     """
     for name in sorted(hf.keys() - hf.read - HARMLESS - set(harmless)):
-        if hf[name]:
+        if value := hf.get(name):
             raise ValueError(
-                f"Got {name}={hf[name]!r} in config.json, expected no such field: it may change "
+                f"Got {name}={value!r} in config.json, expected no such field: it may change "
                 "the model's outputs, and is not supported. If you know that it does not, delete "
                 "it from config.json."
             )
