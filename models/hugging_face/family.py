@@ -220,7 +220,7 @@ def check_fields(hf: Fields, harmless: Collection[str]) -> None:
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
-def rotary(rope: dict, theta: float) -> tuple[float, tuple | None]:
+def rotary(rope: dict, theta: float | None) -> tuple[float, tuple | None]:
     """Returns `rope_theta` and `rope_scaling` of Config from rotary parameters in a config.json.
 
     >>> rotary({"rope_type": "linear", "factor": 2.0}, theta=10_000.0)
@@ -229,7 +229,8 @@ def rotary(rope: dict, theta: float) -> tuple[float, tuple | None]:
     Args:
       theta: where the parameters have none.
 
-    Raises ValueError for another kind than default, linear and LLaMA 3's, and parameters of none.
+    Raises ValueError for another kind than default, linear and LLaMA 3's, parameters of none, and
+    one that is null.
     """
     kind = rope.get("rope_type", rope.get("type", "default"))
     known_of = {"default": (), "linear": LLAMA3[:1], "llama3": LLAMA3}
@@ -244,8 +245,16 @@ def rotary(rope: dict, theta: float) -> tuple[float, tuple | None]:
                 f"Got {name}={rope[name]!r} beside rope_type={kind!r} in config.json, expected no "
                 "such parameter: it is not supported."
             )
-    scaling = tuple(float(rope[name]) for name in known_of[kind])
-    return float(rope.get("rope_theta", theta)), scaling or None
+    numbers = {"rope_theta": rope.get("rope_theta", theta)}
+    numbers |= {name: rope[name] for name in known_of[kind]}
+    for name, number in numbers.items():
+        if number is None:
+            raise ValueError(
+                f"Got {name}=None for rotary positions in config.json, expected a number: write "
+                "down the one that the model was trained with."
+            )
+    base, *scaling = map(float, numbers.values())
+    return base, tuple(scaling) or None
 
 
 def rotary_parameters(theta: float, scaling: tuple | None) -> dict:

@@ -142,6 +142,7 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
         ("bart", "decoder_attention_heads", ..., "lacks 'decoder_attention_heads'"),
         ("llama", "hidden_size", None, "lacks 'hidden_size'"),
         ("gemma3", "sliding_window", None, "lacks 'sliding_window'"),
+        ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None.*expected a number"),
     ],
 )
 def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_path):
