@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..constraints import Count, checked
 from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
-from .heads import CLASSIFIERS, FURTHER_STATES, HEADS, UNEMBEDDINGS
+from .heads import CLASSIFIERS, HEADS_OF, UNEMBEDDINGS
 from .transformer import OF_ENCODER, Transformer
 
 
@@ -145,7 +145,7 @@ def encoder_decoder(
       ValueError: an unknown setting, one out of range, or settings that exclude each other.
     """
     layers = dict(num_encoder_layers=num_encoder_layers, num_decoder_layers=num_decoder_layers)
-    return model_of(_config(vocab_size, T5_1_1, heads, ("classes",), settings, **layers))
+    return model_of(_config(vocab_size, "encoder_decoder", T5_1_1, heads, settings, **layers))
 
 
 @checked
@@ -179,8 +179,7 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
     while f"ahead_{num_ahead + 2}" in heads:
         num_ahead += 1
     fixed = dict(num_decoder_layers=num_layers, num_ahead=num_ahead, ahead=ahead)
-    others = (*UNEMBEDDINGS, *FURTHER_STATES, *CLASSIFIERS)
-    return model_of(_config(vocab_size, LLAMA, heads, others, settings, **fixed))
+    return model_of(_config(vocab_size, "decoder", LLAMA, heads, settings, **fixed))
 
 
 def encoder(vocab_size, heads=("vocabulary",), **settings):
@@ -210,14 +209,14 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
 @checked
 def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **settings) -> Config:
     """Returns the `Config` of `encoder` with these arguments."""
-    others = [name for name in HEADS if name not in UNEMBEDDINGS]
-    return _config(vocab_size, MODERN_BERT, heads, others, settings, num_encoder_layers=num_layers)
+    fixed = dict(num_encoder_layers=num_layers)
+    return _config(vocab_size, "encoder", MODERN_BERT, heads, settings, **fixed)
 
 
-def _config(vocab_size, defaults, heads, other_heads, settings, **fixed) -> Config:
+def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
     """Returns the `Config`, with the available heads; a run is checked for the others."""
     absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
-    available = tuple(name for name in ("vocabulary", *other_heads) if name in heads)
+    available = tuple(name for name in HEADS_OF[builder] if name in heads)
     settings = _with_classes(heads, settings)
     return make_config(vocab_size, defaults, settings, heads=available, **(absent | fixed))
 

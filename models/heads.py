@@ -5,7 +5,7 @@ may share the embedding.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -165,6 +165,27 @@ HEADS: dict[str, Callable[[Config], nn.Module]] = {
     "order": Unembedding,
     "summary": Unembedding,
 }
+
+# The heads that models of each builder can have; of a decoder also "ahead_2", "ahead_3", …
+HEADS_OF: dict[str, tuple[str, ...]] = {
+    "encoder": ("vocabulary", *(name for name in HEADS if name not in UNEMBEDDINGS)),
+    "decoder": ("vocabulary", *UNEMBEDDINGS, *FURTHER_STATES, *CLASSIFIERS),
+    "encoder_decoder": ("vocabulary", "classes"),
+    "electra": ("generator", "replaced"),
+    "masked_autoencoder": ("vocabulary", "restored"),
+    "two_towers": ("embedding", "logit_scale"),
+}
+
+
+def builders_with(heads: Iterable[str]) -> list[str]:
+    """Returns the builders whose models can have all of these heads, by their names in `models`.
+
+    >>> builders_with({"pair": 2, "vocabulary": None})
+    ['encoder']
+    """
+    named = {name for name in heads if not name.startswith("ahead_")}
+    able = [builder for builder, known in HEADS_OF.items() if named <= set(known)]
+    return able if named == set(heads) else [name for name in able if name == "decoder"]
 
 
 def dense(features, dtype, axes=("embed", "mlp"), **settings):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..constraints import PositiveShare, checked
 from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
-from .heads import LogitScale, Projection, ReplacedHead, dense, projection
+from .heads import HEADS_OF, LogitScale, Projection, ReplacedHead, dense, projection
 from .linear import dropout, embedding_weights, inner_dropout
 from .positions import rotation_of
 from .sharding import partitioned
@@ -85,9 +85,8 @@ def electra(
         slots, predictions = lengths["encoder"], lengths["predict"]
         return stacks + 2 * (slots * each_slot + predictions * each_prediction)
 
-    known, part = ("generator", "replaced"), functools.partial(discriminator, config)
-    network = Electra(config, small, disentangled)
-    return _of_stacks(network, config, known, heads, flops, part=part)
+    network, part = Electra(config, small, disentangled), functools.partial(discriminator, config)
+    return _of_stacks(network, config, HEADS_OF["electra"], heads, flops, part=part)
 
 
 def discriminator(config: Config, params: dict) -> Part:
@@ -333,8 +332,8 @@ def two_towers(
         projection = 2 * lengths["encoder"] * config.emb_dim**2
         return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
 
-    known = ("embedding", "logit_scale")
-    return _of_stacks(TwoTowers(config, texts), config, known, heads, flops, texts=texts)
+    network, known = TwoTowers(config, texts), HEADS_OF["two_towers"]
+    return _of_stacks(network, config, known, heads, flops, texts=texts)
 
 
 def _of_stacks(network, config: Config, known, heads, flops, **fields) -> Model:

@@ -44,8 +44,9 @@ def number_token_loss(
         digit (NTL-MSE).
       scale: lambda, what the mean of the second term is multiplied by; the package recommends 0.3.
 
-    A digit with a space before it counts as one without. Left out: numbers of several digits by
-    their value.
+    A digit with a space before it counts as one without. As in the paper, what probability other
+    tokens have does not matter to "numbers": the package's `reweigh`, on there by default, makes it
+    as costly as the farthest digit. Left out: numbers of several digits by their value.
 
     >>> number_token_loss(ids).lengths(512)
     {'targets': 512}

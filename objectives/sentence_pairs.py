@@ -79,6 +79,7 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
     Args and features as in `next_sentence_prediction`. Both parts are whole sentences: the text
     before the first sentence end and after the last is left out, since a cut sentence would reveal
     its part. Documents with fewer than two whole sentences are cut anywhere, with nothing left out.
+    A pair of two equal parts does not count, nor does a document of one token.
 
     >>> sentence_order_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
@@ -254,7 +255,9 @@ def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
         piece(*(jnp.where(swapped, y, x) for x, y in zip(*order)))
         for order in ((front, back), (back, front))
     )
-    return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), whole.length > 1
+    differ = (2 * cut != whole.length) | _differ(source, front[0], back[0], cut)
+    counts = (whole.length > 1) & differ
+    return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), counts
 
 
 def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Documents):

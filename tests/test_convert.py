@@ -209,6 +209,16 @@ def test_a_part_that_they_would_compute_in_another_way_is_refused(make, message,
         write_model(str(tmp_path), model.config, random_params(model))
 
 
+@pytest.mark.parametrize("objective", ["sequence_classification", "token_classification"])
+def test_a_decoder_that_reads_both_ways_is_not_exported_as_a_causal_one(
+    objective, tmp_path, capsys
+):
+    path = write_run(tmp_path / "run", "decoder", objective, num_classes=3)
+    said = fails(capsys, f"--from={path}", f"--to=hf:{tmp_path}/there")
+    assert "read texts both ways" in said and "Train an encoder" in said
+    assert not (tmp_path / "there").exists()
+
+
 def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
     params = t5x.random_params("t5_1_1")
     t5x.write(tmp_path / "checkpoint_7", t5x.as_t5x("t5_1_1", params))

@@ -17,7 +17,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from ..models import Model, Outputs
+from ..models.heads import builders_with
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
+from ..objectives.catalogue import SMALL_RUNS
 from ..objectives.layouts import LAYOUTS
 from .devices.mesh import BATCH
 from .router_terms import router_terms
@@ -43,9 +45,11 @@ def check_recipe(recipe: Recipe) -> Recipe:
     """Raises ValueError when the objective requires what the model or the batch does not have."""
     missing = [head for head in recipe.objective.heads if head not in recipe.model.heads]
     if missing:
+        able = builders_with(recipe.objective.heads)[:1]
+        such = (f", such as models.{one}, as --gin_file=runs/{SMALL_RUNS[one]}.gin" for one in able)
         raise ValueError(
-            f"The objective needs the heads {missing}, the model offers {recipe.model.heads}: "
-            "choose a model that has them."
+            f"The objective needs the heads {missing}, the model offers "
+            f"{recipe.model.heads or 'none of them'}: choose a model that has them{''.join(such)}."
         )
     texts, parts = recipe.model.texts, recipe.objective.rows.num_parts
     if None not in (texts, parts) and texts != parts:

@@ -197,6 +197,8 @@ def export(console: Console, options: argparse.Namespace) -> None:
     run = load_model(options.source, fields)
     kept = Path(options.source) / run_directory.IMPORTED
     target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
+    forms = saved_prompt_forms(options.source, options.trust)
+    check_direction(run.model.layout, forms)
     config, params, others = single_transformer(run.model, run.params)
     ids = config_ids(options.source, run.model.layout)
     extra = ids | kept_config(kept)
@@ -221,7 +223,6 @@ def export(console: Console, options: argparse.Namespace) -> None:
             if name.endswith(hugging_face.WRITING):
                 starts = {"decoder_start_token_id": None} if run.model.layout == "decoder" else {}
                 hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
-        forms = saved_prompt_forms(options.source, options.trust)
         lacking = export_vocabulary(options.source, folder, run.model, forms)
         left = {*others, *hugging_face.left_out(family, config, params)}
         form = next((form for form in forms if form.mode == "embed"), None)
@@ -235,6 +236,18 @@ def export(console: Console, options: argparse.Namespace) -> None:
     lines += [lacking] if lacking else []
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
+    """Raises ValueError for a decoder whose classes follow from text that it read both ways."""
+    for form in forms:
+        if layout == "decoder" and form.mode in ("classify", "tag") and not form.causal:
+            raise ValueError(
+                "Got a decoder that was trained to read texts both ways before it names their "
+                "classes, expected one that reads from left to right, as all do in transformers: "
+                "its classes would be others there. Train an encoder on them "
+                "(--gin_file=runs/finetune_classification.gin) and convert that."
+            )
 
 
 def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:

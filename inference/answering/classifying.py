@@ -118,7 +118,7 @@ def _logits_of(
     check_texts(trained, rows)
 
     def logits(chosen: list[int]) -> np.ndarray:
-        batch = _batch_of(trained, [rows[i] for i in chosen])
+        batch = _batch_of(trained, [rows[i] for i in chosen], prompt.causal)
         if mode == "pair":  # the second text has token type 1
             second_B = np.array([len(prompt.before) + len(closed[i][0]) for i in chosen])
             of_second = batch["encoder_positions"] >= second_B[:, None]
@@ -128,8 +128,8 @@ def _logits_of(
     return in_batches(logits, [len(row) for row in rows], batch_size, on_batch)
 
 
-def _batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
-    """Returns the batch in which a model reads whole texts, a decoder from left to right.
+def _batch_of(trained: Trained, rows: Sequence[Sequence[int]], causal: bool) -> dict:
+    """Returns the batch in which a model reads whole texts, a `causal` decoder from left to right.
 
     The decoder of an encoder-decoder reads them again, from bos on and without their last token, so
     that its last state is of all of the text twice, as in BART.
@@ -139,7 +139,8 @@ def _batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
         return encoder_batch(rows, model.max_positions)
     width = padded_width(rows, model.max_positions)
     if model.layout == "decoder":
-        return decoder_prompts(rows, width=width).batch
+        prefixes = None if causal else [len(row) for row in rows]
+        return decoder_prompts(rows, prefixes, width).batch
     again = [[trained.ids.bos, *row[:-1]] for row in rows]
     return encoder_decoder_prompts(rows, again, width, width).batch
 

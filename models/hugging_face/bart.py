@@ -50,7 +50,8 @@ def pegasus_settings(hf: dict, has) -> dict:
 def _settings(hf: dict, has) -> dict:
     refuse(hf, tie_word_embeddings=True)
     for name in ("ffn_dim", "attention_heads"):
-        refuse(hf, **{f"decoder_{name}": hf[f"encoder_{name}"]})
+        if hf[f"decoder_{name}"] != hf[f"encoder_{name}"]:
+            refuse(hf, **{f"decoder_{name}": hf[f"encoder_{name}"]})
     classifies = has("classification_head.out_proj.weight")
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),

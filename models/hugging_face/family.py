@@ -42,7 +42,8 @@ HARMLESS = frozenset(
 
 
 class Fields(dict):
-    """The fields of a config.json, which remembers those that were read.
+    """The fields of a config.json, which remembers those that were read; one that is null, and is
+    needed, is lacking.
 
     >>> hf = Fields(hidden_size=8, hidden_act="gelu")
     >>> hf["hidden_size"], hf.get("head_dim", 4), sorted(hf.read)
@@ -54,8 +55,9 @@ class Fields(dict):
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
-        self.read.add(name)
-        return super().__getitem__(name)
+        if (value := self.get(name)) is None:
+            raise KeyError(name)
+        return value
 
     def get(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
@@ -207,9 +209,9 @@ def check_fields(hf: Fields, harmless: Collection[str]) -> None:
     It may change the outputs. A field that is null, false, 0 or empty turns nothing on.
     """
     for name in sorted(hf.keys() - hf.read - HARMLESS - set(harmless)):
-        if hf[name]:
+        if value := hf.get(name):
             raise ValueError(
-                f"Got {name}={hf[name]!r} in config.json, expected no such field: it may change "
+                f"Got {name}={value!r} in config.json, expected no such field: it may change "
                 "the model's outputs, and is not supported. If you know that it does not, delete "
                 "it from config.json."
             )
@@ -218,7 +220,7 @@ def check_fields(hf: Fields, harmless: Collection[str]) -> None:
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
-def rotary(rope: dict, theta: float) -> tuple[float, tuple | None]:
+def rotary(rope: dict, theta: float | None) -> tuple[float, tuple | None]:
     """Returns `rope_theta` and `rope_scaling` of Config from rotary parameters in a config.json.
 
     >>> rotary({"rope_type": "linear", "factor": 2.0}, theta=10_000.0)
@@ -227,7 +229,8 @@ def rotary(rope: dict, theta: float) -> tuple[float, tuple | None]:
     Args:
       theta: where the parameters have none.
 
-    Raises ValueError for another kind than default, linear and LLaMA 3's, and parameters of none.
+    Raises ValueError for another kind than default, linear and LLaMA 3's, parameters of none, and
+    one that is null.
     """
     kind = rope.get("rope_type", rope.get("type", "default"))
     known_of = {"default": (), "linear": LLAMA3[:1], "llama3": LLAMA3}
@@ -242,8 +245,16 @@ def rotary(rope: dict, theta: float) -> tuple[float, tuple | None]:
                 f"Got {name}={rope[name]!r} beside rope_type={kind!r} in config.json, expected no "
                 "such parameter: it is not supported."
             )
-    scaling = tuple(float(rope[name]) for name in known_of[kind])
-    return float(rope.get("rope_theta", theta)), scaling or None
+    numbers = {"rope_theta": rope.get("rope_theta", theta)}
+    numbers |= {name: rope[name] for name in known_of[kind]}
+    for name, number in numbers.items():
+        if number is None:
+            raise ValueError(
+                f"Got {name}=None for rotary positions in config.json, expected a number: write "
+                "down the one that the model was trained with."
+            )
+    base, *scaling = map(float, numbers.values())
+    return base, tuple(scaling) or None
 
 
 def rotary_parameters(theta: float, scaling: tuple | None) -> dict:

@@ -69,6 +69,8 @@ CLASSIFIERS_OF: dict[str, tuple[str, ...]] = {
 SPARSE = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 OTHERS_SPARSE = ("mlp", "gate_proj", "up_proj", "down_proj")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+# The base of rotary wavelengths, where config.json has none; of others 10,000.
+ROPE_THETA = {"mixtral": 1e6}
 # Norms of a layer by `norm_place`: ours -> theirs, each followed by "_layernorm".
 NORMS = {
     "before": {"self_attention_norm": "input", "mlp_norm": "post_attention"},
@@ -112,7 +114,7 @@ def _rotary(kind: str, hf: dict) -> dict:
         rope = {**newer, GLOBAL: (newer.get(GLOBAL) or {}) | older}
         thetas = hf.get("rope_theta", 1e6), hf.get("rope_local_base_freq", 1e4)
         return rotary_of_layers(rope, *thetas)
-    theta, scaling = rotary(older or newer, hf.get("rope_theta", 10_000.0))
+    theta, scaling = rotary(older or newer, hf.get("rope_theta", ROPE_THETA.get(kind, 1e4)))
     return {"rope_theta": theta, "rope_scaling": scaling}
 
 

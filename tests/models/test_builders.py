@@ -123,19 +123,23 @@ def test_an_encoder_has_exactly_the_required_heads(name):
 
 
 @pytest.mark.parametrize(
-    "build, objective, missing",
+    "build, objective, missing, able",
     [
-        (models.encoder, objectives.replaced_token_detection, "generator"),
-        (models.decoder, objectives.sentence_order_prediction, "pair"),
-        (models.electra, objectives.masked_lm, "vocabulary"),
-        (models.two_towers, objectives.masked_lm, "vocabulary"),
-        (models.decoder, objectives.contrastive_pairs, "embedding.*logit_scale"),
+        (models.encoder, objectives.replaced_token_detection, "generator", "electra"),
+        (models.decoder, objectives.sentence_order_prediction, "pair.*none of them", "encoder"),
+        (models.electra, objectives.masked_lm, "vocabulary", "encoder"),
+        (models.two_towers, objectives.masked_lm, "vocabulary", "encoder"),
+        (models.decoder, objectives.contrastive_pairs, "embedding.*logit_scale", "encoder"),
+        (models.encoder, objectives.retromae, "restored", "masked_autoencoder"),
+        (models.encoder, objectives.multi_token_prediction, "ahead_2", "decoder"),
     ],
 )
-def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing):
+def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing, able):
+    """In a sentence that names a model which has them, and the run that trains it."""
     asked = objective(IDS)
     recipe = Recipe(asked, build(64, asked.heads, **SMALL), IDS, (), None)
-    with pytest.raises(ValueError, match=f"needs the heads .*{missing}.*choose a model"):
+    said = f"needs the heads .*{missing}.*choose a model.* models.{able}, as .*runs/.*gin"
+    with pytest.raises(ValueError, match=said):
         check_recipe(recipe)
 
 

@@ -64,6 +64,15 @@ def test_zero_means_in_order_as_hugging_faces_heads_read_it():
     assert seen == {(0, 2), (0, 6), (1, 2), (1, 6)}
 
 
+def test_equal_parts_have_no_order():
+    """One cut of three between four equal sentences, after the one that may be a cut one."""
+    seen, repeated = set(), [WORDS[0], END] * 5
+    for a, b, label in pairs(sentence_order_prediction(IDS), [repeated] * 2, 20):
+        assert (label is None) == (a == b)
+        seen.add(a == b)
+    assert seen == {True, False}
+
+
 def test_no_edge_of_the_parts_betrays_their_order():
     """Were the row's own edges kept, only a part in front could end with a sentence's end."""
     found = list(pairs(sentence_order_prediction(IDS), [text(4, 3, 3, 3, 4)] * 2, 60))

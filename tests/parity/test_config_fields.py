@@ -21,6 +21,7 @@ NAMES = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
     for name in (*MODELS, *OTHER_HEADS)
 ]
+ROTARY = "mistral qwen2 qwen3 qwen3_moe olmo2 olmoe gemma2 gemma3 eurobert modernbert".split()
 IDS = torch.tensor(tokens(2, 20, 1))
 
 
@@ -118,6 +119,40 @@ def test_a_field_that_changes_outputs_is_refused_by_name(name, values, said, tmp
     source = open_source(str(tmp_path))
     with pytest.raises(ValueError, match=said):
         recognise(source._replace(config=source.config | values))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "mixtral", *(pytest.param(x, marks=pytest.mark.slow) for x in ROTARY)]
+)
+def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_path):
+    model = reference(name)
+    model.save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    values = {x: source.config[x] for x in source.config.keys() - {"rope_parameters"}}
+    theirs = type(model.config)(**values).rope_parameters
+    ours = recognise(source._replace(config=values)).config
+    bases = theirs.get("full_attention", theirs), theirs.get("sliding_attention", {})
+    assert ours.rope_theta == bases[0]["rope_theta"]
+    assert ours.local_rope_theta == bases[1].get("rope_theta")
+
+
+@pytest.mark.parametrize(
+    "name, field, value, said",
+    [
+        ("bart", "decoder_attention_heads", ..., "lacks 'decoder_attention_heads'"),
+        ("llama", "hidden_size", None, "lacks 'hidden_size'"),
+        ("gemma3", "sliding_window", None, "lacks 'sliding_window'"),
+        ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None.*expected a number"),
+    ],
+)
+def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_path):
+    """In place of a guess: `transformers` has 16 heads where config.json has no number."""
+    reference(name).save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    values = {x: y for x, y in source.config.items() if x != field}
+    values |= {} if value is ... else {field: value}
+    with pytest.raises(ValueError, match=said):
+        recognise(source._replace(config=values))
 
 
 def test_stacks_of_two_sizes_are_refused(tmp_path):
