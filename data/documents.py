@@ -31,7 +31,7 @@ class DocumentRecords:
         firsts = blocks * self._block
         lasts = np.minimum(firsts + self._block, len(self._pieces))
         numbers = np.concatenate([np.arange(*each) for each in zip(firsts, lasts)])
-        return dataclasses.replace(self._pieces.take(numbers), bytes=4 * numbers.nbytes)
+        return self._pieces.take(numbers)
 
 
 def training_records(

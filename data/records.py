@@ -2,13 +2,15 @@
 
 A record is a document or a piece of one. A corpus gives its records in blocks (`Records`): those
 that a token store has on disk, or 256 documents of any kind (`data.documents`). Every epoch passes
-over all records once, in an order drawn from (seed, epoch): blocks are permuted, 64 successive ones
-of that order make a group, and the records of a group are permuted. So any position is found
-without reading those before it, neighbours in the order are of 64 places of the corpus, and a
-corpus of one group (up to 16,384 records) is permuted as a whole.
+over all records once, in an order drawn from (seed, epoch). Blocks are permuted, and 128 successive
+ones of that order make a round. Its records are shared among 32 lanes, each of them is permuted,
+and the lanes are read in turn, a record of each. So any position is found without reading those
+before it, and neighbours in the order are of 32 places of the corpus or more. One of up to 64
+blocks (16,384 records) is permuted as a whole.
 
-Shard s of S reads the positions s, s + S, s + 2 S, … The number of shards may change: the new ones
-share what the old ones had not read (`Unread`).
+Shard s of S reads the positions s, s + S, s + 2 S, …, which are of few lanes where S divides 32 or
+is a multiple of it: a host reads the blocks of those alone. The number of shards may change: the
+new ones share what the old ones had not read (`Unread`).
 """
 
 import concurrent.futures
@@ -25,8 +27,9 @@ from .corpus import DocumentStream, Piece, check_shard
 
 LONGEST = 16384  # tokens of a record; longer documents are read in pieces, to be mixed with others
 BLOCK = 256  # records of a block
-GROUP = 64  # blocks of a group
-CACHED_BYTES = 1 << 30  # of groups that a process keeps, which its shards share
+WHOLE = 64  # blocks that are permuted as a whole
+ROUND = 128  # blocks of a round, where there are more
+LANES = 32  # of a round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,6 @@ class DocumentArrays:
     starts: np.ndarray  # int64 [pieces]
     ends: np.ndarray  # int64 [pieces]
     closed: np.ndarray  # bool [pieces]: the document ends with the piece
-    bytes: int = 0  # of memory that they take
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -75,60 +77,87 @@ class Records(Protocol):
         """Returns the records of these blocks, one block after another."""
 
 
-# Loads groups before they are read, so that no step waits for a disk or a bucket.
+# Loads lanes before they are read, so that no step waits for a disk or a bucket.
 _LOADER = concurrent.futures.ThreadPoolExecutor(1, "records")
 
 
 class Shuffled:
     """Records in their shuffled order, by position; epoch after epoch. A process's shards share it.
 
-    It keeps as many groups as `cached_bytes` hold, two in any case.
+    Of a store in a bucket the lanes that they read are in memory, of a round and of the next.
     """
 
-    def __init__(self, records: Records, seed: int, cached_bytes: int = CACHED_BYTES):
+    def __init__(self, records: Records, seed: int):
         if seed < 0:
             raise ValueError(f"The seed of a corpus must be 0 or more, got {seed}.")
-        self.records, self.seed, self._cached_bytes = records, seed, cached_bytes
+        self.records, self.seed = records, seed
         self.size = int(records.counts.sum())  # records
+        how = () if len(records.counts) <= WHOLE else (ROUND, LANES)
+        self.fingerprint = zlib.crc32(repr((records.fingerprint, seed, *how)).encode())
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
-        # By epoch and number, the one that was used last at the end.
-        self._groups: dict[tuple[int, int], concurrent.futures.Future[DocumentArrays]] = {}
-        self._lock = threading.Lock()  # of the groups: training reads ahead on a thread
+        self._round = functools.lru_cache(maxsize=2)(self._opened)
+        self._lock = threading.Lock()  # of the rounds: training reads ahead on a thread
 
-    def group(self, position: int) -> tuple[int, DocumentArrays]:
-        """Returns the first position of the group that holds `position`, and its records."""
+    def round(self, position: int) -> "Round":
+        """Returns the round that holds a position."""
         epoch, at = divmod(position, self.size)
-        _, ends = self._epoch(epoch)
-        number = int(np.searchsorted(ends, at, side="right"))
-        last = number == len(ends) - 1
         with self._lock:
-            group = self._loading(epoch, number).result()
-            self._loading(*((epoch + 1, 0) if last else (epoch, number + 1)))
-            while len(self._groups) > 2 and self._bytes() > self._cached_bytes:
-                self._groups.pop(next(iter(self._groups)))
-        return epoch * self.size + int(ends[number]) - len(group), group
+            _, ends = self._epoch(epoch)
+            return self._round(epoch, int(np.searchsorted(ends, at, side="right")))
 
-    def _loading(self, epoch: int, number: int) -> concurrent.futures.Future[DocumentArrays]:
-        key = (epoch, number)
-        group = self._groups.pop(key, None) or _LOADER.submit(self._load, epoch, number)
-        self._groups[key] = group
-        return group
-
-    def _load(self, epoch: int, number: int) -> DocumentArrays:
-        blocks, _ = self._epoch(epoch)
-        loaded = self.records.load(np.sort(blocks[number * GROUP : (number + 1) * GROUP]))
-        return loaded.take(_permutation((self.seed, epoch, number), len(loaded)))
-
-    def _bytes(self) -> int:
-        ready = (group for group in self._groups.values() if group.done() and not group.exception())
-        return sum(group.result().bytes for group in ready)
+    def _opened(self, epoch: int, number: int) -> "Round":
+        blocks, ends = self._epoch(epoch)
+        first = epoch * self.size + (int(ends[number - 1]) if number else 0)
+        own = blocks[number * ROUND : (number + 1) * ROUND]
+        return Round(self.records, (self.seed, epoch, number), first, own)
 
     def _drawn(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order of blocks, and the number of records up to the end of each group."""
-        # SeedSequence takes (seed, epoch) for (seed, epoch, 0), the key of the first group.
+        """Returns the order of blocks, and the number of records up to the end of each round."""
+        # SeedSequence takes (seed, epoch) for (seed, epoch, 0), the key of the first round.
         blocks = _permutation((self.seed, epoch, 0, 1), len(self.records.counts))
         counts = self.records.counts[blocks]
-        return blocks, np.cumsum(np.add.reduceat(counts, np.arange(0, len(counts), GROUP)))
+        return blocks, np.cumsum(np.add.reduceat(counts, np.arange(0, len(counts), ROUND)))
+
+
+class Round:
+    """Some blocks, whose records are read from several lanes in turn, from position `first` on."""
+
+    def __init__(self, records: Records, key: tuple[int, int, int], first: int, blocks: np.ndarray):
+        self._records, self._key, self._blocks = records, key, blocks
+        self._counts = records.counts[blocks]
+        self._ends = np.cumsum(self._counts)
+        self.first, self.end = first, first + int(self._ends[-1])
+        self.half = (first + self.end) // 2  # from here on the next round is loaded
+        self.lanes = 1 if len(blocks) <= WHOLE else LANES
+        self._loading: dict[int, concurrent.futures.Future[DocumentArrays]] = {}
+        self._loaded: dict[int, DocumentArrays] = {}
+        self._lock = threading.Lock()
+
+    def piece(self, position: int) -> Piece:
+        i, lane = divmod(position - self.first, self.lanes)
+        if lane not in self._loaded:
+            self._loaded[lane] = self.loading(lane).result()
+        return self._loaded[lane].piece(i)
+
+    def loading(self, lane: int) -> concurrent.futures.Future[DocumentArrays]:
+        with self._lock:
+            if lane not in self._loading:
+                self._loading[lane] = _LOADER.submit(self._load, lane)
+            return self._loading[lane]
+
+    def _load(self, lane: int) -> DocumentArrays:
+        # All lanes have as many records, but the first ones one more where that leaves some.
+        each, more = divmod(int(self._ends[-1]), self.lanes)
+        start = lane * each + min(lane, more)
+        end = start + each + (lane < more)
+        i, j = np.searchsorted(self._ends, (start, end - 1), side="right")
+        some = i + np.argsort(self._blocks[i : j + 1])
+        counts = self._counts[some]
+        before = np.repeat((self._ends - self._counts)[some] - np.cumsum(counts) + counts, counts)
+        at = before + np.arange(len(before))  # of each loaded record, among those of the round
+        own = np.flatnonzero((start <= at) & (at < end))
+        order = _permutation((*self._key, 0, lane) if lane else self._key, len(own))
+        return self._records.load(self._blocks[some]).take(own[order])
 
 
 def _permutation(key: tuple[int, ...], n: int) -> np.ndarray:
@@ -188,7 +217,7 @@ class RecordStream(DocumentStream):
     def __init__(self, order: Shuffled, shard: int, num_shards: int):
         check_shard(shard, num_shards)
         self._order, self.shard, self.num_shards = order, shard, num_shards
-        self.fingerprint = zlib.crc32(repr((order.records.fingerprint, order.seed)).encode())
+        self.fingerprint = order.fingerprint
         self._start([], 0)
 
     def _start(self, earlier: list[np.ndarray], read: int) -> None:
@@ -198,15 +227,18 @@ class RecordStream(DocumentStream):
         # From this one on, none is taken.
         self._plain = int(np.max(self._unread.before, initial=-1)) + 1
         self._shift = self._unread.first + len(self._unread.taken)
-        self._first, self._end = 0, 0  # positions of the group
+        self._round: Round | None = None
 
     def next_document(self) -> Piece:
-        position = self.position
+        position, now = self.position, self._round
         self._read += 1
-        if not self._first <= position < self._end:
-            self._first, self._group = self._order.group(position)
-            self._end = self._first + len(self._group)
-        return self._group.piece(position - self._first)
+        if now is None or not now.first <= position < now.end:
+            now = self._round = self._order.round(position)
+        piece = now.piece(position)
+        if now.half <= position < now.half + LANES * self.num_shards:
+            following = self._order.round(now.end)
+            following.loading((position - now.end) % following.lanes)
+        return piece
 
     @property
     def position(self) -> int:
@@ -244,8 +276,9 @@ class RecordStream(DocumentStream):
         if "read" not in state or int(state["fingerprint"]) != self.fingerprint:
             raise ValueError(
                 f"The saved data position belongs to other data than {self._order.records.name} as "
-                "it is now (other text or another seed): bring back what the run was started with, "
-                "or start a new run directory."
+                "it is now (other text, another seed, or a version of pretrax that read it in "
+                "another order): bring back what the run was started with, or start a new run "
+                "directory."
             )
 
 
@@ -283,8 +316,7 @@ class Joined:
             before += len(one.columns)
         columns = [each for one in loaded for each in one.columns]
         pieces = {n: np.concatenate([getattr(one, n) for one in loaded]) for n in _OF_PIECES}
-        size = sum(one.bytes for one in loaded)
-        return DocumentArrays(self.name, columns, bytes=size, **pieces)
+        return DocumentArrays(self.name, columns, **pieces)
 
 
 def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:

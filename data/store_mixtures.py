@@ -9,7 +9,7 @@ import numpy as np
 from ..constraints import Positive, checked
 from .corpus import Corpus, DocumentStream, Piece, Progress, state_within
 from .documents import UNCUT, joined, split_heldout, training_records
-from .records import CACHED_BYTES, DocumentArrays, Records, RecordStream, Shuffled, first_tokens
+from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
 
 Rate = float | Callable[[int], float]  # of a store, or a function of the step
@@ -97,7 +97,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 
     @functools.cache
     def orders() -> list[Shuffled]:
-        return [Shuffled(train, seed, CACHED_BYTES // len(stores)) for train, _ in splits()]
+        return [Shuffled(train, seed) for train, _ in splits()]
 
     def train(shard: int, num_shards: int) -> DocumentStream:
         streams = [RecordStream(order, shard, num_shards) for order in orders()]

@@ -133,9 +133,7 @@ class StoreRecords:
             for content in contents
         ]
         starts, closed = ends - (entries >> 1), (entries & 1).astype(bool)
-        read = 0 if self._folder.is_local else sum(content.nbytes for content in ranges)
-        size = read + 4 * ends.nbytes
-        return DocumentArrays(self.name, columns, block_of_record, starts, ends, closed, size)
+        return DocumentArrays(self.name, columns, block_of_record, starts, ends, closed)
 
     def verify(self) -> None:
         """Reads all blocks. Raises ValueError for the first whose checksums differ."""

@@ -1,10 +1,12 @@
 """The order of records: a function of the position, whoever reads and however often it is
 resharded."""
 
+import weakref
+
 import numpy as np
 import pytest
 
-from pretrax.data.records import ALL, DocumentArrays, RecordStream, Shuffled
+from pretrax.data.records import ALL, LANES, ROUND, DocumentArrays, RecordStream, Shuffled
 
 
 class Numbers:
@@ -24,10 +26,10 @@ class Numbers:
         starts, ends = starts * self._each, (starts + 1) * self._each
         column = np.arange(self.tokens, dtype=np.uint16)
         zeros = np.zeros(len(starts), np.int64)
-        return DocumentArrays(self.name, [{"tokens": column}], zeros, starts, ends, starts >= 0, 1)
+        return DocumentArrays(self.name, [{"tokens": column}], zeros, starts, ends, starts >= 0)
 
 
-SEVERAL_GROUPS = (5, 3, 5, 1) * 50
+SEVERAL_ROUNDS = (5, 3, 5, 1) * 50  # of 128 blocks and 72
 
 
 def numbers(stream, n):
@@ -45,7 +47,7 @@ def test_a_shard_that_is_none_is_refused(shard, shards):
 
 
 def test_every_epoch_reads_every_record_once_in_an_order_of_its_own():
-    for counts in [(5,), (5, 5, 2), SEVERAL_GROUPS]:
+    for counts in [(5,), (5, 5, 2), SEVERAL_ROUNDS]:
         size = sum(counts)
         both = whole(counts, 2 * size)
         epochs = both[:size], both[size:]
@@ -56,26 +58,26 @@ def test_every_epoch_reads_every_record_once_in_an_order_of_its_own():
 
 def test_the_order_is_the_same_for_ever():
     """Pinned: another order would break every checkpoint's data position."""
-    assert whole(SEVERAL_GROUPS, 6, seed=1) == [630, 2, 696, 106, 50, 435]
+    assert whole(SEVERAL_ROUNDS, 6, seed=1) == [360, 387, 51, 53, 184, 4]
     assert whole((5, 4), 9, seed=1) == [2, 0, 1, 4, 5, 6, 7, 8, 3]
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 8, 1000])
-def test_shards_share_the_positions_and_the_groups(num_shards):
+def test_shards_share_the_positions_and_the_lanes(num_shards):
     """Also where there are more shards than records."""
-    source = Numbers(*SEVERAL_GROUPS)
+    source = Numbers(*SEVERAL_ROUNDS)
     order = Shuffled(source, 0)
     shards = [RecordStream(order, shard, num_shards) for shard in range(num_shards)]
     n = 1500 // num_shards + 1
     found = [numbers(shard, 1)[0] for _ in range(n) for shard in shards]
-    assert found == whole(SEVERAL_GROUPS, n * num_shards)
+    assert found == whole(SEVERAL_ROUNDS, n * num_shards)
     assert len(source.loaded) == len({tuple(blocks) for blocks in source.loaded})
 
 
 def test_a_stream_goes_on_exactly_without_reading_what_it_skips():
-    source = Numbers(*SEVERAL_GROUPS)
+    source = Numbers(*SEVERAL_ROUNDS)
     for shard, num_shards in ((0, 1), (2, 4)):
-        expected = whole(SEVERAL_GROUPS, 8000)[shard::num_shards]
+        expected = whole(SEVERAL_ROUNDS, 8000)[shard::num_shards]
         for stop in (0, 1, 700, 1399):
             stream = RecordStream(Shuffled(source, 0), shard, num_shards)
             numbers(stream, stop)
@@ -84,13 +86,13 @@ def test_a_stream_goes_on_exactly_without_reading_what_it_skips():
             other.restore({k: np.array(v) for k, v in stream.state().items()})
             source.loaded.clear()
             assert numbers(other, 7) == expected[stop : stop + 7]
-            assert len(source.loaded) <= 3  # of which the last is loaded ahead
+            assert len(source.loaded) <= 2 * LANES  # and not those of the rounds before
 
 
 def test_another_number_of_shards_reads_what_was_not_read():
     """Whatever each shard had read, and also where the number changes again and again."""
     rng = np.random.default_rng(0)
-    order = Shuffled(Numbers(*SEVERAL_GROUPS), 0)
+    order = Shuffled(Numbers(*SEVERAL_ROUNDS), 0)
     for _ in range(20):
         positions, states = [], None
         for num_shards in rng.integers(1, 9, 4):
@@ -117,34 +119,54 @@ def test_unread_positions_of_one_reading():
     assert [unread.position(i) for i in range(3)] == [3, 5, 6]
 
 
-def test_groups_are_let_go_beyond_a_limit():
-    order = Shuffled(Numbers(*SEVERAL_GROUPS), 0, cached_bytes=0)
-    for position in range(0, order.size, 50):
-        order.group(position)
-    assert len(order._groups) == 2
+def loads_of(num_shards, shards):
+    """How often a process with these of all shards loads each block in an epoch, on average."""
+    source = Numbers(*(5, 3, 5, 1) * ROUND)
+    order = Shuffled(source, 0)
+    streams = [RecordStream(order, shard, num_shards) for shard in shards]
+    for _ in range(order.size // num_shards):
+        for stream in streams:
+            stream.next_document()
+    return sum(map(len, source.loaded)) / len(source.counts)
 
 
-def test_a_group_that_cannot_be_loaded_is_an_error_when_it_is_read():
+def test_a_host_reads_the_blocks_of_its_own_shards():
+    """A quarter of all, of four blocks a lane and of some a part; and no round but the next."""
+    assert loads_of(1, [0]) < 1.6
+    of_hosts = [loads_of(8, [2 * host, 2 * host + 1]) for host in range(4)]
+    assert max(of_hosts) < 0.45
+    assert loads_of(3, [0]) > 1  # 3 does not divide the number of lanes
+
+
+def test_rounds_are_let_go():
+    order = Shuffled(Numbers(*[2] * 4 * ROUND), 0)
+    stream = RecordStream(order, 0, 1)
+    first = weakref.ref(order.round(0))
+    numbers(stream, 3 * 2 * ROUND)
+    assert first() is None
+
+
+def test_a_lane_that_cannot_be_loaded_is_an_error_when_it_is_read():
     """And not when it is loaded ahead."""
 
     class Damaged(Numbers):
         def load(self, blocks):
-            if len(self.loaded) == 2:
+            if len(self.loaded) == 2 * LANES - 1:  # of the second round
                 raise ValueError("a damaged block")
             return super().load(blocks)
 
-    stream = RecordStream(Shuffled(Damaged(*SEVERAL_GROUPS), 0), 0, 1)
+    stream = RecordStream(Shuffled(Damaged(*SEVERAL_ROUNDS), 0), 0, 1)
     assert len(set(numbers(stream, 400))) == 400
     with pytest.raises(ValueError, match="a damaged block"):
         numbers(stream, 300)
 
 
 def test_processes_read_the_same_and_their_number_may_change():
-    """Each has its share of the shards, and groups of its own."""
-    expected = whole(SEVERAL_GROUPS, 800)
+    """Each has its share of the shards, and rounds of its own."""
+    expected = whole(SEVERAL_ROUNDS, 800)
     found, states = [], [None] * 4
     for processes in (1, 2, 4, 2):
-        orders = [Shuffled(Numbers(*SEVERAL_GROUPS), 0) for _ in range(processes)]
+        orders = [Shuffled(Numbers(*SEVERAL_ROUNDS), 0) for _ in range(processes)]
         shards = [RecordStream(orders[shard % processes], shard, 4) for shard in range(4)]
         for shard, state in zip(shards, states):
             if state is not None:

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from pretrax.data import store_mixtures
 from pretrax.data.corpus import Piece
 from pretrax.data.documents import split_heldout, training_records
-from pretrax.data.records import CACHED_BYTES, RecordStream, Shuffled
+from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import (
     MixedStream,
     corpus_of_stores,
@@ -73,19 +72,6 @@ def test_a_temperature_evens_out_sizes(stores, temperature, share):
     assert rates[1] / sum(rates) == pytest.approx(share, abs=1e-3)
     stream = opened(stores, temperature=temperature).train(0, 1)
     assert shares(stream)[7] == pytest.approx(share, abs=0.03)
-
-
-def test_stores_share_the_memory_for_groups(stores, monkeypatch):
-    """Of a mixture of twenty stores in a bucket, a process does not keep twenty times as much."""
-    given = []
-
-    def order(records, seed, cached_bytes):
-        given.append(cached_bytes)
-        return Shuffled(records, seed, cached_bytes)
-
-    monkeypatch.setattr(store_mixtures, "Shuffled", order)
-    opened(stores).train(0, 1)
-    assert sum(given) == CACHED_BYTES
 
 
 def test_rates_follow_the_step(stores):
