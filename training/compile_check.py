@@ -109,7 +109,7 @@ def check(run: Run, topology: Topology) -> Check:
     with placed_on(mesh.abstract_mesh):
         step = compiled_step(planned, state)
         lowered = step.lower(state, abstract_rows(planned, batch_sharding(mesh)))
-    kept = state.opt_state, state.adaptation
+    kept = state.opt_state, state.adaptation, state.ema
     memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(kept), 0, 0)
     collectives: Mapping[str, Traffic] = {}
     refusal, estimated = "", None

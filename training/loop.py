@@ -67,7 +67,7 @@ def take_steps(
 
     def evaluate_heldout(at: AfterStep) -> None:
         nonlocal evaluation, evaluated
-        evaluation, evaluated = evaluate(at.step, at.state.params), at.step
+        evaluation, evaluated = evaluate(at.step, at.state.evaluated), at.step
 
     def save(at: AfterStep) -> None:
         nonlocal saved

@@ -101,7 +101,15 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     _check_experts(model, mesh)
     losses = run.z_loss, run.load_balance_loss, run.router_z_loss
     recipe = Recipe(
-        objective, model, ids, groups, optimizer, run.microbatches, *losses, run.hardware_rng
+        objective,
+        model,
+        ids,
+        groups,
+        optimizer,
+        run.microbatches,
+        *losses,
+        run.hardware_rng,
+        run.ema_decay,
     )
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
@@ -133,9 +141,9 @@ def open_batches(plan: Plan) -> Batches:
 def abstract_state_of(plan: Plan) -> Abstract:
     """Returns the shapes and shardings of the state; allocates nothing."""
     recipe = plan.recipe
-    adaptation = recipe.objective.adaptation
+    adaptation, averaged = recipe.objective.adaptation, recipe.ema_decay is not None
     return abstract_state(
-        recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh, adaptation
+        recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh, adaptation, averaged
     )
 
 

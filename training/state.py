@@ -17,6 +17,12 @@ class State(NamedTuple):
     params: Any  # f32
     opt_state: Any
     adaptation: Any = None  # of the objective's noise to the model, replicated; None: none
+    ema: Any = None  # f32, an exponential moving average of params; None: none
+
+    @property
+    def evaluated(self) -> Any:
+        """Returns the parameters that are evaluated, and that a saved run predicts with."""
+        return self.params if self.ema is None else self.ema
 
 
 class Abstract(NamedTuple):
@@ -32,6 +38,7 @@ def abstract_state(
     batch,
     mesh: Mesh,
     adaptation: Adaptation | None = None,
+    averaged: bool = False,
 ) -> Abstract:
     """Returns the shapes and shardings of the state, from those of a batch; allocates nothing."""
 
@@ -44,7 +51,8 @@ def abstract_state(
 
     def create(key):
         params = unboxed(boxed(key))
-        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted())
+        state = State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted())
+        return averaged_from_here(state) if averaged else state
 
     with placed_on(mesh.abstract_mesh):  # its devices may be elsewhere: nothing is computed
         boxes = jax.eval_shape(boxed, jax.random.key(0))
@@ -57,10 +65,34 @@ def abstract_state(
         on_all = jax.tree.map(lambda _: replicated(mesh), of_noise)
         shapes = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            State(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state, of_noise),
-            State(replicated(mesh), of_params, of_optimizer, on_all),
+            State(
+                jax.ShapeDtypeStruct((), jnp.int32),
+                params,
+                opt_state,
+                of_noise,
+                params if averaged else None,
+            ),
+            State(
+                replicated(mesh), of_params, of_optimizer, on_all, of_params if averaged else None
+            ),
         )
     return Abstract(shapes, create)
+
+
+def averaged_from_here(state: State) -> State:
+    """Returns the state with its parameters as their average, in memory of its own."""
+    return state._replace(ema=jax.tree.map(jnp.copy, state.params))
+
+
+def moved_average(ema: Any, params: Any, decay: float, steps: Any) -> Any:
+    """Returns the average after so many steps, the last of which led to these parameters.
+
+    Of early steps it forgets faster, so that initial parameters do not stay: by (1 + n) / (10 + n)
+    after n steps, where that is less than the decay, as in the code of MDLM (arXiv:2406.07524) and
+    TensorFlow's.
+    """
+    kept = jnp.minimum(decay, (1.0 + steps) / (10.0 + steps))
+    return jax.tree.map(lambda average, x: average + (1 - kept) * (x - average), ema, params)
 
 
 def new_state(abstract: Abstract, seed: int, mesh: Mesh) -> State:

@@ -23,7 +23,7 @@ from ..objectives.catalogue import SMALL_RUNS
 from ..objectives.layouts import LAYOUTS
 from .devices.mesh import BATCH
 from .router_terms import router_terms
-from .state import State
+from .state import State, moved_average
 
 
 class Recipe(NamedTuple):
@@ -39,6 +39,7 @@ class Recipe(NamedTuple):
     load_balance_loss: float = 0.0
     router_z_loss: float = 0.0
     hardware_rng: bool = False
+    ema_decay: float | None = None
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
@@ -146,7 +147,10 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
         adapted = adaptation.update(state.adaptation, seen.counts, taken)
         summary = adaptation.summary(adapted)
         metrics |= {f"adaptation/{name}": value for name, value in summary.items()}
-    return State(taken, params, opt_state, adapted), metrics
+    ema = None
+    if recipe.ema_decay is not None:
+        ema = moved_average(state.ema, params, recipe.ema_decay, taken)
+    return State(taken, params, opt_state, adapted, ema), metrics
 
 
 def kind_of(term: Term) -> str:

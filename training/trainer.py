@@ -132,7 +132,7 @@ def _train(
                 console.print(stopped_words(run, step), time_words(seconds), sep="\n")
                 return Result(run.run_dir, step, False, (), {}, seconds)
             if evaluated is None:  # it was killed after its last step, before it was evaluated
-                evaluated = evaluate(step, state.params)
+                evaluated = evaluate(step, state.evaluated)
             print_scores(console, evaluated.scores, step)
             with wall_time.of("evaluation"):
                 fill_passages(planned, state, writer, console)
@@ -174,7 +174,7 @@ def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: C
     corpus, recipe = planned.corpus, planned.recipe
     if corpus.codec is None:
         return
-    trained = recipe.objective, recipe.model, state.params, corpus.ids
+    trained = recipe.objective, recipe.model, state.evaluated, corpus.ids
     with console.capture() as captured:
         show_passages(console, *trained, corpus.codec.decode, corpus.heldout(4000))
     shown = Text.from_ansi(captured.get())

@@ -337,10 +337,13 @@ class Checkpoints:
         }
 
     def load_params(self, step: int, target) -> Any:
-        """Returns the parameters in `target`, a tree of shapes and shardings, which may name a few.
+        """Returns the parameters in `target`, a tree of shapes and shardings, which may name a few;
+        of a run with an average of them, that.
 
         Raises ValueError where a checksum differs.
         """
+        averaged = any(name.startswith("ema/") for name in self._arrays(step))
+        kept = "ema" if averaged else "params"
         files = _Files({})
         context = ocp.Context()
         context.pytree.loading.partial_load = True
@@ -348,11 +351,11 @@ class Checkpoints:
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
             loaded = self._checkpointer.load_checkpointables(
-                step, {"state": {"params": target}, "data": files}
+                step, {"state": {kept: target}, "data": files}
             )["state"]
         if problem := _differing_array(loaded, _entry(files, "arrays")):
             raise DamageError(problem)
-        return loaded["params"]
+        return loaded[kept]
 
     def wait(self) -> None:
         """Waits until the running save is complete; raises OSError when it failed."""

@@ -24,7 +24,7 @@ from ...models.heads import CLASSIFIERS
 from ...models.trees import named, nested
 from .. import run_directory
 from ..settings.run import Run
-from ..state import Abstract, State, new_state
+from ..state import Abstract, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, damage_in_words
 
 
@@ -123,8 +123,9 @@ def warm_start(
             )
         names = {name: there[name] for name in taken}
         loaded = _loaded(checkpoints, step, in_run, names)
+    warmed = state._replace(params=nested((in_run | loaded).items()))
     return WarmStart(
-        state._replace(params=nested((in_run | loaded).items())),
+        warmed if state.ema is None else averaged_from_here(warmed),
         source,
         step,
         tuple(taken),

@@ -20,7 +20,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...constraints import Count, NonEmptyText, NonNegative, Positive
+from ...constraints import Count, NonEmptyText, NonNegative, OpenShare, Positive
 from ...data.packing import Policy
 from ...objectives import TokenIds
 from ...objectives.mixtures import longest
@@ -68,6 +68,8 @@ class Run:
     load_balance_loss: NonNegative = 0.01  # weights of the losses of a sparse model's routers:
     router_z_loss: NonNegative = 0.001  # see `training.router_terms`
     rollback_sigmas: Positive | None = None  # above its mean a loss is a spike; None: no roll-back
+    # Of an exponential moving average of the parameters, which is evaluated, and saved for use.
+    ema_decay: OpenShare | None = None
     seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
     # Whether dropout's bits are the accelerator's own, JAX's "rbg": fast, and of one mesh alone.
     hardware_rng: bool = False
