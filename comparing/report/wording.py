@@ -43,8 +43,8 @@ CURVES = (
     "Means over seeds at each checkpoint, and their range; each line ends with what is compared "
     "above, and between checkpoints nothing was measured; dashed: the baseline, where it is near. "
     "Seconds are those of training alone, on the machine that each run had. A learning rate that "
-    "falls does so over the whole run: where it is still high, a run that had been planned to end "
-    "there might be better. No test is made of these."
+    "falls does so over the whole run, which favours a variant whose run ends at some amount over "
+    "one whose run goes on. No test is made of these."
 )
 _BEYOND = {"smallest": "smaller", "largest": "larger"}
 PARTS_TITLE = "Parts of the yardsticks"
