@@ -213,7 +213,8 @@ def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any])
 
 
 def _check_variants(results: Results) -> None:
-    names = {one.variant for one in (*results.runs, *results.measurements, *results.earlier)}
+    names = {run.variant for run in results.runs}
+    names |= {one.variant for some in (results.measurements, results.earlier) for one in some}
     if unknown := sorted(names - set(results.setup.variants)):
         known = ", ".join(results.setup.variants)
         raise ValueError(f"Got a run of {', '.join(unknown)}, expected one of {known}.")

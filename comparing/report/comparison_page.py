@@ -127,11 +127,16 @@ def _yardstick_curves(summary: Summary, colours: Mapping[str, int]) -> str:
     for column in summary.columns:
         if column.name not in summary.curves:
             continue
-        of = dict(curves=summary.curves[column.name], colours=colours, baseline=column.baseline)
-        draws = (functools.partial(draw_yardstick_curves, over=over, **of) for over in OVER)
+        draw = functools.partial(
+            draw_yardstick_curves,
+            curves=summary.curves[column.name],
+            colours=colours,
+            baseline=column.baseline,
+        )
+        draws = (functools.partial(draw, over=over) for over in OVER)
         drawings = "".join(
-            f'<div class="over{k}">{drawn([draw], WIDTH, CURVES_HEIGHT)}</div>'
-            for k, draw in enumerate(draws)
+            f'<div class="over{k}">{drawn([one], WIDTH, CURVES_HEIGHT)}</div>'
+            for k, one in enumerate(draws)
         )
         about = f"<small>{escape(wording.about_column(column))}</small>"
         charts.append(chart(f"{escape(column.name)} {about}", drawings))

@@ -38,8 +38,8 @@ def yardstick_curves(summary: Summary) -> Table:
     columns = [column for column in summary.columns if column.name in summary.curves]
     rows = []
     for variant in summary.setup.variants:
-        spent: dict[float, Spent] = {}  # by step
-        means: dict[tuple[float, str], float] = {}  # by step and column
+        spent: dict[int, Spent] = {}  # by step
+        means: dict[tuple[int, str], float] = {}  # by step and column
         for column in columns:
             for checkpoint in summary.curves[column.name].get(variant, ()):
                 step = checkpoint.spent.step

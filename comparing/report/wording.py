@@ -217,13 +217,13 @@ def best_at_equal(summary: Summary) -> list[str]:
         curves = summary.curves.get(column.name, {})
         best = []
         for over, field in OVER.items() if len(curves) > 1 else ():
-            points = {
-                variant: [(getattr(c.spent, field), c.mean) for c in checkpoints]
-                for variant, checkpoints in curves.items()
-            }
-            most = min(some[-1][0] for some in points.values())
-            if all(some[0][0] <= most for some in points.values()):
-                means = {variant: np.interp(most, *zip(*some)) for variant, some in points.items()}
+            amounts = {v: [getattr(c.spent, field) for c in some] for v, some in curves.items()}
+            most = min(one[-1] for one in amounts.values())
+            if all(one[0] <= most for one in amounts.values()):
+                means = {
+                    variant: float(np.interp(most, amounts[variant], [c.mean for c in some]))
+                    for variant, some in curves.items()
+                }
                 top = (max if column.better == HIGHER else min)(means, key=means.__getitem__)
                 best.append(f"{top} at {amount(most)} {over}")
         if best:
