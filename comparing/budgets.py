@@ -6,22 +6,27 @@
 A budget is a function of a variant's plan that returns the steps of its runs.
 """
 
+import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
+import jax.numpy as jnp
 
 from ..constraints import Count, checked
+from ..models.builders import abstract_params
+from ..objectives import Row
 from ..training.devices.mesh import placed_on
 from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
 from ..training.settings.bound import bound, flattened
-from ..training.state import new_state
-from ..training.step import count_text_tokens
+from ..training.state import new_state, unboxed
+from ..training.step import Recipe, constant_outputs, count_text_tokens, make_batches
 from ..training.throughput import step_flops
 
-COUNTED = 2000  # steps whose tokens are counted; those of later steps are as many on average
+COUNTED = 2000  # steps whose tokens or targets are counted; later ones have as many on average
+NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the same for every run
 TIMED = 20  # steps that a pilot times
 
 
@@ -33,13 +38,57 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
       number: of tokens before corruption, counted in the rows that the first `COUNTED` steps read;
         no end-of-sequence counts, which some objectives have in their rows and others add.
     """
-    total = per_step = 0.0
-    for step, total in enumerate(_tokens_read(plan), 1):
-        per_step = total / step
-        if total >= number or step == COUNTED:
-            break
-    steps = step + math.ceil((number - total) / per_step) if total < number else step
+    steps, per_step = _counted(_tokens_read(plan), number)
     return _affordable(plan, steps, per_step, "text_tokens")
+
+
+@checked
+def targets(plan: Plan, *, number: Count) -> int:
+    """Returns the steps that predict `number` targets: what has a loss, as `targets_of_steps`
+    counts it.
+
+    Args:
+      number: of targets, counted in the batches of the first `COUNTED` steps, corrupted by noise
+        of a seed of their own: those of a run differ by what chance does.
+
+    Raises ValueError where these steps do not tell how many later ones have, since the rates of a
+    mixture follow the step, as those of `objectives.annealed` do.
+    """
+    of_steps = (sum(terms.values()) for _, terms in targets_of_steps(plan))
+    steps, per_step = _counted(itertools.accumulate(of_steps), number)
+    following = [m.name for m in plan.recipe.objective.members if callable(m.rate)]
+    if steps > COUNTED and following:
+        raise ValueError(
+            f"budgets.targets.number = {number:,} takes about {steps:,} steps, of which the first "
+            f"{COUNTED:,} are counted, and later ones have others: the rates of "
+            f"{', '.join(following)} follow the step. Give a smaller number, or another budget."
+        )
+    return _affordable(plan, steps, per_step, "targets")
+
+
+def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]]]:
+    """Yields the rows of each step, and how many targets each term of the loss has in them.
+
+    A target counts once whatever its weight, and once for each term that predicts it; metrics are
+    no loss. Noise that follows the model is that of one that has learnt nothing.
+    """
+    count = jax.jit(functools.partial(_targets, plan.recipe))
+    key = jax.random.key(NOISE_SEED)
+    for step, rows in enumerate(open_batches(plan)):
+        found = jax.device_get(count(jax.random.fold_in(key, step), rows))
+        yield rows, {name: int(number) for name, number in found.items()}
+
+
+def _targets(recipe: Recipe, key: jax.Array, rows: Sequence[Row]) -> dict[str, jax.Array]:
+    params = unboxed(abstract_params(recipe.model))
+    found: dict[str, jax.Array] = {}
+    for batch in make_batches(recipe, key, rows):
+        outputs = constant_outputs(recipe.model, params, batch)
+        for name, term in recipe.objective.loss(outputs, batch).items():
+            if term.scale is not None:
+                weights = term.weights if term.labels is None else term.labels.weights
+                found[name] = found.get(name, jnp.int32(0)) + (weights > 0).sum()
+    return found
 
 
 def tokens_of(plan: Plan, steps: int) -> int:
@@ -76,6 +125,19 @@ def _tokens_read(plan: Plan) -> Iterator[int]:
     for rows in open_batches(plan):
         total += int(count_text_tokens(rows, plan.recipe.ids))
         yield total
+
+
+def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
+    """Returns the steps that come to a number, and what one comes to on average.
+
+    Args:
+      totals: up to each step; after `COUNTED` of them the mean stands for those of later ones.
+    """
+    for step, total in enumerate(totals, 1):
+        if total >= number or step == COUNTED:
+            break
+    per_step = total / step
+    return (step if total >= number else step + math.ceil((number - total) / per_step)), per_step
 
 
 def _seconds_of_a_step(plan: Plan) -> float:

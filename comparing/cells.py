@@ -7,6 +7,7 @@ Its run's directory, runs/VARIANT/seed_S, also has `compare.log`, `failure.txt` 
 import dataclasses
 import os
 import shutil
+import statistics
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from .comparison import Comparison, folder_of
 from .facts import Facts
 from .failures import STOPPED, exit_status, failure_words
 from .figures import labelled, settings_in_words
+from .measured_checkpoints import measured_steps, with_checkpoints
 from .variants import RUNS, SHARED
 from .yardsticks import kept_figures
 from .yardsticks.kept_figures import Measured
@@ -38,6 +40,7 @@ class Cell(NamedTuple):
     facts: Facts  # of the variant
     yardsticks: Sequence[Callable]
     trusted: tuple[str, ...] = ()  # modules that the run's directory may name
+    earlier: tuple[int, ...] = ()  # steps of checkpoints before its end that are measured too
 
     @property
     def name(self) -> str:
@@ -66,25 +69,41 @@ class Cell(NamedTuple):
         )
 
     @property
-    def measured(self) -> list[Measured | None]:
-        """What each yardstick has measured; None of one that has not."""
+    def measured_steps(self) -> tuple[int, ...]:
+        """The steps of the checkpoints that are measured, its end first: it says the most."""
+        return (self.run.steps, *self.earlier)
+
+    def measured(self, step: int) -> list[Measured | None]:
+        """Returns what each yardstick has measured of a checkpoint; None of one that has not."""
         run = self.run
-        return kept_figures.read_measured(run.run_dir, run.steps, self.yardsticks, run.corpus)
+        return kept_figures.read_measured(run.run_dir, step, self.yardsticks, run.corpus)
+
+    @property
+    def measured_share(self) -> float:
+        """The share of its measurements that are taken; of a trial, which has none, of its own
+        evaluation."""
+        taken = [one is not None for step in self.measured_steps for one in self.measured(step)]
+        return statistics.fmean(taken or [self.is_trained])
 
     @property
     def is_complete(self) -> bool:
         """Whether it is trained, and all yardsticks have measured it or refused."""
-        return self.is_trained and None not in self.measured
+        return self.is_trained and self.measured_share == 1
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why yardsticks could not measure it, by their names."""
+        """Why yardsticks could not measure it, by their names; of one that measured its end with
+        the step of the first checkpoint that it could not."""
         found = {}
-        for yardstick, measured in zip(self.yardsticks, self.measured):
-            if measured is not None and measured.refusal:
-                name = bound(yardstick).function.__name__
-                words = settings_in_words(yardstick, self.yardsticks)
-                found[labelled(name, words)] = measured.refusal
+        for k, yardstick in enumerate(self.yardsticks):
+            name = bound(yardstick).function.__name__
+            name = labelled(name, settings_in_words(yardstick, self.yardsticks))
+            for step in self.measured_steps:
+                measured = self.measured(step)[k]
+                if measured is not None and measured.refusal:
+                    at = "" if step == self.run.steps else f" at step {step}"
+                    found[name + at] = measured.refusal
+                    break
         return found
 
 
@@ -108,8 +127,11 @@ def cells_of(
         for variant, run in runs.items():
             one, folder = facts[variant], f"{RUNS}/{folder_of(variant)}/seed_{seed}"
             run = dataclasses.replace(run, steps=one.steps)
+            *earlier, _ = measured_steps(run.steps, one.checkpoints, run.checkpoint_every)
+            run = with_checkpoints(run, one.checkpoints)
             of = comparison.directory, folder, variant, seed, run, one
-            cells.append(cell_of(*of, comparison.yardsticks, trusted))
+            cell = cell_of(*of, comparison.yardsticks, trusted)
+            cells.append(cell._replace(earlier=tuple(earlier)))
     return cells
 
 
@@ -172,21 +194,22 @@ def _measure(cell: Cell) -> None:
     """
     run, broken = cell.run, []
     kept_figures.forget_refusals(run.run_dir)
-    subject = Subject(run.run_dir, trusted=cell.trusted)
-    for yardstick, measured in zip(cell.yardsticks, cell.measured):
-        if measured is not None:
-            continue
-        name = bound(yardstick).function.__name__
-        print(f"Measuring {name} …", flush=True)
-        try:
-            measured = Measured(kept_figures.measure(yardstick, subject), "")
-        except ValueError as error:
-            traceback.print_exc()
-            measured = Measured((), failure_words(error))
-        except Exception as error:
-            traceback.print_exc()
-            broken.append(f"The yardstick {name}: {failure_words(error)}")
-            continue
-        kept_figures.write_measured(run.run_dir, run.steps, yardstick, measured, run.corpus)
+    for step in cell.measured_steps:
+        subject = Subject(run.run_dir, step, cell.trusted)
+        for yardstick, measured in zip(cell.yardsticks, cell.measured(step)):
+            if measured is not None:
+                continue
+            name = bound(yardstick).function.__name__
+            print(f"Measuring {name} at step {step} …", flush=True)
+            try:
+                measured = Measured(kept_figures.measure(yardstick, subject), "")
+            except ValueError as error:
+                traceback.print_exc()
+                measured = Measured((), failure_words(error))
+            except Exception as error:
+                traceback.print_exc()
+                broken.append(f"The yardstick {name}: {failure_words(error)}")
+                continue
+            kept_figures.write_measured(run.run_dir, step, yardstick, measured, run.corpus)
     if broken:
-        raise ValueError(" ".join(broken))
+        raise ValueError(" ".join(dict.fromkeys(broken)))

@@ -1,7 +1,7 @@
 """Collects the results of a comparison from the directories of its cells."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from .budgets import budget_words
 from .cells import Cell
 from .comparison import Comparison, trained_variants
 from .failures import failure_of
-from .figures import labelled, settings_in_words
+from .figures import Figure, labelled, settings_in_words
 from .results import (
     HELDOUT,
     METRIC,
@@ -24,6 +24,7 @@ from .results import (
     Curve,
     Measurement,
     Results,
+    Spent,
     TrainedRun,
     read_trials,
 )
@@ -59,8 +60,15 @@ def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
     )
     ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
     ended.sort(key=lambda cell: list(variants).index(cell.variant))
-    runs, trials = [_trained_run(cell) for cell in ended], read_trials(c.directory)
-    return Results(setup, runs, _measurements(ended), trials)
+    runs = [_trained_run(cell) for cell in ended]
+    measured = _measurements(ended, runs)
+    return Results(
+        setup,
+        runs,
+        [one for one in measured if one.spent is None],
+        read_trials(c.directory),
+        tuple(one for one in measured if one.spent is not None),
+    )
 
 
 def learning_rate(run: Run) -> float | None:
@@ -79,26 +87,47 @@ def learning_rate(run: Run) -> float | None:
     return rates[0] if len(rates) == 1 else None
 
 
-def _measurements(cells: Sequence[Cell]) -> list[Measurement]:
+def _measurements(cells: Sequence[Cell], runs: Sequence[TrainedRun]) -> list[Measurement]:
     """Returns the figures of cells, of which those of one name can be compared: where a yardstick
-    gives several units, or comes with several settings, its name has which: "norm (power=4)"."""
-    measures = [
-        (cell, yardstick, measured.figures)
-        for cell in cells
-        for yardstick, measured in zip(cell.yardsticks, cell.measured)
-        if measured is not None and measured.figures
-    ]
+    gives several units, or comes with several settings, its name has which: "norm (power=4)".
+
+    Args:
+      runs: of the cells.
+    """
+    measures = [one for cell, run in zip(cells, runs) for one in _measured(cell, run)]
     units: dict[str, set[str]] = {}
     for *_, figures in measures:
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
     measurements = []
-    for cell, yardstick, figures in measures:
+    for cell, spent, yardstick, figures in measures:
         words = settings_in_words(yardstick, cell.yardsticks)
         words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
         for figure in figures:
             named = figure._replace(name=labelled(figure.name, words))
-            measurements.append(Measurement(cell.variant, cell.seed, cell.folder, named))
+            measurements.append(Measurement(cell.variant, cell.seed, cell.folder, named, spent))
     return measurements
+
+
+def _measured(
+    cell: Cell, run: TrainedRun
+) -> Iterator[tuple[Cell, Spent | None, Callable, Sequence[Figure]]]:
+    """Yields what each yardstick measured of each checkpoint of a cell; `Spent` None: its end."""
+    entries = read_metrics(cell.run.run_dir)
+    for step in cell.measured_steps:
+        spent = None if step == cell.run.steps else spent_at(run, entries, step)
+        for yardstick, measured in zip(cell.yardsticks, cell.measured(step)):
+            if measured is not None and measured.figures:
+                yield cell, spent, yardstick, measured.figures
+
+
+def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> Spent:
+    """Returns what a run had taken by a step, as far as its metrics, `entries`, say."""
+    logged = tokens_by_step(entries)
+    tokens = float(np.interp(step, [*logged], [*logged.values()]))
+    until = [entry for entry in entries if entry["step"] <= step]
+    return Spent(
+        step, round(tokens), run.flops * step / run.steps, tokens * seconds_per_token(until)
+    )
 
 
 def _trained_run(cell: Cell) -> TrainedRun:

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import MinLen
 
-from ..constraints import AtLeastTwo, Natural, NonEmptyText, Positive, check_fields
+from ..constraints import AtLeastTwo, Count, Natural, NonEmptyText, Positive, check_fields
 from .matching import macro_of
 
 
@@ -38,6 +38,7 @@ class Comparison:
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
     yardsticks: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
     seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
+    checkpoints: Count = 1  # of a run, evenly spaced, its end the last, that yardsticks measure
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     tuning: Callable | None = None  # () -> tuning.Tuning: what is chosen for each variant before
     about: str = ""  # what it follows, and what it cannot prove

@@ -19,6 +19,7 @@ from .budgets import call_text, tokens_of
 from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
+from .measured_checkpoints import measured_steps
 from .results import of_fields
 from .tuning import trial_steps, with_value
 from .variants import RUNS, SET, SHARED, runs_of_variants
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     equal_to: str = ""  # that variant
     tuning: str = ""  # how a value is chosen, with its settings; "": it is not tuned
     tuned: float | None = None  # the value that was chosen; None: none was, or not yet
+    checkpoints: int = 1  # of a run, that its training keeps to be measured
 
     @property
     def flops(self) -> float:
@@ -120,6 +122,11 @@ def check_unchanged(
             changed.append(f"the budget was {facts.budget}, is {budget}")
         if (tuning := tuning_text(comparison)) != facts.tuning:
             changed.append(f"the tuning was {facts.tuning or None}, is {tuning or None}")
+        if facts.checkpoints != comparison.checkpoints:
+            changed.append(
+                f"the checkpoints of a run that are kept and measured were {facts.checkpoints}, "
+                f"are {comparison.checkpoints}"
+            )
         if (was := facts.equal_to) not in ("", comparison.reference):
             changed.append(
                 f"its size was solved to equal {was!r}, is to equal {comparison.reference!r}"
@@ -174,6 +181,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     run = run_with(solved)
     corpus = open_corpus(run)
     steps = one.budget(plan(run, corpus))
+    measured_steps(steps, comparison.checkpoints, run.checkpoint_every)  # before any is trained
     final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
     _check_trials(comparison, run, steps)
     return Facts(
@@ -187,6 +195,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
         solved=solved,
         equal_to=equal_to,
         tuning=tuning_text(comparison),
+        checkpoints=comparison.checkpoints,
     )
 
 

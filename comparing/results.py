@@ -2,12 +2,14 @@
 
     DIR/comparison.json   the question, the variants, the budget
     DIR/runs.jsonl        a line for each run: its cost, its learning curves, or why it failed
-    DIR/results.jsonl     a line for each figure of each run
+    DIR/results.jsonl     a line for each figure of each run, at its end and at checkpoints before,
+                          with what the run had cost by then
     DIR/tuning.jsonl      of a comparison that is tuned, a line for each trial
 
 Reports are drawn from these alone, so that a comparison can be kept without its runs.
 """
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +43,15 @@ class ComparisonSetup(NamedTuple):
     wanted: Mapping[str, float] = {}  # by figure, the least difference that was worth knowing
 
 
+class Spent(NamedTuple):
+    """What the training of a run had taken by a step."""
+
+    step: int
+    text_tokens: int
+    flops: float
+    seconds: float  # without those of evaluation
+
+
 class TrainedRun(NamedTuple):
     """What a variant with a seed cost, or why it failed."""
 
@@ -59,6 +70,11 @@ class TrainedRun(NamedTuple):
     @property
     def flops(self) -> float:
         return self.flops_per_token * self.text_tokens
+
+    @property
+    def spent(self) -> Spent:
+        """What it took up to its end."""
+        return Spent(self.steps, self.text_tokens, self.flops, self.seconds)
 
 
 class Trial(NamedTuple):
@@ -84,32 +100,38 @@ class Measurement(NamedTuple):
     seed: int
     run: str  # as in `TrainedRun`
     figure: Figure
+    spent: Spent | None = None  # by a checkpoint before the end of its run; None: at the end
 
 
 class Results(NamedTuple):
     setup: ComparisonSetup
     runs: Sequence[TrainedRun]
-    measurements: Sequence[Measurement]
+    measurements: Sequence[Measurement]  # at the ends of runs: what is compared
     trials: Sequence[Trial] = ()  # in the order in which they were kept
+    earlier: Sequence[Measurement] = ()  # at checkpoints before
 
 
 def write(directory: str | Path, results: Results) -> None:
     """Writes the files of `results`, each whole or not at all.
 
-    Lines come by variant in the comparison's order, then by seed; the figures of a run keep theirs.
+    Lines come by variant in the comparison's order, then by seed, then by step; the figures of a
+    checkpoint keep their order.
     """
     _check_variants(results)
     folder, variants = Path(directory), list(results.setup.variants)
+    ends = {(run.variant, run.seed): run.spent for run in results.runs}
 
     def key(one: TrainedRun | Measurement) -> tuple[int, int]:
         return variants.index(one.variant), one.seed
 
     whole_files.write_json(folder / COMPARISON, results.setup._asdict())
     write_lines(folder / RUNS, [run._asdict() for run in sorted(results.runs, key=key)])
-    lines = [
-        {"variant": m.variant, "seed": m.seed, "run": m.run, **m.figure.record}
-        for m in sorted(results.measurements, key=key)
-    ]
+    by_step = sorted(results.earlier, key=lambda m: m.spent.step if m.spent else 0)
+    lines = []
+    for m in sorted((*by_step, *results.measurements), key=key):
+        spent = m.spent or ends[m.variant, m.seed]
+        of_run = {"variant": m.variant, "seed": m.seed, "run": m.run}
+        lines.append(of_run | spent._asdict() | m.figure.record)
     write_lines(folder / RESULTS, lines)
     if results.trials:
         write_trials(directory, results.trials)
@@ -142,11 +164,15 @@ def read(directory: str | Path) -> Results:
             f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
             "`pretrax compare` writes."
         )
+    runs = read_lines(folder / RUNS, _trained_run)
+    ends = {(run.variant, run.seed): run.steps for run in runs}
+    measured = read_lines(folder / RESULTS, functools.partial(_measurement, ends))
     results = Results(
         setup,
-        read_lines(folder / RUNS, _trained_run),
-        read_lines(folder / RESULTS, _measurement),
+        runs,
+        [one for one in measured if one.spent is None],
         tuple(read_trials(directory)),
+        tuple(one for one in measured if one.spent is not None),
     )
     try:
         _check_variants(results)
@@ -176,13 +202,19 @@ def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
     return TrainedRun(**{**record, "curves": curves})
 
 
-def _measurement(record: Mapping[str, Any]) -> Measurement:
+def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any]) -> Measurement:
+    """Returns what a line holds; one without a step, as they were first kept, is of the end."""
     figure = figure_of({name: record[name] for name in Figure._fields})
-    return Measurement(record["variant"], record["seed"], record["run"], figure)
+    one = Measurement(record["variant"], record["seed"], record["run"], figure)
+    if "step" not in record:
+        return one
+    spent = of_fields(Spent, {name: record[name] for name in Spent._fields})
+    return one if spent.step == ends.get((one.variant, one.seed)) else one._replace(spent=spent)
 
 
 def _check_variants(results: Results) -> None:
-    names = {run.variant for run in results.runs} | {m.variant for m in results.measurements}
+    names = {run.variant for run in results.runs}
+    names |= {one.variant for some in (results.measurements, results.earlier) for one in some}
     if unknown := sorted(names - set(results.setup.variants)):
         known = ", ".join(results.setup.variants)
         raise ValueError(f"Got a run of {', '.join(unknown)}, expected one of {known}.")

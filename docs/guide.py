@@ -20,7 +20,7 @@ from pretrax.comparing import results
 from pretrax.comparing.figures import HIGHER
 from pretrax.comparing.formatting import amount
 from pretrax.comparing.report import wording
-from pretrax.comparing.report.charts import chart_files
+from pretrax.comparing.report.charts import chart_files, curve_files
 from pretrax.comparing.report.markdown_report import markdown
 from pretrax.comparing.report.summary import Column, Summary, summary
 from pretrax.comparing.report.wording import mean_words
@@ -324,9 +324,12 @@ def drawn(docs: Path) -> dict[str, str]:
     found = {path.parent.name: summary(results.read(path.parent)) for path in folders}
     pages = {}
     for name, one in found.items():
-        charts = {f"{name}/{file}": svg for file, svg in chart_files(one).items()}
-        pages |= {f"{COMPARISONS}/{file}": svg for file, svg in charts.items()}
-        pages[f"{COMPARISONS}/{name}.md"] = markdown(one, list(charts))
+        charts, curves = (
+            {f"{name}/{file}": svg for file, svg in files.items()}
+            for files in (chart_files(one), curve_files(one))
+        )
+        pages |= {f"{COMPARISONS}/{file}": svg for file, svg in (charts | curves).items()}
+        pages[f"{COMPARISONS}/{name}.md"] = markdown(one, list(charts), list(curves))
     tables = {
         PAGE: {
             "minute": in_a_minute(found),

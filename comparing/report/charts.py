@@ -1,4 +1,4 @@
-"""Charts of a comparison: learning curves, and a yardstick's figures of every seed.
+"""Charts of a comparison: learning curves, a yardstick's figures of every seed, and its curves.
 
 Each `draw_` function draws on an `Axes` of matplotlib; `colours` has the number of each variant's.
 """
@@ -19,14 +19,17 @@ from ..results import Curve
 from ..scaling.laws_of_comparisons import FittedLaw
 from . import wording
 from .summary import Column, Summary
+from .yardstick_curves import OVER, Curves
 
 GRID = 200  # points of a mean curve
 BEGINNING = 0.08  # of training, whose losses may leave the chart at its top
 FAR = 1.5  # a baseline further from the figures than this many times their range is not drawn
 NAME = 18  # letters in a line of a variant's name
 WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
+LEGEND_LINE = 0.17  # inches
+BASELINE: Any = dict(color=INK, linestyle=(0, (4, 3)), linewidth=1)
 TITLE = 46  # letters in a line of a chart's title, beside names of variants
-LAW_HEIGHT = 3.0  # inches
+LAW_HEIGHT = CURVES_HEIGHT = 3.0  # inches
 
 
 def chart_files(summary: Summary) -> dict[str, str]:
@@ -45,7 +48,33 @@ def chart_files(summary: Summary) -> dict[str, str]:
         if f"({column.unit})" in column.name:  # as where two units are measured
             title = f"{column.name}, {wording.WHICH[column.better]}"
         files[column.name] = _file(draw, title, column_height(summary))
-    return {re.sub(r"\W+", "_", name).strip("_") + ".svg": svg for name, svg in files.items()}
+    return {f"{_file_name(name)}.svg": svg for name, svg in files.items()}
+
+
+def curve_files(summary: Summary) -> dict[str, str]:
+    """Returns {name: SVG} of the curves of each yardstick over text tokens, and over FLOPs."""
+    colours, files = numbers_of(summary), {}
+    for column in summary.columns:
+        for over in ("text tokens", "FLOPs") if column.name in summary.curves else ():
+            draw = functools.partial(_draw_named_curves, column, summary, colours, over)
+            title = f"{column.name} over training: {wording.about_column(column)}"
+            height = CURVES_HEIGHT + LEGEND_LINE * len(summary.curves[column.name])
+            files[f"{_file_name(column.name)}_over_{_file_name(over)}.svg"] = _file(
+                draw, title, height
+            )
+    return files
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_")
+
+
+def _draw_named_curves(
+    column: Column, summary: Summary, colours: Mapping[str, int], over: str, axes: Any
+) -> None:
+    draw_yardstick_curves(axes, summary.curves[column.name], colours, over, column.baseline)
+    below = dict(loc="upper left", bbox_to_anchor=(0, -0.2), borderaxespad=0)
+    axes.legend(frameon=False, fontsize="small", **below)
 
 
 def numbers_of(summary: Summary) -> dict[str, int]:
@@ -132,12 +161,38 @@ def draw_column(
     axes.grid(axis="x", color=MUTED, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
-    if column.baseline is not None:
-        low, high = axes.get_xlim()
-        if low - FAR * (high - low) <= column.baseline <= high + FAR * (high - low):
-            axes.axvline(column.baseline, color=INK, linestyle=(0, (4, 3)), linewidth=1)
+    if _is_near(column.baseline, axes.get_xlim()):
+        axes.axvline(column.baseline, **BASELINE)
     axes.locator_params(axis="x", nbins=5)
     axes.ticklabel_format(axis="x", useOffset=False)
+
+
+def draw_yardstick_curves(
+    axes: Any, curves: Curves, colours: Mapping[str, int], over: str, baseline: float | None
+) -> None:
+    """Draws a yardstick over one of `OVER`: the mean of each variant's seeds at each checkpoint,
+    and their range; the baseline is a dashed line across."""
+    from matplotlib.ticker import FuncFormatter
+
+    for variant, checkpoints in curves.items():
+        x = [getattr(checkpoint.spent, OVER[over]) for checkpoint in checkpoints]
+        line = dict(marker="o", markersize=3, markeredgewidth=0) | _line(colours[variant])
+        axes.plot(x, [checkpoint.mean for checkpoint in checkpoints], label=variant, **line)
+        low, high = ([end(c.values) for c in checkpoints] for end in (min, max))
+        axes.fill_between(x, low, high, color=line["color"], alpha=0.2, linewidth=0)
+    if _is_near(baseline, axes.get_ylim()):
+        axes.axhline(baseline, **BASELINE)
+    axes.set_xlabel(over)
+    axes.set_xlim(left=0)  # so that what one takes is seen as a share of what another does
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: amount(x)))
+    axes.locator_params(axis="x", nbins=5)
+    axes.ticklabel_format(axis="y", useOffset=False)
+
+
+def _is_near(baseline: float | None, limits: tuple[float, float]) -> bool:
+    low, high = limits
+    reach = FAR * (high - low)
+    return baseline is not None and low - reach <= baseline <= high + reach
 
 
 def draw_law(axes: Any, law: FittedLaw) -> None:

@@ -15,6 +15,7 @@ from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import Difference
 from . import equality, tables, wording
 from .charts import (
+    CURVES_HEIGHT,
     LAW_HEIGHT,
     WIDTH,
     column_height,
@@ -22,11 +23,13 @@ from .charts import (
     draw_column,
     draw_curves,
     draw_law,
+    draw_yardstick_curves,
     numbers_of,
     sizes_of,
 )
 from .summary import Summary
 from .tables import Table
+from .yardstick_curves import OVER
 
 Links = Mapping[tuple[str, int], str]  # of a run's variant and seed: its folder, from the page
 
@@ -38,6 +41,11 @@ STYLE = """
 .grid figure { background:var(--card); border:1px solid var(--line); border-radius:10px;
   padding:.8rem 1rem; min-width:0 }
 .legend svg { width:1.7em; height:.7em; margin-right:.35em; vertical-align:baseline }
+.switch > input { margin:0 .35rem 0 .8rem; accent-color:var(--first) }
+.switch > .legend { margin-top:.6rem }
+@media screen { .grid [class^="over"] { display:none } }
+#over0:checked ~ .grid .over0, #over1:checked ~ .grid .over1, #over2:checked ~ .grid .over2 {
+  display:block }
 td b { color:var(--first) } td b.wins { color:var(--v2) } td b.loses { color:var(--v1) }
 td code { white-space:normal; overflow-wrap:anywhere }
 """
@@ -52,6 +60,7 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
         card("<h3>In short</h3>\n" + items(map(escape, wording.in_short(summary))))
         + "".join(_law(law) for law in summary.laws if law.fit is not None)
         + _yardsticks(summary, colours, links)
+        + _yardstick_curves(summary, colours)
         + _listed("What could not be measured", [*map(escape, wording.refused(summary))])
         + _differences(summary)
         + _curves(summary, colours)
@@ -102,6 +111,42 @@ def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> s
             "interval; dashed: the baseline, where it is near."
         )
         + f'<div class="grid">{charts}</div>\n'
+    )
+
+
+def _yardstick_curves(summary: Summary, colours: Mapping[str, int]) -> str:
+    """Returns the curves of each yardstick, of which a switch shows those over one of `OVER`."""
+    if not summary.curves:
+        return ""
+    switch = "".join(
+        f'<input type="radio" name="over" id="over{k}"{" checked" * (k == 0)}>'
+        f'<label for="over{k}">{over}</label>'
+        for k, over in enumerate(OVER)
+    )
+    charts = []
+    for column in summary.columns:
+        if column.name not in summary.curves:
+            continue
+        draw = functools.partial(
+            draw_yardstick_curves,
+            curves=summary.curves[column.name],
+            colours=colours,
+            baseline=column.baseline,
+        )
+        draws = (functools.partial(draw, over=over) for over in OVER)
+        drawings = "".join(
+            f'<div class="over{k}">{drawn([one], WIDTH, CURVES_HEIGHT)}</div>'
+            for k, one in enumerate(draws)
+        )
+        about = f"<small>{escape(wording.about_column(column))}</small>"
+        charts.append(chart(f"{escape(column.name)} {about}", drawings))
+    return (
+        f"<h2>{wording.CURVES_TITLE}</h2>\n"
+        + items(map(escape, wording.best_at_equal(summary)))
+        + f'<div class="switch">over {switch}\n'
+        + f'{_legend(colours)}<div class="grid">{"".join(charts)}</div></div>\n'
+        + soft(wording.CURVES)
+        + folded("The same as numbers", table(*_of_text(tables.yardstick_curves(summary))))
     )
 
 

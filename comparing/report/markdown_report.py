@@ -13,10 +13,11 @@ CHARTS = (
 )
 
 
-def markdown(summary: Summary, charts: Sequence[str] = ()) -> str:
+def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str] = ()) -> str:
     """Returns the report; bold are the best means, and the differences that hold.
 
-    `charts` are files beside it, which are shown below the first table.
+    `charts` are files beside it, which are shown below the first table, `curves` those of
+    yardsticks over training.
     """
     setup = summary.setup
     lines = [f"# {setup.question}", "", wording.setting(summary), ""]
@@ -26,9 +27,14 @@ def markdown(summary: Summary, charts: Sequence[str] = ()) -> str:
         heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
         lines += ["## Yardsticks", "", *_table(tables.yardsticks(summary, heads)), ""]
     if charts:
-        lines += [*(f"![{Path(file).stem}]({file})" for file in charts), "", CHARTS, ""]
+        lines += [*_images(charts), CHARTS, ""]
     if notes := wording.notes(summary):
         lines += [*(f"- {line}" for line in notes), ""]
+    if summary.curves:
+        lines += [f"## {wording.CURVES_TITLE}", ""]
+        lines += [*(f"- {line}" for line in wording.best_at_equal(summary)), ""]
+        lines += [*_images(curves), wording.CURVES, ""]
+        lines += [*_table(tables.yardstick_curves(summary)), ""]
     for law in summary.laws:
         if law.fit is not None:
             lines += [f"## The law of {law.figure}", "", *_table(tables.law_table(law)), ""]
@@ -54,6 +60,10 @@ def markdown(summary: Summary, charts: Sequence[str] = ()) -> str:
         plain = tables.parts(summary)._replace(strong=())
         lines += ["", f"## {wording.PARTS_TITLE}", "", wording.PARTS, "", *_table(plain)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _images(files: Sequence[str]) -> list[str]:
+    return [*(f"![{Path(file).stem}]({file})" for file in files), ""] if files else []
 
 
 def _table(table: Table) -> list[str]:

@@ -10,6 +10,7 @@ from ..figures import HIGHER, NEITHER
 from ..results import ComparisonSetup, Measurement, Results, TrainedRun
 from ..scaling.laws_of_comparisons import FittedLaw, laws_of
 from ..statistics import NO_SPREAD, Difference, Estimate, Values, differences, estimate
+from .yardstick_curves import Curves, curves_of
 
 _SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `figures.labelled`
 
@@ -69,6 +70,7 @@ class Summary(NamedTuple):
     differences: Sequence[Difference]  # of the columns: one family; none of several budgets
     laws: Sequence[FittedLaw]  # of losses, where variants have several budgets
     tuned: Mapping[str, TunedVariant]  # by variant, of those whose trials were kept
+    curves: Mapping[str, Curves]  # by the column's name, where more than the end was measured
 
     @property
     def trained(self) -> list[TrainedRun]:
@@ -110,6 +112,7 @@ def summary(results: Results) -> Summary:
         [] if setup.scaling else differences(values, setup.reference, looks),
         laws_of(results),
         _tuned(results),
+        curves_of(results, values),
     )
 
 

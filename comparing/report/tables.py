@@ -4,12 +4,14 @@ import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..formatting import DIGITS, MISSING, amount, number, percent, spread
+from ..formatting import DIGITS, MISSING, amount, decimals, number, percent, spread
+from ..results import Spent
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, Difference
 from .equality import COSTS, costs, spreads
 from .summary import Summary
 from .wording import difference_words, mean_words, short
+from .yardstick_curves import OVER
 
 BASELINE = "baseline"  # the last row of `yardsticks`: what a model that knows nothing reaches
 
@@ -29,6 +31,27 @@ def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
         known = [MISSING if c.baseline is None else f"{c.baseline:.{DIGITS}g}" for c in columns]
         rows.append([BASELINE, *known])
     return Table(["", *heads], rows, strong)
+
+
+def yardstick_curves(summary: Summary) -> Table:
+    """Returns a row for each checkpoint of a variant: what it had cost, and the means there."""
+    columns = [column for column in summary.columns if column.name in summary.curves]
+    rows = []
+    for variant in summary.setup.variants:
+        spent: dict[int, Spent] = {}  # by step
+        means: dict[tuple[int, str], float] = {}  # by step and column
+        for column in columns:
+            for checkpoint in summary.curves[column.name].get(variant, ()):
+                step = checkpoint.spent.step
+                spent.setdefault(step, checkpoint.spent)
+                means[step, column.name] = checkpoint.mean
+        for step in sorted(spent):
+            words = (
+                number(means.get((step, c.name), math.nan), decimals(c.estimates.values()))
+                for c in columns
+            )
+            rows.append([variant, f"{step:,.0f}", *map(amount, spent[step][1:]), *words])
+    return Table(["", "step", *OVER, *(c.name for c in columns)], rows)
 
 
 def trials(summary: Summary) -> Table:

@@ -22,6 +22,8 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(_table(summary))
     for line in wording.in_short(summary):
         console.print(Text(f"• {line}"))
+    for line in wording.best_at_equal(summary):
+        console.print(Text(line, "dim"))
     open_ones = [d for d in summary.differences if not d.holds and d.needed is not None]
     for d in sorted(open_ones, key=lambda d: d.needed or 0)[:FEW]:
         console.print(Text(f"  {wording.next_one(d)}", "dim"))

@@ -3,12 +3,15 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from ..figures import HIGHER, LOWER, NATS, NEITHER
 from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
 from .summary import Column, Summary
+from .yardstick_curves import OVER
 
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
 ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
@@ -34,6 +37,14 @@ TRIALS = (
     "losses can be compared, of two not. Only the best values of a round are tried in the next, "
     "and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). Trials "
     "have seeds of their own, and what the yardsticks measure has no part in them."
+)
+CURVES_TITLE = "Yardsticks over training"
+CURVES = (
+    "Means over seeds at each checkpoint, and their range; each line ends with what is compared "
+    "above, and between checkpoints nothing was measured; dashed: the baseline, where it is near. "
+    "Seconds are those of training alone, on the machine that each run had. A learning rate that "
+    "falls does so over the whole run, which favours a variant whose run ends at some amount over "
+    "one whose run goes on. No test is made of these."
 )
 _BEYOND = {"smallest": "smaller", "largest": "larger"}
 PARTS_TITLE = "Parts of the yardsticks"
@@ -192,6 +203,32 @@ def short(value: float) -> str:
     if value >= 1000:
         return amount(value)
     return "0" if abs(value) < 5e-4 else f"{value:.3g}"
+
+
+def best_at_equal(summary: Summary) -> list[str]:
+    """Returns a line for each yardstick that has curves of several variants: the best mean at the
+    most that all of them have had, of text tokens, FLOPs and seconds.
+
+    Between two checkpoints a mean is taken to lie on the line through both; where a variant has
+    no checkpoint as early, nothing is said.
+    """
+    lines = []
+    for column in summary.columns:
+        curves = summary.curves.get(column.name, {})
+        best = []
+        for over, field in OVER.items() if len(curves) > 1 else ():
+            amounts = {v: [getattr(c.spent, field) for c in some] for v, some in curves.items()}
+            most = min(one[-1] for one in amounts.values())
+            if all(one[0] <= most for one in amounts.values()):
+                means = {
+                    variant: float(np.interp(most, amounts[variant], [c.mean for c in some]))
+                    for variant, some in curves.items()
+                }
+                top = (max if column.better == HIGHER else min)(means, key=means.__getitem__)
+                best.append(f"{top} at {amount(most)} {over}")
+        if best:
+            lines.append(f"{column.name}, best mean: {'; '.join(best)}.")
+    return lines
 
 
 def notes(summary: Summary) -> list[str]:

@@ -114,10 +114,8 @@ class ComparisonProgress:
 
 
 def _done(cell: Cell) -> tuple[int, float]:
-    """Returns the steps that a run has logged, and the share of its yardsticks that is done; of a
-    trial, which has none, whether its own evaluation is."""
-    measured = [one is not None for one in cell.measured] or [cell.is_trained]
-    return cell.last_step, statistics.fmean(measured)
+    """Returns the steps that a run has logged, and the share of its measurements that is done."""
+    return cell.last_step, cell.measured_share
 
 
 def _duration(seconds: float) -> str:

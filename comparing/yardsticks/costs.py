@@ -2,22 +2,20 @@
 
 import itertools
 import statistics
+from collections import Counter
 
 import jax
 
 from ...constraints import Count, checked
 from ...models.builders import abstract_params
 from ...training.devices.mesh import make_mesh
-from ...training.planning import Plan, open_batches
+from ...training.planning import Plan
 from ...training.reporting.metrics import read_metrics
 from ...training.state import unboxed
-from ...training.step import Recipe, constant_outputs, make_batches
 from ...training.throughput import step_flops
-from ..budgets import tokens_of
+from ..budgets import targets_of_steps, tokens_of
 from ..figures import NEITHER, Figure
 from .subject import Subject
-
-NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the same for every run
 
 
 @checked
@@ -57,30 +55,13 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
 
 
 def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
-    """Returns how often each term of the loss has a target, for each token of text read.
-
-    A target counts once whatever its weight, and metrics are no loss.
-    """
-    count = jax.jit(lambda key, rows: _targets(plan.recipe, key, rows))
-    key, tokens = jax.random.key(NOISE_SEED), 0
-    found: dict[str, float] = {}
-    for step, rows in enumerate(itertools.islice(open_batches(plan), steps)):
+    """Returns how often each term of the loss has a target, for each token of text read; see
+    `budgets.targets_of_steps`."""
+    tokens, found = 0, Counter[str]()
+    for rows, targets in itertools.islice(targets_of_steps(plan), steps):
         tokens += sum(int((group.segments > 0).sum()) for group in rows)
-        for name, number in count(jax.random.fold_in(key, step), rows).items():
-            found[name] = found.get(name, 0) + int(number)
+        found.update(targets)
     return {name: number / tokens for name, number in found.items()}
-
-
-def _targets(recipe: Recipe, key, rows) -> dict:
-    params = unboxed(abstract_params(recipe.model))
-    found: dict = {}
-    for batch in make_batches(recipe, key, rows):
-        outputs = constant_outputs(recipe.model, params, batch)
-        for name, term in recipe.objective.loss(outputs, batch).items():
-            if term.scale is not None:
-                weights = term.weights if term.labels is None else term.labels.weights
-                found[name] = found.get(name, 0) + (weights > 0).sum()
-    return found
 
 
 def seconds_per_step(run_dir: str, step: int) -> float | None:

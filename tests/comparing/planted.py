@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure
-from pretrax.comparing.results import ComparisonSetup, Measurement, Results, TrainedRun, Trial
+from pretrax.comparing.results import (
+    ComparisonSetup,
+    Measurement,
+    Results,
+    Spent,
+    TrainedRun,
+    Trial,
+)
 from pretrax.comparing.scaling.scaling_law import Law
 
 YARDSTICKS = {  # name: unit, which is better, baseline, mean, standard deviation over seeds
@@ -61,6 +68,22 @@ def results(
         "holds of a large one.",
     )
     return Results(asked, runs, measurements)
+
+
+def over_training(made: Results, number: int = 4) -> Results:
+    """The same results, of runs that were measured at so many checkpoints: a figure goes from its
+    baseline to its end, the faster at first the later its variant stands."""
+    runs, variants = {(run.variant, run.seed): run for run in made.runs}, list(made.setup.variants)
+    earlier = []
+    for one in made.measurements:
+        run, end, baseline = runs[one.variant, one.seed], one.figure.value, one.figure.baseline
+        power = 1 / (1 + variants.index(one.variant))
+        for share in (k / number for k in range(1, number)):
+            step, tokens = round(run.steps * share), round(run.text_tokens * share)
+            spent = Spent(step, tokens, run.flops * share, run.seconds * share)
+            value = baseline + (end - baseline) * share**power
+            earlier.append(one._replace(figure=one.figure._replace(value=value), spent=spent))
+    return made._replace(earlier=tuple(earlier))
 
 
 def tuned(made: Results) -> Results:

@@ -120,3 +120,8 @@ def compare_here(file: str, *arguments: str) -> int:
 def results(directory: pathlib.Path) -> list[dict]:
     """The lines of results.jsonl."""
     return [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
+
+
+def figures(directory: pathlib.Path) -> list[dict]:
+    """The same without the seconds that training took, which differ from run to run."""
+    return [{k: x for k, x in one.items() if k != "seconds"} for one in results(directory)]

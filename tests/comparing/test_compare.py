@@ -203,6 +203,10 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
             "was optimizers.warmup_constant.peak = 0.01\n"
             "  is optimizers.warmup_constant.peak = 0.02",
         ),
+        (
+            "comparing.Comparison.checkpoints = 3",
+            "the checkpoints of a run that are kept and measured were 1, are 3",
+        ),
     ],
 )
 def test_other_changes_are_refused_by_name(own, line, expected, capsys):
@@ -391,7 +395,7 @@ def finish(file: str, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def undisturbed(finished) -> list[dict]:
     """The results of the first seed, of runs that were never killed."""
-    return [one for one in small.results(finished / "compared") if one["seed"] == 0]
+    return [one for one in small.figures(finished / "compared") if one["seed"] == 0]
 
 
 def trains(file: str) -> bool:
@@ -417,7 +421,19 @@ def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
     said = finish(file, "--gin.SEEDS=[0]", "--workers=2")
     assert "small, seed 0: started" in said and "large/2, seed 0: done" in said
     assert "devices taken: False" in said
-    assert small.results(tmp_path / "compared") == undisturbed
+    assert small.figures(tmp_path / "compared") == undisturbed
+
+
+@pytest.mark.slow
+def test_killed_between_two_checkpoints_equals_never_killed(undisturbed, tmp_path):
+    file = small.write(tmp_path, "comparing.Comparison.checkpoints = 2")
+    runs = tmp_path / "compared/runs"
+    kill_when(file, lambda: any(runs.glob("*/*/checkpoints/3")))
+    kill_when(file, lambda: any(runs.glob("*/*/evaluation/yardsticks.jsonl")))
+    finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    found = small.figures(tmp_path / "compared")
+    assert [one["step"] for one in found] == [3, 6, 3, 6]
+    assert [one for one in found if one["step"] == 6] == undisturbed
 
 
 @pytest.mark.slow
@@ -427,7 +443,7 @@ def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
         ends = time.monotonic() + 1 + 0.7 * moment
         kill_when(file, lambda ends=ends: time.monotonic() > ends)
     finish(file, "--gin.SEEDS=[0]", "--workers=2")
-    assert small.results(tmp_path / "compared") == undisturbed
+    assert small.figures(tmp_path / "compared") == undisturbed
 
 
 @pytest.mark.slow

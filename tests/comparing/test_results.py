@@ -6,10 +6,10 @@ import math
 import pytest
 
 from pretrax.comparing import results
-from pretrax.comparing.collecting import learning_curves
+from pretrax.comparing.collecting import learning_curves, spent_at
 from pretrax.comparing.facts import Facts, read_facts, write_facts
 from pretrax.comparing.figures import HIGHER, Figure
-from pretrax.comparing.results import Measurement
+from pretrax.comparing.results import Measurement, Spent, TrainedRun
 from pretrax.comparing.yardsticks import kept_figures
 from tests.comparing import planted
 
@@ -46,6 +46,34 @@ def test_results_of_before_there_was_tuning_are_read(tmp_path):
     file.write_text(json.dumps(kept))
     assert results.read(tmp_path) == planted.results(["15%", "40%"])
     assert not (tmp_path / "tuning.jsonl").exists()
+
+
+def test_checkpoints_before_the_end_are_kept_beside_what_is_compared(tmp_path):
+    ends = planted.results(["15%", "40%"], seeds=(0, 1))
+    made = planted.over_training(ends, 3)
+    results.write(tmp_path, made)
+    read = results.read(tmp_path)
+    assert read.measurements == made.measurements == ends.measurements
+    assert sorted(map(repr, read.earlier)) == sorted(map(repr, made.earlier))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [one["step"] for one in lines[:27]] == [33] * 9 + [67] * 9 + [100] * 9
+    assert lines[26]["text_tokens"] == 409_600 and lines[26]["seconds"] == 61.5
+    lines[0]["flops"] = None
+    (tmp_path / "results.jsonl").write_text(json.dumps(lines[0]))
+    with pytest.raises(ValueError, match=r"results\.jsonl is damaged \(line 1: flops is None"):
+        results.read(tmp_path)
+
+
+def test_results_of_before_there_were_checkpoints_are_of_the_ends(tmp_path):
+    made = planted.results(["15%", "40%"])
+    results.write(tmp_path, made)
+    file = tmp_path / "results.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        for name in Spent._fields:
+            del line[name]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert results.read(tmp_path) == made
 
 
 def test_files_do_not_depend_on_the_order_in_which_runs_ended(tmp_path):
@@ -146,6 +174,18 @@ def test_learning_curves_count_the_text_that_was_seen(tmp_path):
         "heldout/all/tokens": ((1000.0, 5.5), (2000.0, 4.5)),
         "metric/all/hits": ((1000.0, 0.5), (2000.0, 0.6)),
     }
+
+
+def test_what_a_run_had_taken_by_a_step_is_counted_in_what_it_logged():
+    run = TrainedRun("a", 0, "runs/a", flops_per_token=6.0, text_tokens=2000, steps=30)
+    entries = [
+        {"step": 10, "text_tokens": 100.0, "tokens_per_second": 50.0},
+        {"step": 10, "heldout/all/tokens": 5.5},
+        {"step": 20, "text_tokens": 60.0, "tokens_per_second": 200.0},
+        {"step": 30, "text_tokens": 40.0, "tokens_per_second": 1.0},
+    ]
+    assert spent_at(run, entries, 20) == Spent(20, 1600, 12_000 * 20 / 30, 1000 / 50 + 600 / 200)
+    assert spent_at(run, entries, 25).text_tokens == 1800  # between two that were logged
 
 
 def test_long_learning_curves_are_kept_as_means(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from pretrax import models, objectives
 from pretrax.comparing import budgets
 from pretrax.comparing.cells import cells_of
 from pretrax.comparing.comparison import Comparison, check, trained_variants
@@ -244,6 +246,49 @@ def test_a_budget_of_flops(planned):
         ValueError, match="pays for 0 steps, expected 1 or more: raise budgets.model_f"
     ):
         budgets.model_flops(planned, number=of_a_step / 3)
+
+
+def test_a_budget_of_targets_counts_what_has_a_loss(planned):
+    """Of a causal model each of the 256 tokens of a step's rows, ends of documents too."""
+    assert budgets.targets(planned, number=3 * 256) == 3
+    assert budgets.targets(planned, number=3 * 256 + 1) == 4
+
+
+IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
+
+
+@pytest.fixture(scope="module")
+def masked():
+    return of_encoder(objectives.masked_lm(IDS, rate=0.25))
+
+
+def of_encoder(objective):
+    """The plan of a run of an encoder, on rows of 16 times 32 slots."""
+    sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
+    return tiny.plan(models.encoder(128, **sizes), objective, dict(encoder=32))
+
+
+def test_targets_are_those_of_the_corrupted_batches(masked):
+    found = [sum(x.values()) for _, x in itertools.islice(budgets.targets_of_steps(masked), 8)]
+    total = np.cumsum(found)
+    # A quarter of the 480 tokens beside cls and sep, rounded in each document; of 128 slots.
+    assert all(120 <= number < 128 for number in found)
+    assert budgets.targets(masked, number=total[4]) == 5
+    assert budgets.targets(masked, number=total[4] + 1) == 6
+
+
+def test_targets_beyond_those_counted_are_as_many_on_average(masked, monkeypatch):
+    exactly = budgets.targets(masked, number=4000)
+    monkeypatch.setattr(budgets, "COUNTED", 8)
+    assert exactly > 30 and budgets.targets(masked, number=4000) == pytest.approx(exactly, rel=0.1)
+
+
+def test_targets_that_change_beyond_those_counted_are_refused(monkeypatch):
+    monkeypatch.setattr(budgets, "COUNTED", 2)
+    one = of_encoder(objectives.annealed(IDS, objectives.masked_lm, "rate", 0.5, 0.1, 9, stages=2))
+    assert budgets.targets(one, number=300) == 2
+    with pytest.raises(ValueError, match="first 2 are counted, .*rates of rate_0.5, .*follow"):
+        budgets.targets(one, number=5000)
 
 
 @pytest.mark.slow
