@@ -12,6 +12,17 @@ from .labelled_words import word_lists
 from .level_grammar import grammar
 from .one_direction import reversal
 from .path_star import star_graphs
-from .world import World, WorldQuestion
+from .successive_states import processes
+from .world import World, WorldPair, WorldQuestion
 
-__all__ = ["World", "WorldQuestion", "grammar", "recall", "reversal", "star_graphs", "word_lists"]
+__all__ = [
+    "World",
+    "WorldPair",
+    "WorldQuestion",
+    "grammar",
+    "processes",
+    "recall",
+    "reversal",
+    "star_graphs",
+    "word_lists",
+]
