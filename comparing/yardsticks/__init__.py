@@ -28,6 +28,7 @@ from .text_pairs import pair_accuracy
 from .unmasking import unmasking
 from .word_senses import word_in_context
 from .writing import finetune_to_write
+from .written_answers import world_answers
 
 YARDSTICKS: dict[str, Callable] = {
     yardstick.__name__: yardstick
@@ -35,6 +36,6 @@ YARDSTICKS: dict[str, Callable] = {
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
         *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
         *(infilling, unmasking, pair_accuracy, world_questions, world_completions),
-        *(world_pairs, cost),
+        *(world_answers, world_pairs, cost),
     )
 }

@@ -7,6 +7,7 @@ The yardstick `world_questions` asks a run the questions of the world that it wa
 your own is one more function `(*, seed) -> World` (docs/own_world.md).
 """
 
+from .digit_sums import arithmetic
 from .key_values import recall
 from .labelled_words import word_lists
 from .level_grammar import grammar
@@ -19,6 +20,7 @@ __all__ = [
     "World",
     "WorldPair",
     "WorldQuestion",
+    "arithmetic",
     "grammar",
     "processes",
     "recall",
