@@ -28,7 +28,7 @@ VERBS = ("was", "is", "became", "stayed", "seemed", "turned", "grew", "felt")
 _HELDOUT_EVERY = 20  # documents
 
 
-class Process(NamedTuple):
+class NamedProcess(NamedTuple):
     """The sentences of a process, one with each state."""
 
     name: str
@@ -39,7 +39,7 @@ class Process(NamedTuple):
     def sentences(self) -> list[str]:
         """Returns its sentences in their order.
 
-        >>> Process("mira", ["wet", "dry"], ["is", "was"]).sentences
+        >>> NamedProcess("mira", ["wet", "dry"], ["is", "was"]).sentences
         ['mira is wet .', 'mira was dry .']
         """
         return [f"{self.name} {verb} {state} ." for state, verb in zip(self.states, self.verbs)]
@@ -89,12 +89,12 @@ def processes(
     words = rng.permutation(invented_words(states + names)).tolist()
     cycle, named = words[:states], words[states:]
 
-    def drawn(name: str) -> Process:
+    def drawn(name: str) -> NamedProcess:
         start = rng.integers(states)
         of_text = [cycle[(start + k) % states] for k in range(sentences)]
-        return Process(name, of_text, rng.choice(VERBS, sentences).tolist())
+        return NamedProcess(name, of_text, rng.choice(VERBS, sentences).tolist())
 
-    def several(count: int) -> list[Process]:
+    def several(count: int) -> list[NamedProcess]:
         return [drawn(name) for name in rng.choice(named, count).tolist()]
 
     *texts, asked = map(several, (documents, -(-documents // _HELDOUT_EVERY), questions))
@@ -114,7 +114,7 @@ def processes(
 
 
 def _question(
-    rng: np.random.Generator, kind: str, one: Process, words: Sequence[str], choices: int
+    rng: np.random.Generator, kind: str, one: NamedProcess, words: Sequence[str], choices: int
 ) -> WorldQuestion:
     """Returns the question for a word of the sentence in which the second half begins."""
     before, after = one.halves()
