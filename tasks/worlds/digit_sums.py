@@ -104,9 +104,9 @@ def arithmetic(
         documents,
         held,
         [
-            _question(rng, kind, *pair, digits, order, choices)
+            _question(rng, kind, one, other, digits, order, choices)
             for kind, pairs in asked.items()
-            for pair in pairs
+            for one, other in pairs
         ],
     )
 
