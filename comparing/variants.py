@@ -13,7 +13,9 @@ from .matching import macro_of, solved_line
 from .tuning import values_for
 
 RUNS, SHARED = "runs", "shared"  # folders of a comparison's directory
-TRAINING_TEXT = {"corpus.documents"}  # what leaves held-out text and vocabulary as they are
+# What leaves held-out text and vocabulary as they are; and the order in which a world writes tokens
+# that are the same otherwise, so that its questions ask the same.
+COMMON_DATA = {"corpus.documents", "corpus.world.order"}
 SET = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields of runs that the comparison sets
 
 
@@ -127,7 +129,7 @@ def _check_common_data(runs: Mapping[str, Run]) -> None:
         differing = [
             f"{key} is {now.get(key, 'not set')!r} and {also.get(key, 'not set')!r}"
             for key in now | also
-            if key not in TRAINING_TEXT and now.get(key, "") != also.get(key, "")
+            if key not in COMMON_DATA and now.get(key, "") != also.get(key, "")
         ]
         if differing:
             raise ValueError(

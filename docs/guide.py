@@ -31,6 +31,7 @@ BAG_OF_WORDS = "/bag_of_words"  # the part of a figure that a model of words alo
 
 PAPERS = {  # by the key that a cell names: words, number at arXiv
     "albert": ("Lan et al. 2020", "1909.11942"),
+    "addition": ("Lee et al. 2023", "2307.03381"),
     "amlm": ("Edman & Fraser 2025", "2510.20475"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bd3lm": ("Arriola et al. 2025", "2503.09573"),
@@ -234,6 +235,16 @@ SETTINGS = (
         "a grammar",
         "grammar",
         "Causal models learn its deep levels, encoders trained on masks less of them ({cfg}).",
+    ),
+    Setting(
+        "sums of numbers",
+        "arithmetic",
+        "Causal models learn them from fewer examples where digits are reversed ({addition}).",
+    ),
+    Setting(
+        "order of sentences",
+        "processes",
+        "Next sentence prediction does not teach it, sentence order prediction does ({albert}).",
     ),
     Setting(
         "associative recall",

@@ -13,6 +13,7 @@ be measured so, saying which can.
 from collections.abc import Callable
 
 from .acceptability import minimal_pairs
+from .belonging_texts import world_pairs
 from .completions import world_completions
 from .compression import bits_per_byte
 from .context_learning import in_context
@@ -27,6 +28,7 @@ from .text_pairs import pair_accuracy
 from .unmasking import unmasking
 from .word_senses import word_in_context
 from .writing import finetune_to_write
+from .written_answers import world_answers
 
 YARDSTICKS: dict[str, Callable] = {
     yardstick.__name__: yardstick
@@ -34,6 +36,6 @@ YARDSTICKS: dict[str, Callable] = {
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
         *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
         *(infilling, unmasking, pair_accuracy, world_questions, world_completions),
-        cost,
+        *(world_answers, world_pairs, cost),
     )
 }

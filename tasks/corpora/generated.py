@@ -52,9 +52,10 @@ def world_documents(
 def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
     answers = list({answer for question in world.questions for answer in question.answers})
     encoded = dict(zip(answers, tokenizer.encode_batch(answers)))
+    pairs = (text for pair in world.pairs for text in (*pair.right, *pair.wrong))
     documents = itertools.chain.from_iterable(
         zip(some, tokenizer.encode_batch(some))
-        for some in batches(itertools.chain(world.documents, world.heldout))
+        for some in batches(itertools.chain(world.documents, world.heldout, pairs))
     )
     for text, ids in itertools.chain(encoded.items(), documents):
         if tokenizer.unknown is not None and tokenizer.unknown in ids:

@@ -7,11 +7,24 @@ The yardstick `world_questions` asks a run the questions of the world that it wa
 your own is one more function `(*, seed) -> World` (docs/own_world.md).
 """
 
+from .digit_sums import arithmetic
 from .key_values import recall
 from .labelled_words import word_lists
 from .level_grammar import grammar
 from .one_direction import reversal
 from .path_star import star_graphs
-from .world import World, WorldQuestion
+from .successive_states import processes
+from .world import World, WorldPair, WorldQuestion
 
-__all__ = ["World", "WorldQuestion", "grammar", "recall", "reversal", "star_graphs", "word_lists"]
+__all__ = [
+    "World",
+    "WorldPair",
+    "WorldQuestion",
+    "arithmetic",
+    "grammar",
+    "processes",
+    "recall",
+    "reversal",
+    "star_graphs",
+    "word_lists",
+]

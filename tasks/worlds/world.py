@@ -31,6 +31,17 @@ class WorldQuestion(NamedTuple):
         return self.right / len(self.answers)
 
 
+class WorldPair(NamedTuple):
+    """Two texts of which the second follows the first in a document, and two of which it does not.
+
+    WorldPair("order", ("I ate .", "I slept ."), ("I slept .", "I ate ."))
+    """
+
+    kind: str  # the figure in which it counts, in letters, digits and underscores
+    right: tuple[str, str]
+    wrong: tuple[str, str]
+
+
 class World(NamedTuple):
     """Documents drawn from a seed, and questions that tell whether a model has learned from them.
 
@@ -41,13 +52,14 @@ class World(NamedTuple):
     heldout: Sequence[str]  # text of the same world, for the loss
     questions: Sequence[WorldQuestion]  # the kind of the first one sums the world up
     accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
+    pairs: Sequence[WorldPair] = ()  # of texts; the kind of the first one sums them up
 
 
 def drawn_world(function: Callable[..., Any], seed: int) -> World:
     """Returns the world that a function draws from a seed.
 
     Raises ValueError for a function without `seed`, for what is no world, has no text or no
-    question, or for a question that names no kind or has no wrong answer.
+    question, or for a question or pair that names no kind or has nothing wrong.
     """
     name = bound(function).function.__name__
     try:
@@ -91,7 +103,23 @@ def drawn_world(function: Callable[..., Any], seed: int) -> World:
                 f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers "
                 "of which the first, as many as `right`, are right and at least one is wrong."
             )
+    for pair in made.pairs:
+        _check_pair(name, pair)
     return made
+
+
+def _check_pair(name: str, pair: Any) -> None:
+    texts = (*pair.right, *pair.wrong) if isinstance(pair, WorldPair) else ()
+    if len(texts) != 4 or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(
+            f"{name} has the pair {pair!r:.200}, expected a `tasks.worlds.WorldPair` of two right "
+            "texts and two wrong ones: WorldPair('order', ('One .', 'Two .'), ('Two .', 'One .'))."
+        )
+    if not pair.kind.isidentifier() or pair.right == pair.wrong:
+        raise ValueError(
+            f"{name} has the pair {pair!r:.200}, expected a kind such as 'order', and wrong texts "
+            "that are not the right ones."
+        )
 
 
 def _check_types(name: str, question: Any) -> None:

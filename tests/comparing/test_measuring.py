@@ -188,6 +188,8 @@ MODULES_OF_CODE = {
     "in_context": 10,
     "world_questions": 8,
     "world_completions": 11,
+    "world_answers": 11,
+    "world_pairs": 9,
     "cost": 5,
 }
 

@@ -171,6 +171,12 @@ def test_lines_that_no_variant_may_have(compared, lines, expected):
         runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
 
 
+def test_variants_may_read_one_world_in_another_order():
+    runs = runs_of_variants(read_comparison("arithmetic"))
+    orders = [dict(flattened("corpus", run.corpus))["corpus.world.order"] for run in runs.values()]
+    assert {*orders} == {"plain", "reversed"}
+
+
 def test_variants_may_train_on_more_documents_of_one_text():
     runs = runs_of_variants(read_comparison("more_data"))
     given = [dict(flattened("corpus", run.corpus)).get("corpus.documents") for run in runs.values()]

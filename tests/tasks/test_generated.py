@@ -8,9 +8,10 @@ import pytest
 
 from pretrax.tasks.corpora import tokenising, world_documents
 from pretrax.tasks.vocabularies import trained
-from pretrax.tasks.worlds import World, WorldQuestion, world
+from pretrax.tasks.worlds import World, WorldPair, WorldQuestion, world
 
 QUESTION = WorldQuestion("colours", "snow is", (" white", " 1"))
+PAIR = WorldPair("order", ("snow is", "white"), ("white", "snow is"))
 
 
 def colours(*, seed, more=()):
@@ -60,6 +61,10 @@ def test_a_run_whose_world_has_changed_is_refused(tmp_path, monkeypatch):
         (World(["a"], ["a"], [QUESTION._replace(answers=" bc")]), "expected a tuple of texts"),
         (World(["a"], ["a"], [QUESTION._replace(answers=(" b", 1))]), "expected a tuple of texts"),
         (World(["a"], ["a"], [QUESTION._replace(answers=(" b", " c", " b"))]), "' b' more than on"),
+        (World(["a"], ["a"], [QUESTION], pairs=[("a", "b")]), "a `tasks.worlds.WorldPair` of two"),
+        (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=("a",))]), "two right texts"),
+        (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(kind="x/y")]), "a kind such as 'ord"),
+        (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=PAIR.right)]), "not the right"),
     ],
 )
 def test_what_is_no_world_is_refused(made, said):
@@ -85,6 +90,7 @@ def test_a_function_that_takes_no_seed_or_wants_more_is_refused():
         ({"documents": ["snow 0 is white", *"abcdefgh"]}, "of which the vocabulary of 13 tokens"),
         ({"questions": [QUESTION._replace(answers=(" 1", " red"))]}, "' red', of which the vocab"),
         ({"questions": [QUESTION._replace(answers=(" 1", "1"))]}, "the vocabulary encodes alike"),
+        ({"pairs": [PAIR._replace(wrong=("snow is", "red"))]}, "'red', of which the vocabulary of"),
     ],
 )
 def test_words_that_the_vocabulary_lacks_or_mistakes_are_named(tmp_path, changed, said):

@@ -44,7 +44,7 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
     mode = mode_of(trained)
     candidates = [(question, answer) for question in questions for answer in question.answers]
     if mode in MASKED:
-        tokens = [_around(trained, question, answer) for question, answer in candidates]
+        tokens = [answered_tokens(trained, question, answer) for question, answer in candidates]
         found = hidden_log_probs(trained, tokens)
     elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
         # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty. No
@@ -116,8 +116,13 @@ def _split(text: str, answer: str) -> tuple[str, str]:
     return before, answer + after
 
 
-def _around(trained: Trained, question: Question, answer: str) -> tuple[list[int], list[int]]:
-    """Returns (tokens of the text with the answer, the slots of those that hold some of it)."""
+def answered_tokens(
+    trained: Trained, question: Question, answer: str
+) -> tuple[list[int], list[int]]:
+    """Returns (tokens of the text with the answer in it, the slots of those that hold some of it).
+
+    They end with end-of-sequence where it is known what follows the answer.
+    """
     text = question.text if BLANK.search(question.text) else question.text + SENTINEL
     before, _, after = (text + (question.after or "")).partition(SENTINEL)
     tokens = trained.encode(before + answer + after)

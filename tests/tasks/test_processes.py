@@ -1,0 +1,88 @@
+"""Processes: comparing sentences tells the order of a text, and the name tells its process."""
+
+import collections
+
+import pytest
+
+from pretrax.tasks.worlds import processes
+from tests.tasks.worlds import shares_of_reader
+
+WORLD = processes(seed=0, documents=400, sentences=4, states=6, names=5, questions=40)
+
+
+def sentences(text):
+    """(name, verb, state) of each sentence."""
+    return [tuple(one.split()) for one in text.split(" .") if one]
+
+
+def steps_of(world):
+    """The state that follows each, as the documents tell."""
+    read = [sentences(text) for text in world.documents]
+    return {a[2]: b[2] for text in read for a, b in zip(text, text[1:])}
+
+
+AFTER = steps_of(WORLD)
+
+
+def is_right(first, second):
+    """Whether a reader of the documents finds that the second text follows the first."""
+    (name, _, state), (next_name, _, next_state) = sentences(first)[-1], sentences(second)[0]
+    return name == next_name and AFTER[state] == next_state
+
+
+def test_a_document_has_one_name_and_goes_through_the_states_of_one_cycle():
+    assert (len(WORLD.documents), len(WORLD.heldout), len(AFTER)) == (400, 20, 6)
+    state = first = next(iter(AFTER))
+    seen = [state := AFTER[state] for _ in AFTER]
+    assert len({*seen}) == 6 and seen[-1] == first
+    for text in [*WORLD.documents, *WORLD.heldout]:
+        names, _, states = zip(*sentences(text))
+        assert len({*names}) == 1 and len({*states}) == 4
+        assert all(AFTER[a] == b for a, b in zip(states, states[1:]))
+
+
+def test_a_sentence_by_itself_tells_nothing_of_its_place():
+    """Each state stands in each place about as often as in any other."""
+    places = collections.Counter(
+        (place, state)
+        for text in WORLD.documents
+        for place, (*_, state) in enumerate(sentences(text))
+    )
+    assert len(places) == 4 * 6
+    assert max(abs(count / 400 - 1 / 6) for count in places.values()) < 0.07
+
+
+def test_who_compares_sentences_tells_all_pairs_and_their_words_tell_no_order():
+    assert collections.Counter(pair.kind for pair in WORLD.pairs) == {"order": 40, "belongs": 40}
+    assert WORLD.pairs[0].kind == "order"
+    for pair in WORLD.pairs:
+        assert is_right(*pair.right) and not is_right(*pair.wrong)
+        same_words = sorted(" ".join(pair.right).split()) == sorted(" ".join(pair.wrong).split())
+        assert same_words == (pair.kind == "order")
+        if pair.kind == "belongs":
+            names = [{name for name, *_ in sentences(text)} for text in pair.wrong]
+            assert pair.wrong[0] == pair.right[0] and names[0] != names[1]
+
+
+def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
+    def known(question):
+        name, _, state = sentences(question.text)[2 - 1]
+        return f" {AFTER[state] if question.kind == 'state' else name}"
+
+    assert shares_of_reader(WORLD, known) == {"state": 1.0, "name": 1.0}
+    chance = dict.fromkeys(("state", "name"), 1 / 4)
+    assert shares_of_reader(WORLD, lambda question: None) == chance
+    for question in WORLD.questions:
+        whole = sentences(question.text + question.answers[0] + question.after)
+        assert len(whole) == 4 and all(AFTER[a[2]] == b[2] for a, b in zip(whole, whole[1:]))
+
+
+def test_worlds_are_seeded():
+    small = dict(documents=5, questions=2)
+    assert processes(seed=3, **small) == processes(seed=3, **small) != processes(seed=4, **small)
+
+
+@pytest.mark.parametrize("settings", [{"states": 6}, {"names": 3}])
+def test_errors(settings):
+    with pytest.raises(ValueError, match="more states than sentences, so that no text comes round"):
+        processes(seed=0, documents=1, questions=1, **settings)
