@@ -6,8 +6,10 @@ import re
 import subprocess
 import tomllib
 
+import pytest
 import yaml
 
+from pretrax.training.run_directory import check_place
 from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.settings.configuration import read_run
 from tests.training.tiny import ROOT
@@ -120,6 +122,9 @@ def test_the_run_of_skypilot_is_one():
     _, verb, *arguments = typed.replace("$BUCKET", "gs://bucket/run").split()
     _, given = parse_with_gin(made_for(verb), arguments)
     assert read_run(given.files, given.bindings).checkpoint_dir == "gs://bucket/run"
+    with pytest.raises(ValueError, match="expected a folder on disk or in gs://"):
+        check_place("s3://bucket/run")
+    assert "gcsfs" in sky["setup"] and "s3fs" not in sky["setup"]  # what checkpoints take
 
 
 def made_for(verb: str) -> argparse.ArgumentParser:
