@@ -3,7 +3,7 @@
 Install with `pip install -e .`
 """
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, find_packages, setup
 from setuptools.command.build_py import build_py
 
 # From the versions that were tested up to the next that may break something: an unpinned dependency
@@ -123,8 +123,9 @@ setup(
     + [
         f"pretrax.{name}"
         for name in find_packages(include=[x for f in FOLDERS for x in (f, f"{f}.*")])
+        + find_namespace_packages(include=["gin_configs", "gin_configs.*"])
     ],
-    package_data={"pretrax": ["py.typed", "gin_configs/*/*.gin"]},
+    package_data={"": ["*.gin"], "pretrax": ["py.typed"]},
     cmdclass={"build_py": BuildPackage},
     install_requires=TRAINING,
     extras_require={

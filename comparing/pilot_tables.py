@@ -9,7 +9,7 @@ from rich.text import Text
 from .figures import NATS
 from .formatting import DIGITS, MISSING, amount, decimals, number
 from .pilot import COVERED, STEEP, Need, Pilot, Prospect
-from .report.wording import ARROW, about_curve
+from .report.wording import ARROW, about_curve, unit_beside
 from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
 
 
@@ -84,7 +84,7 @@ def _yardsticks(pilot: Pilot, seeds: int) -> Table:
     table = _empty("", *heads)
     for one in pilot.prospects:
         column = one.column
-        name = f"{column.name} {ARROW[column.better]}\n{column.unit}"
+        name = f"{column.name} {ARROW[column.better]}\n{unit_beside(column)}"
         baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
         table.add_row(Text(name), baseline, _means(one), _noise(one), _found(one))
     return table

@@ -1,6 +1,7 @@
 """Comparisons and the runs of their variants, read from gin files."""
 
 import dataclasses
+import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -62,10 +63,9 @@ def comparison_file(name: str) -> str:
         return name
     if name in known:
         return f"comparisons/{name}.gin"
-    raise ValueError(
-        f"There is no comparison {name!r}: give one of {', '.join(known)}, or a file of yours that "
-        "ends in .gin."
-    )
+    near = difflib.get_close_matches(name, known, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}."
+    raise ValueError(f"There is no comparison {name!r}; {hint} A file of yours ends in .gin.")
 
 
 def comparison_text(comparison: Comparison) -> str:

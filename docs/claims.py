@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pretrax.comparing.figures import HIGHER
 from pretrax.comparing.formatting import chance, number
 from pretrax.comparing.report.summary import Column, Summary
+from pretrax.comparing.report.wording import unit_beside
 from pretrax.comparing.statistics import Difference
 from pretrax.showing.svg import MUTED, SERIES, drawn, standalone
 
@@ -370,7 +371,8 @@ def _effect(found: Found, v: Verdict) -> str:
     size = next((one for one in sizes if math.isfinite(one) and one), 0)
     places = max(0, 1 - math.floor(math.log10(size))) if size else 2
     low, mean, high = (number(x, places, sign=True) for x in (v.low, v.mean, v.high))
-    what = f"{v.claim.figure}, {column.unit}; {v.claim.better} beside {v.claim.than}"
+    figure = ", ".join(filter(None, (v.claim.figure, unit_beside(column))))
+    what = f"{figure}; {v.claim.better} beside {v.claim.than}"
     if v.claim.margin is not None:
         what += f"; worse by less than {v.claim.margin:g} counts as no worse"
     if not _knows(column, v.claim.better):

@@ -1,5 +1,6 @@
 """What self-contained pages are made of: a frame, tables, cards, tiles, charts, one style."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
@@ -55,7 +56,8 @@ th { font-weight:600; color:var(--soft) } tbody tr:last-child td { border-bottom
 th small { display:inline-block; max-width:8.5rem; white-space:normal }
 td small { color:var(--soft) }
 th.left, td.left { text-align:left }
-th:first-child, td:first-child { white-space:normal; min-width:4.5rem; overflow-wrap:anywhere }
+th:first-child, td:first-child { white-space:normal; min-width:4.5rem; max-width:15rem;
+  overflow-wrap:break-word }  /* within a word only if it is wider than that */
 footer { color:var(--soft); font-size:.85rem; margin-top:2.5rem }
 code, pre { font:12.5px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace }
 pre { white-space:pre-wrap; overflow-wrap:anywhere; font-size:12px; background:var(--chip);
@@ -83,6 +85,15 @@ def document(title: str, facts: Iterable[str], body: str, made_by: str, style: s
 def soft(text: str) -> str:
     """Returns a paragraph that explains what is near it, of text."""
     return f'<p class="soft">{escape(text)}</p>\n'
+
+
+def with_code(text: str) -> str:
+    """Returns text as HTML, with what stands between backticks as code.
+
+    >>> with_code("the list tells (`in_context`) if a < b")
+    'the list tells (<code>in_context</code>) if a &lt; b'
+    """
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def card(content: str) -> str:

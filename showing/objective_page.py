@@ -52,6 +52,7 @@ dl { display:grid; grid-template-columns:max-content 1fr; gap:.05rem 1rem; margi
   font:12px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; color:var(--soft) }
 dd { margin:0; overflow-wrap:anywhere }
 .card > * + figure { margin-top:1.3rem }
+.chart { overflow-x:auto } .chart svg { min-width:34rem }  /* its letters stay readable */
 .patterns { display:flex; flex-wrap:wrap; gap:1.1rem; margin-top:1.1rem }
 .pattern { width:12.5rem; height:auto; display:block; background:var(--chip); border-radius:4px }
 """

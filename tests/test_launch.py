@@ -3,11 +3,15 @@
 import argparse
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 
+import pytest
 import yaml
 
+from pretrax.training.run_directory import check_place
 from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.settings.configuration import read_run
 from tests.training.tiny import ROOT
@@ -120,6 +124,9 @@ def test_the_run_of_skypilot_is_one():
     _, verb, *arguments = typed.replace("$BUCKET", "gs://bucket/run").split()
     _, given = parse_with_gin(made_for(verb), arguments)
     assert read_run(given.files, given.bindings).checkpoint_dir == "gs://bucket/run"
+    with pytest.raises(ValueError, match="expected a folder on disk or in gs://"):
+        check_place("s3://bucket/run")
+    assert "gcsfs" in sky["setup"] and "s3fs" not in sky["setup"]  # what checkpoints take
 
 
 def made_for(verb: str) -> argparse.ArgumentParser:
@@ -137,11 +144,35 @@ def test_images_have_the_python_that_the_package_wants():
     assert f"--python {version}" in (ROOT / "launch/tpu_vm.sh").read_text()
 
 
-def test_without_a_newer_python_nothing_is_checked_and_it_says_so(tmp_path):
-    stand_in(tmp_path, "pyenv", "printf '2.7.18\\n3.8.18\\nminiconda3\\n'")
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NOTES": os.devnull}
-    done = subprocess.run(
-        [ROOT / ".ci/newest"], env={**os.environ, **path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    assert re.match(r"newest: pyenv has no Python newer than 3\.\d+\.\d+, so that", done.stdout)
+def only(tmp_path, *commands: str) -> str:
+    """A PATH with these commands, this Python, and the stand-ins of a folder."""
+    (tmp_path / "python3").symlink_to(sys.executable)
+    for name in commands:
+        (tmp_path / name).symlink_to(shutil.which(name))
+    return str(tmp_path)
+
+
+def test_the_newest_python_is_by_pyenv_or_a_command(tmp_path):
+    """Without one that is newer nothing is checked, and it says so."""
+    tools = "bash", "dirname", "env", "grep", "mktemp", "rm", "sort", "tail"
+    path, notes = only(tmp_path, *tools), tmp_path / "notes"
+    old, new = tmp_path / "root/versions/3.8.18/bin", tmp_path / "root/versions/3.98.0/bin"
+    stand_in(tmp_path, "pyenv", f'echo "{tmp_path}/root"')
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+    stand_in(old, "python3", "echo 3.8.18")
+    stand_in(tmp_path, "python3.7", "echo not installed >&2; exit 127")
+    stand_in(tmp_path, "python3.99", "echo 3.99.0a1")
+
+    def newest() -> subprocess.CompletedProcess:
+        notes.write_text("")
+        env = {**os.environ, "PATH": path, "NOTES": str(notes), "TMPDIR": str(tmp_path)}
+        return subprocess.run([ROOT / ".ci/newest"], env=env, capture_output=True, text=True)
+
+    done = newest()
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"newest: there is no Python newer than 3\.\d+\.\d+, so that", done.stdout)
+    for folder, name, version in (new, "python3", "3.98.0"), (tmp_path, "python3.100", "3.100.0"):
+        stand_in(folder, name, f'if [ "$1" = -m ]; then exit 5; fi; echo {version}')
+        assert newest().returncode == 5
+        assert notes.read_text().splitlines()[-1].startswith(f"{name} <-m> <venv>")

@@ -267,7 +267,8 @@ def test_a_page_of_each_objective_and_one_that_lists_them(capsys, tmp_path, monk
     assert "<h2>Statistics</h2>" in (tmp_path / "causal_lm.html").read_text()
     assert f"--objective=causal_lm --html={tmp_path}/" in (tmp_path / "causal_lm.html").read_text()
     index = (tmp_path / "index.html").read_text()
-    assert 'href="causal_lm.html"' in index and "<li>masked_lm: the text has" in index
+    assert 'href="causal_lm.html">causal_<wbr>lm</a>' in index
+    assert "<li>masked_lm: the text has" in index
 
 
 def test_a_folder_goes_with_all_objectives(capsys):

@@ -13,6 +13,8 @@ import pytest
 
 from tests.training import tiny
 
+LOG = "build.log"  # beside the wheel
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
@@ -24,8 +26,9 @@ def wheel(tmp_path_factory) -> Path:
         if (tiny.ROOT / name).is_file() and not name.startswith("tests/"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((tiny.ROOT / name).read_bytes())
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder)]
-    subprocess.run([*build, str(source)], check=True)
+    build = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "-w", str(folder)]
+    with open(folder / LOG, "w") as log:
+        subprocess.run([*build, str(source)], check=True, stdout=log, stderr=log)
     (path,) = folder.glob("*.whl")
     return path
 
@@ -47,6 +50,13 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
         "models/hugging_face/bert.py",
     }
     assert {f"pretrax/{name}" for name in sources} <= set(names)
+
+
+@pytest.mark.slow
+def test_folders_of_gin_files_are_packages_to_setuptools(wheel):
+    """Which warns of each that is none, and may leave them out one day."""
+    log = (wheel.parent / LOG).read_text()
+    assert "gin_configs/runs/quickstart.gin" in log and "would be ignored" not in log
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ variants and yardsticks that are added run what is missing.
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -71,13 +72,10 @@ from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 LOCK = ".lock"  # held by the command that compares
-MORE = (
-    'To go on: more seeds (--seeds="[0, 1, 2, 3, 4, 5]"), variants or yardsticks; only what is '
-    "missing is run."
-)
+ENOUGH = 5  # seeds, as most of the comparisons in gin_configs have
 ONE_SEED = (
     "One seed gives no intervals, and says of no difference whether another seed would give it "
-    'too: give --seeds="[0, 1, 2, 3, 4]". Runs that are there are kept.'
+    "too: give {}. Runs that are there are kept."
 )
 
 
@@ -194,7 +192,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         )
         console.print(f"[bold]{escape(comparison.question)}[/]")
         if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):
-            print_warning(console, ONE_SEED)
+            print_warning(console, ONE_SEED.format(more_seeds(comparison.seeds)))
         facts = planned(console, comparison, paths, cores)
         print_facts(console, facts)
 
@@ -296,7 +294,23 @@ def print_failed(console: Console, failed: Sequence[Cell]) -> None:
 
 def print_end(console: Console, comparison: Comparison, failed: Sequence[Cell]) -> None:
     """Prints what there is to read, and how to go on."""
-    more = "" if comparison.looks else MORE  # seeds beyond those planned would be looks too
+    more = (
+        f"To go on: more seeds ({more_seeds(comparison.seeds)}), variants or yardsticks; only what "
+        "is missing is run."
+    )
+    if comparison.looks:
+        more = ""  # seeds beyond those planned would be looks too
     again = "The same command runs what failed again." if failed else more
     holds = f"{comparison.directory} holds report.html, report.md, results.jsonl and runs/."
     console.print(f"\n{holds} {again}", markup=False)
+
+
+def more_seeds(seeds: Sequence[int]) -> str:
+    """Returns the option for more seeds: `ENOUGH` of them, or two more than there are.
+
+    >>> more_seeds([0, 7]), more_seeds([0, 1, 2, 3, 4])
+    ('--seeds="[0, 7, 1, 2, 3]"', '--seeds="[0, 1, 2, 3, 4, 5, 6]"')
+    """
+    others = (seed for seed in itertools.count() if seed not in seeds)
+    added = itertools.islice(others, max(2, ENOUGH - len(seeds)))
+    return f'--seeds="{[*seeds, *added]}"'

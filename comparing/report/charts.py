@@ -44,9 +44,8 @@ def chart_files(summary: Summary) -> dict[str, str]:
             files[f"law of {law.figure}"] = _file(draw, title, LAW_HEIGHT)
     for column in summary.columns:
         draw = functools.partial(draw_column, column=column, colours=colours, links={})
-        title = f"{column.name}: {wording.about_column(column)}"
-        if f"({column.unit})" in column.name:  # as where two units are measured
-            title = f"{column.name}, {wording.WHICH[column.better]}"
+        colon = ":" if wording.unit_beside(column) else ","
+        title = f"{column.name}{colon} {wording.about_column(column)}"
         files[column.name] = _file(draw, title, column_height(summary))
     return {f"{_file_name(name)}.svg": svg for name, svg in files.items()}
 

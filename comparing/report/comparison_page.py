@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from urllib.parse import quote
 
-from ...showing.html import card, chart, document, folded, items, legend, soft, table
+from ...showing.html import card, chart, document, folded, items, legend, soft, table, with_code
 from ...showing.svg import SERIES, drawn
 from ..figures import NATS
 from ..formatting import amount, number
@@ -66,7 +66,7 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
         + _curves(summary, colours)
         + _costs(summary)
         + _trials(summary)
-        + f"<h2>What this does not prove</h2>\n<p>{escape(wording.limits(summary))}</p>\n"
+        + f"<h2>What this does not prove</h2>\n<p>{with_code(wording.limits(summary))}</p>\n"
         + _listed("Runs that failed", [_failure(run, links) for run in summary.failed])
         + _parts(summary)
         + _runs(summary, links)
@@ -153,7 +153,10 @@ def _yardstick_curves(summary: Summary, colours: Mapping[str, int]) -> str:
 def _table_of_columns(summary: Summary) -> str:
     columns, variants = summary.columns, len(summary.setup.variants)
     _, rows = _of_text(tables.yardsticks(summary, [""] * len(columns)))
-    heads = ["", *(f"{escape(c.name)}<br><small>{escape(c.unit)}</small>" for c in columns)]
+    heads = [
+        "",
+        *(f"{escape(c.name)}<br><small>{escape(wording.unit_beside(c))}</small>" for c in columns),
+    ]
     baselines = [[f'<span class="soft">{x}</span>' for x in row] for row in rows[variants:]]
     return table(heads, [*rows[:variants], *baselines])
 
@@ -170,7 +173,8 @@ def _differences(summary: Summary) -> str:
     if len(summary.differences) > MANY or not tested:
         found = [d for d in summary.differences if d.holds]
         few = _table_of_differences(summary, found) if found else ""
-        everything = f"All {len(summary.differences)} differences"
+        number_of = len(summary.differences)
+        everything = "The one difference" if number_of == 1 else f"All {number_of} differences"
         body = f"{few}<details><summary>{everything}</summary>\n{body}</details>\n"
     return f"<h2>Differences by seed</h2>\n{card(body)}{soft(wording.reading(summary))}"
 

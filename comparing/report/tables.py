@@ -10,7 +10,7 @@ from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, Difference
 from .equality import COSTS, costs, spreads
 from .summary import Summary
-from .wording import difference_words, mean_words, short
+from .wording import difference_words, mean_words, short, unit_beside
 from .yardstick_curves import OVER
 
 BASELINE = "baseline"  # the last row of `yardsticks`: what a model that knows nothing reaches
@@ -97,7 +97,8 @@ def cost_table(summary: Summary) -> Table:
     if len(of) > 1:
         shares = map(spread, spreads(of).values())
         rows.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
-    return Table(["", *COSTS, *(f"{c.name}, {c.unit}" for c in summary.costs)], rows)
+    heads = (", ".join(filter(None, (c.name, unit_beside(c)))) for c in summary.costs)
+    return Table(["", *COSTS, *heads], rows)
 
 
 def law_table(law: FittedLaw) -> Table:

@@ -48,7 +48,9 @@ def _of_trials(summary: Summary) -> Table:
 
 
 def _table(summary: Summary) -> Table:
-    heads = [f"{c.name} {wording.ARROW[c.better]}\n{c.unit}" for c in summary.columns]
+    heads = [
+        f"{c.name} {wording.ARROW[c.better]}\n{wording.unit_beside(c)}" for c in summary.columns
+    ]
     of_means = tables.yardsticks(summary, heads)
     columns = (Column(Text(head), justify="right") for head in of_means.heads[1:])
     table = Table("", *columns, box=None, header_style="bold", caption_justify="left")

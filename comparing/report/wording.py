@@ -62,8 +62,16 @@ def mean_words(column: Column, variant: str) -> str:
 
 
 def about_column(column: Column) -> str:
-    """Such as "share, higher is better"."""
-    return ", ".join(word for word in (column.unit, WHICH[column.better]) if word)
+    """Such as "share, higher is better", beside the column's name."""
+    return ", ".join(word for word in (unit_beside(column), WHICH[column.better]) if word)
+
+
+def unit_beside(column: Column) -> str:
+    """Returns the unit, for beside the column's name; "" where the name says it.
+
+    It does where a yardstick measured in several units: "bits_per_byte (bits per byte)".
+    """
+    return "" if f"({column.unit})" in column.name else column.unit
 
 
 class DifferenceWords(NamedTuple):

@@ -162,6 +162,34 @@ def test_markdown_and_terminal_say_the_same(made):
     assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
 
 
+def test_a_unit_that_the_name_says_is_said_once(made, capsys):
+    """As where a yardstick measures in two units."""
+    both = "bits_per_byte (bits per byte)"
+    named = [
+        m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
+        for m in made.measurements
+    ]
+    told = summary(made._replace(measurements=named))
+    report.print_summary(Console(width=200), told)
+    charted = "".join(charts.chart_files(told).values())
+    twice = re.compile(rf"{re.escape(both)}(?:<[^>]*>|\W)*bits per byte")
+    for said in capsys.readouterr().out, markdown(told), page(told), charted:
+        assert both in said and not twice.search(said)
+    assert f"{both} (lower is better)" in markdown(told)
+    assert "classify (share, higher is better)" in markdown(told)
+
+
+def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
+    limited = made._replace(setup=made.setup._replace(about="`a<b` alone tells."))
+    assert "<code>a&lt;b</code> alone tells." in page(summary(limited))
+    two = [m for m in made.measurements if m.variant != "30%" and m.figure.name == "classify"]
+    runs = [run for run in made.runs if run.variant != "30%"]
+    one_seed = [m for m in two if m.seed == 0]
+    told = summary(made._replace(measurements=one_seed, runs=runs))
+    assert len(told.differences) == 1
+    assert "<summary>The one difference</summary>" in page(told)
+
+
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
     short = markdown(summary(made))
     _, parts = short.split("## Parts of the yardsticks")

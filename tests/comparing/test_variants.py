@@ -210,8 +210,10 @@ def test_every_variant_is_trained_on_every_budget(compared, tmp_path):
 
 
 def test_an_unknown_name_and_missing_fields(tmp_path):
-    with pytest.raises(ValueError, match="no comparison 'maskin': give one of .*masking_rate"):
-        read_comparison("maskin")
+    with pytest.raises(ValueError, match="no comparison 'maskin_rate'; did you mean masking_rate"):
+        read_comparison("maskin_rate")
+    with pytest.raises(ValueError, match="no comparison 'xyz'; expected one of .*masking_rate"):
+        read_comparison("xyz")
     file = tmp_path / "mine.gin"
     file.write_text("from pretrax import comparing\ncomparing.Comparison.question = 'Which?'\n")
     with pytest.raises(

@@ -3,7 +3,7 @@
 import html.parser
 import re
 
-VOID = {"meta", "br", "path", "rect", "use", "input"}
+VOID = {"meta", "br", "path", "rect", "use", "input", "wbr"}
 
 
 def assert_nothing_is_fetched_and_nothing_runs(page: str) -> None:

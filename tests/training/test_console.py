@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import math
+import re
 import warnings
 
 import pytest
@@ -54,6 +55,12 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
     assert "bits per byte: of the text, whose tokens have 4.00 bytes" in said
     for scores, bytes_per_token in (([masked], 4.0), ([exact], math.nan)):
         assert "bits per byte" not in printed(print_heldout, [(3, scores)], bytes_per_token)
+
+
+def test_a_gain_that_rounds_to_nothing_has_no_sign():
+    scores = [Score("mine", "tokens", loss, 6.0, 100) for loss in (6.02, 5.98, 6.6)]
+    said = printed(print_scores, scores, 3)
+    assert re.findall(r"6\.000 +(\S+)", said) == ["0%", "0%", "-10%"]
 
 
 def test_a_loss_without_a_baseline_has_none_beside_it():

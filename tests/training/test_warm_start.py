@@ -79,6 +79,19 @@ def test_what_fits_is_taken_and_the_rest_is_told(source, inside):
     assert "initialised: new_head/w" in said and "not used: old_head/w" in said
 
 
+def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
+    """Its directory is given, by which vocabularies and classes are compared."""
+    config = tmp_path / "config.gin"
+    for folder, fits in (f"{source[0]}/checkpoints", True), (f"{tmp_path}/none", False):
+        config.write_text(f"training.Run.checkpoint_dir = '{folder}'\n")
+        found = contextlib.nullcontext()
+        if not fits:
+            found = pytest.raises(ValueError, match=f"no checkpoint in {folder}: give")
+        with found:
+            start = warm_start(str(tmp_path), state_of(2, trunk=(8, 4)))
+            assert (start.step, start.source) == (7, str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "shapes, message",
     [

@@ -288,7 +288,7 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
         caption_justify="left",
     )
     for s in (score for score in scores if not score.metric):
-        gain = "" if s.gain is None else f"{s.gain:.0%}"
+        gain = "" if s.gain is None else f"{s.gain:z.0%}"  # -0.4% is 0%
         table.add_row(*_loss_cells(s), _baseline(s), gain, f"{s.targets:,}")
     console.print(table)
     print_metrics(console, scores)

@@ -23,6 +23,7 @@ from ...models.directories import own_file
 from ...models.heads import CLASSIFIERS
 from ...models.trees import named, nested
 from .. import run_directory
+from ..settings.configuration import plain_field
 from ..settings.run import Run
 from ..state import Abstract, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, damage_in_words
@@ -87,7 +88,8 @@ def warm_start(
     """Returns a fresh state with the parameters of the latest checkpoint of `source`.
 
     Args:
-      source: a run directory, or a directory of checkpoints.
+      source: a run directory, whose checkpoints may lie elsewhere (`Run.checkpoint_dir`), or a
+        directory of checkpoints.
       state: step 0; its parameters keep their shardings. The optimizer starts anew.
       classes: that the run predicts, in order. Where the source names others, or in another order,
         the last layer of its classifiers would take one for another: it is left as initialised.
@@ -172,16 +174,24 @@ def check_source(source: str) -> None:
 @contextlib.contextmanager
 def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
     """The checkpoints of a source, and the step of the latest one."""
-    run_directory.check_place(source)
-    folder = epath.Path(source) / run_directory.CHECKPOINTS
-    with Checkpoints(str(folder if folder.exists() else source), keep=None) as checkpoints:
+    where = _folder(source)
+    with Checkpoints(where, keep=None) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
             raise ValueError(
-                f"initial_run = {source!r} holds no checkpoint: give the directory of a run that "
-                "has saved one, or of its checkpoints."
+                f"initial_run = {source!r} holds no checkpoint in {where}: give the directory of a "
+                "run that has saved one, or of its checkpoints."
             )
         yield checkpoints, steps[-1]
+
+
+def _folder(source: str) -> str:
+    """Returns the folder of the checkpoints of a source: where its run kept them, or itself."""
+    run_directory.check_place(source)
+    if run_directory.is_run(source):
+        return run_directory.checkpoints(source, plain_field(source, "checkpoint_dir"))
+    folder = epath.Path(source) / run_directory.CHECKPOINTS
+    return str(folder if folder.exists() else source)
 
 
 def check_same_vocabulary(source: str, run_dir: str) -> None:
