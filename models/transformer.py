@@ -672,8 +672,8 @@ class Attention(nn.Module):
         query_init = lambda *args: init(*args) * query_scale  # noqa: E731
         q = linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
         q = self._normed("query_norm", q)
-        slots_last = c.attention == "fused" and fused_attention.are_slots_last(x_BxTxE.shape[1])
-        rotate = positions.rotate_slots_last if slots_last else positions.rotate
+        has_slots_last = self._has_slots_last(x_BxTxE)
+        rotate = positions.rotate_slots_last if has_slots_last else positions.rotate
         if rotation is not None:
             q = rotate(q, rotation)
         if c.score_scale != 1:
@@ -687,8 +687,12 @@ class Attention(nn.Module):
             if self.matching:
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
-            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init)
-            v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
+            # XLA for TPUs first fills with zeros what several scans save in one shape: those of the
+            # encoder's slots, which both stacks save, have another shape in cross-attention.
+            crosses = source_BxSxE is not x_BxTxE
+            lie = dict(slots_last=crosses and self._has_slots_last(source_BxSxE))
+            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init, **lie)
+            v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init, **lie)
             k = self._normed("key_norm", k)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
             v = dropout(self, v, over=-1)
@@ -710,6 +714,10 @@ class Attention(nn.Module):
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
+
+    def _has_slots_last(self, x_BxTxE):
+        slots = x_BxTxE.shape[1]
+        return self.config.attention == "fused" and fused_attention.are_slots_last(slots)
 
     def _attended(self, kind, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
         """Returns what `attention.attend_with_log_sum` does over these keys, or over cached ones of

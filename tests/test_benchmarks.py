@@ -1,6 +1,7 @@
 """Every benchmark starts, at a tiny size, and prints the table that it promises."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -18,10 +19,13 @@ from benchmarks import (
     objectives,
     packing,
     prepare,
+    slices,
     token_store,
 )
 from pretrax.objectives.catalogue import CATALOGUE, run_of
-from pretrax.training.settings.configuration import read_fields
+from pretrax.training import compile_check
+from pretrax.training.devices.topologies import read_topology
+from pretrax.training.settings.configuration import read_fields, read_run
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, environment, on_one_device
 
@@ -223,6 +227,54 @@ def test_the_accelerators_models_are_those_of_the_gin_files(name):
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
 def test_benchmarks_find_the_checkout_without_installation(path):
     assert '".ci/links"' in path.read_text()
+
+
+def test_slices(tmp_path, monkeypatch, capsys):
+    """Devices of this process stand for a slice; what is there is not compiled again."""
+    sizes = "training.Run.sequence_lengths = {'encoder': 32}", "training.Run.vocabulary_rows = 256"
+    case = slices.Case("v5e:2x4", ("runs/encoder.gin",), sizes)
+    monkeypatch.setattr(slices, "CASES", {"small": case, "fails": case, "other": case})
+    monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
+    monkeypatch.setattr(slices, "use_cpu", lambda: None)
+    asked = []
+
+    def compiled(name):
+        asked.append(name)
+        return ({}, "ended with status 1: too bad") if name == "fails" else (figures, "")
+
+    monkeypatch.setattr(slices, "compiled", compiled)
+    monkeypatch.setattr(slices.metadata, "version", lambda package: "1")
+    slices.main(["--case=small"])
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["mesh"] == {"data": 8} and figures["problem"] == "" and "step" not in figures
+    figures |= {"step": 0.5, "share": 0.25, "parts": {"MLP": 0.1, "attention": 0.4}}
+    out = f"--out={tmp_path / 'slices.json'}"
+    with pytest.raises(SystemExit, match="Not compiled: fails; the same"):
+        slices.main(["small", "fails", out])
+    said = capsys.readouterr().out
+    assert re.search(r"small +v5e:2x4 +data 8 +500 ms +25% +0.0 of 16 +attention 80, MLP 20", said)
+    assert "fails: ended with status 1: too bad" in said
+    slices.main(["small", "other", out])
+    assert asked == ["small", "fails", "other"]
+
+
+def test_slices_refuse_names_that_they_do_not_have(capsys):
+    with pytest.raises(SystemExit):
+        slices.main(["t5_huge"])
+    assert "got ['t5_huge'], expected some of t5_small" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", slices.CASES)
+def test_the_runs_of_slices_are_of_their_devices(name):
+    case = slices.CASES[name]
+    run = read_run(case.files, case.bindings)
+    assert math.prod(run.mesh.settings.values()) == read_topology(case.slice).chips
+
+
+def test_every_run_on_c4_or_a_store_of_several_devices_has_its_slice():
+    named = {path.name for path in (ROOT / "gin_configs/runs").glob("*_c4.gin")}
+    named |= {path.name for path in (ROOT / "gin_configs/runs").glob("*_base_store.gin")}
+    assert named <= {file.split("/")[1] for case in slices.CASES.values() for file in case.files}
 
 
 @pytest.mark.slow

@@ -90,8 +90,10 @@ def _named_as_computed(out_BxTxHxd):
     """Names an output for rematerialisation: with slots last where the kernel writes it so."""
     if not are_slots_last(out_BxTxHxd.shape[1]):
         return checkpoint_name(out_BxTxHxd, attention.SAVED)
-    matrix_BTxHd = out_BxTxHxd.reshape(-1, out_BxTxHxd.shape[2] * out_BxTxHxd.shape[3])
-    return checkpoint_name(matrix_BTxHd.T, attention.SAVED).T.reshape(out_BxTxHxd.shape)
+    rows, slots, heads, width = out_BxTxHxd.shape
+    out_HxdxBT = out_BxTxHxd.reshape(-1, heads * width).T.reshape(heads, width, rows * slots)
+    named_HdxBT = checkpoint_name(out_HxdxBT, attention.SAVED).reshape(heads * width, -1)
+    return named_HdxBT.T.reshape(out_BxTxHxd.shape)
 
 
 def _backward(softcap, saved, d_outputs):

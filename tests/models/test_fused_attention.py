@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from jax.experimental import pallas
 
-from pretrax.models import attention
+from pretrax.models import attention, linear
+from pretrax.models.config import REMAT_POLICIES
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
+from pretrax.models.linear import project
 from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotation_of
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import (
@@ -303,6 +305,39 @@ def test_rotations_with_slots_last_are_the_same():
     rotated = rotate(x, rotation)
     assert (rotated != x).any()
     np.testing.assert_array_equal(rotate_slots_last(x, rotation), rotated)
+
+
+def test_products_with_slots_last_are_the_same_and_are_saved_so():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+    kernel = jax.random.normal(jax.random.key(1), (8, 3, 4))
+    outs, gradients, saved = [], [], []
+    for slots_last in (False, True):
+
+        @functools.partial(jax.checkpoint, policy=REMAT_POLICIES["minimal"])
+        def squares(x, kernel, slots_last=slots_last):
+            return (project(x, kernel, slots_last=slots_last) ** 2).sum()
+
+        outs.append(project(x, kernel, slots_last=slots_last))
+        gradients.append(jax.grad(squares, (0, 1))(x, kernel))
+        _, pull_back = jax.vjp(squares, x, kernel)
+        saved.append({leaf.shape for leaf in jax.tree.leaves(pull_back)})
+    assert outs[0].shape == (2, 5, 3, 4)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), *outs)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), *gradients)
+    assert saved[1] - saved[0] == {(12, 10)} and saved[0] - saved[1] == {(10, 12)}
+
+
+def test_gradients_by_heads_are_whole_products_on_tpus(monkeypatch):
+    x = jax.random.normal(jax.random.key(0), (10, 8))
+    kernel = jax.random.normal(jax.random.key(1), (8, 3, 4))
+    traces, gradients = [], []
+    for platform in ("cpu", "tpu"):
+        monkeypatch.setattr(linear, "platform", lambda platform=platform: platform)
+        gradient = jax.grad(lambda kernel: (project(x, kernel) ** 2).sum())
+        traces.append(str(jax.make_jaxpr(gradient)(kernel)))
+        gradients.append(gradient(kernel))
+    assert ["optimization_barrier" in trace for trace in traces] == [False, True]
+    np.testing.assert_array_equal(*gradients)
 
 
 # --- in a model -----------------------------------------------------------------------------------

@@ -1,0 +1,194 @@
+"""How fast the named runs would train: each compiled for its TPU slice, on any Linux host.
+
+    pip install -e '.[compile]'
+    python benchmarks/slices.py                              # all of them, minutes each
+    python benchmarks/slices.py t5_large bert_base           # some of them
+
+What `pretrax train --compile` says of each, as one table: the compiler's estimate of a step, the
+share that the model's FLOPs are of the peak in that time, where the time goes, and what a chip must
+hold. Each run is compiled in a process of its own, and its figures are kept in a JSON file
+(`--out`), by its name, slice, settings and versions of jax and libtpu: started again, the command
+compiles those that are not there. It exits with 1 as long as there are any. After changes to the
+code or to gin files, give another file.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
+
+from rich.console import Console
+from rich.table import Table
+
+from pretrax.data import whole_files
+from pretrax.training.compile_check import GIB, Check, check
+from pretrax.training.devices.topologies import read_topology, use_cpu
+from pretrax.training.settings.configuration import read_run
+
+WHOLE_PRODUCTS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
+LARGEST = 4  # parts that the table names
+
+
+class Case(NamedTuple):
+    """A run, and the slice that it is compiled for."""
+
+    slice: str
+    files: tuple[str, ...]
+    bindings: tuple[str, ...] = ()
+
+
+def decoder(model: str, slice: str, rows: int, slots: int, vocabulary: int, **mesh: int) -> Case:
+    """Returns a decoder that no run is named for, trained as `runs/decoder_small_c4.gin`."""
+    sizes = {"data": 1, "fsdp": 1} | mesh
+    return Case(
+        slice,
+        ("runs/decoder_small_c4.gin", f"models/{model}.gin"),
+        (
+            f"training.Run.sequence_lengths = {{'decoder': {slots}}}",
+            f"training.Run.batch_size = {rows}",
+            f"training.Run.vocabulary_rows = {vocabulary}",
+            f"training.Run.data_shards = {rows}",
+            f"training.Run.tpu_compiler_options = {WHOLE_PRODUCTS}",
+            *(f"mesh.make_mesh.{axis} = {size}" for axis, size in sizes.items()),
+        ),
+    )
+
+
+def store(name: str, vocabulary: int) -> Case:
+    """Returns a run on a token store, which is not opened, with a vocabulary of whole tiles."""
+    bindings = "STORE = 'unread'", f"training.Run.vocabulary_rows = {vocabulary}"
+    return Case("v5e:2x4", (f"runs/{name}_store.gin",), bindings)
+
+
+CASES = {
+    "t5_small": Case("v5e:2x4", ("runs/t5_1_1_small_c4.gin",)),
+    "t5_base": Case("v5e:2x4", ("runs/t5_1_1_base_c4.gin",)),
+    "t5_large": Case("v5e:4x4", ("runs/t5_1_1_large_c4.gin",)),
+    "t5_xl": Case("v5e:8x8", ("runs/t5_1_1_xl_c4.gin",)),
+    "ul2_base": Case("v5e:2x4", ("runs/ul2_base_c4.gin",)),
+    "ul2_20b": Case("v5p:4x4x8", ("runs/ul2_20b_c4.gin",)),
+    "switch_base": Case(
+        "v5e:2x4",
+        ("runs/t5_1_1_base_c4.gin", "models/switch_base_8.gin"),
+        ("mesh.make_mesh.data = 1", "mesh.make_mesh.expert = 8"),
+    ),
+    "bert_base": store("bert_base", 30_592),
+    "roberta_base": store("roberta_base", 50_304),
+    "modernbert_base": store("modernbert_base", 50_432),
+    "decoder_small": Case("v5e:2x4", ("runs/decoder_small_c4.gin",)),
+    "llama3_1b": decoder("llama3_1b", "v5e:4x4", 64, 2048, 128_256, fsdp=16),
+    "llama3_8b": decoder("llama3_8b", "v5p:4x4x4", 64, 8192, 128_256, data=2, fsdp=32),
+    "mixtral_8x7b": decoder("mixtral_8x7b", "v5p:4x4x4", 64, 4096, 32_128, fsdp=8, expert=8),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.case:
+        print(json.dumps(figures(CASES[options.case])), flush=True)
+        return
+    console = Console(highlight=False)
+    kept = json.loads(options.out.read_text()) if options.out.exists() else {}
+    for name in options.names:
+        if key(name) in kept:
+            continue
+        console.print(f"{name}: compiling for {CASES[name].slice} …")
+        found, problem = compiled(name)
+        if problem:
+            console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
+            continue
+        kept[key(name)] = found
+        whole_files.write_text(options.out, json.dumps(kept, indent=1) + "\n")
+    found = {name: kept[key(name)] for name in options.names if key(name) in kept}
+    if found:
+        console.print(table(found))
+    if lacking := [name for name in options.names if name not in found]:
+        sys.exit(f"Not compiled: {', '.join(lacking)}; the same command compiles them again.")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--out", type=Path, default=Path("slices.json"))
+    parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in CASES]:
+        parser.error(f"got {unknown}, expected some of {', '.join(CASES)}")
+    options.names = options.names or list(CASES)
+    return options
+
+
+def key(name: str) -> str:
+    """Returns what the figures of a run are kept by."""
+    case, versions = CASES[name], (f"{p} {metadata.version(p)}" for p in ("jax", "libtpu"))
+    return "; ".join([name, case.slice, *case.bindings, *versions])
+
+
+def compiled(name: str) -> tuple[dict, str]:
+    """Returns the figures of a run, compiled in a process of its own, and its problem, "" for
+    none."""
+    command = [sys.executable, __file__, f"--case={name}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip()[-2000:] or "it said nothing"
+        return {}, f"ended with status {done.returncode}: {said}"
+    return json.loads(done.stdout.splitlines()[-1]), ""
+
+
+def figures(case: Case) -> dict:
+    """Returns what the compiler says of a run, in seconds, shares and GiB."""
+    topology = read_topology(case.slice)
+    use_cpu()
+    return of_check(check(read_run(case.files, case.bindings), topology))
+
+
+def of_check(found: Check) -> dict:
+    """Returns the figures of a check, as JSON has them; without a step where it does not fit."""
+    told = {
+        "mesh": {axis: size for axis, size in found.mesh.items() if size > 1},
+        "memory": found.memory.total / GIB,
+        "most": found.chip_gib,
+        "problem": found.refusal,
+        "seconds": found.seconds,
+        "attention": found.attention,
+    }
+    if found.estimate is None or not found.fits:
+        return told
+    parts = {part: time.seconds for part, time in found.estimate.parts.items()}
+    parts["exchanges"] = found.estimate.exchanges.waited
+    return told | {"step": found.estimate.seconds, "share": found.peak_share, "parts": parts}
+
+
+def table(of_runs: Mapping[str, dict]) -> Table:
+    """Returns the figures of runs, one a row, with the largest parts of each step."""
+    shown = Table(box=None)
+    for column in ("run", "slice", "mesh"):
+        shown.add_column(column)
+    for column in ("estimated step", "of peak", "GiB a chip, of"):
+        shown.add_column(column, justify="right")
+    shown.add_column("largest parts, % of the step")
+    for name, of_run in of_runs.items():
+        mesh = ", ".join(f"{axis} {size}" for axis, size in of_run["mesh"].items())
+        memory = f"{of_run['memory']:.1f} of {of_run['most']}"
+        step = share = largest = "–"
+        if "step" in of_run:
+            step, share = f"{1e3 * of_run['step']:,.0f} ms", f"{100 * of_run['share']:.0f}%"
+            parts = sorted(of_run["parts"].items(), key=lambda part: -part[1])[:LARGEST]
+            largest = ", ".join(f"{part} {100 * s / of_run['step']:.0f}" for part, s in parts)
+        elif of_run["problem"] or of_run["memory"] > of_run["most"]:
+            memory = "too much"
+        shown.add_row(name, CASES[name].slice, mesh, step, share, memory, largest)
+    return shown
+
+
+if __name__ == "__main__":
+    main()
