@@ -52,7 +52,8 @@ table { border-collapse:collapse; font-variant-numeric:tabular-nums; margin-top:
   font-size:.9rem; width:100% }
 th, td { padding:.2rem .5rem; border-bottom:1px solid var(--line); vertical-align:top;
   white-space:nowrap; text-align:right }
-th { font-weight:600; color:var(--soft) } tbody tr:last-child td { border-bottom:0 }
+th { font-weight:600; color:var(--soft); white-space:normal; vertical-align:bottom }
+tbody tr:last-child td { border-bottom:0 }
 th small { display:inline-block; max-width:8.5rem; white-space:normal }
 td small { color:var(--soft) }
 th.left, td.left { text-align:left }

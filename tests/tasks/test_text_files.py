@@ -30,7 +30,7 @@ MALFORMED = {
     b'{"text": "\xff"}\n': "not UTF-8",
     b'{"text": "\\ud800"}\n': "half a surrogate",
     b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": "not JSON (Exceeds the limit",
-    b'{"a":' * 100_000 + b"\n": "not JSON (maximum recursion depth",
+    b'{"a":' * 100_000 + b"\n": "not JSON (",  # of a depth of recursion, or of a stack's size
 }
 
 
