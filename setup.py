@@ -65,6 +65,7 @@ WANDB = ["wandb>=0.31,<0.32"]  # metrics in Weights & Biases too
 HUB = ["huggingface_hub>=2.4,<3"]  # `pretrax convert --push`
 BUCKETS = ["gcsfs>=2026.4,<2027", "s3fs>=2026.4,<2027"]  # runs, token stores
 GRAIN = ["grain>=0.2.18,<0.3"]  # pipelines of text of one's own
+QUANTIZED = ["qwix>=0.1.8,<0.2"]  # products in int8 and fp8
 LM_EVAL = ["lm_eval>=0.4.13,<0.5"]  # with datasets, pandas and scikit-learn: 290 MB
 TEST = [
     "pytest>=9.0,<10",
@@ -129,8 +130,8 @@ setup(
     cmdclass={"build_py": BuildPackage},
     install_requires=TRAINING,
     extras_require={
-        "all": SEQIO + PREPARE + GRAIN + SLURM + WANDB,
-        "test": TEST + SEQIO + PREPARE + GRAIN + SLURM + WANDB + HUB,
+        "all": SEQIO + PREPARE + GRAIN + QUANTIZED + SLURM + WANDB,
+        "test": TEST + SEQIO + PREPARE + GRAIN + QUANTIZED + SLURM + WANDB + HUB,
         "seqio": SEQIO,
         "parity": PARITY,
         "docs": DOCS,
@@ -138,6 +139,7 @@ setup(
         "wandb": WANDB,
         "prepare": PREPARE,
         "grain": GRAIN,
+        "quantized": QUANTIZED,
         "buckets": BUCKETS,
         "hub": HUB,
         "lm-eval": LM_EVAL,

@@ -7,6 +7,7 @@ EXTRAS = {
     **dict.fromkeys(("trafilatura", "warcio"), ("prepare", "To read web pages")),
     "grain": ("grain", "To read a pipeline of Grain"),
     "lm_eval": ("lm-eval", "To evaluate by the lm-evaluation-harness"),
+    "qwix": ("quantized", "To compute in int8 or fp8"),
     "rouge_score": ("seqio", "To score summaries"),
     "sacrebleu": ("seqio", "To score translations"),
     **dict.fromkeys(("seqio", "tensorflow"), ("seqio", "To read SeqIO tasks and mixtures")),

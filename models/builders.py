@@ -11,6 +11,7 @@ from ..constraints import Count, checked
 from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
 from .heads import CLASSIFIERS, HEADS_OF, UNEMBEDDINGS
+from .quantization import quantized
 from .transformer import OF_ENCODER, Transformer
 
 
@@ -288,7 +289,7 @@ def model_of(config: Config) -> Model:
     """Returns the `Model` of a `Config`; always the same, so that compiled programs are reused."""
     ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
     return from_network(
-        Transformer(config),
+        quantized(Transformer(config), config.quantization),
         layout=config.layout,
         heads=config.heads,
         hidden=ahead,

@@ -159,6 +159,8 @@ class Config:
     dropout_shared: bool = True  # one draw for all slots of a row, as in T5, to save random bits
     # Of activations; parameters are float32. float16 would overflow in T5's MLP.
     dtype: Literal["float32", "bfloat16"] = "float32"
+    # Of products of the layers' weights, in training and after it, see `models.quantization`.
+    quantization: Literal["int8", "fp8"] | None = None
     remat_policy: Literal["none", "minimal", "full"] = "minimal"  # what the gradient recomputes
     scan_layers: bool = True  # compile one layer and loop over stacked parameters, or unroll
 

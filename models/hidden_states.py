@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .config import Config
+from .quantization import quantized
 from .transformer import Block, Stack, Transformer
 
 
@@ -23,7 +24,8 @@ def layer_states(config: Config, params: dict, batch: dict) -> jax.Array:
             "Got scan_layers=True, expected False: give (model, params) of "
             "models.unrolled.unrolled."
         )
-    network = Transformer(dataclasses.replace(config, remat_policy="none"))
+    plain = dataclasses.replace(config, remat_policy="none")
+    network = quantized(Transformer(plain), config.quantization)
     hidden, captured = network.apply(
         {"params": params}, batch, capture_intermediates=_is_captured, mutable=["intermediates"]
     )

@@ -43,10 +43,10 @@ def project(x, kernel, dtype=None, axes=1, slots_last=False):
     if len(columns) > 1 and platform() == "tpu":
         kernel = _with_whole_gradient(kernel)
     settings = dict(preferred_element_type=dtype or x.dtype)
-    if slots_last:
+    if slots_last and not apart:
         product = jax.lax.dot_general(kernel, x, (((0,), (1,)), ((), ())), **settings).T
     else:
-        product = jnp.matmul(x, kernel, **settings)
+        product = jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), **settings)
     return product.reshape(*rows, *columns)
 
 

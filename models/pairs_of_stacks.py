@@ -14,6 +14,7 @@ from .config import Config
 from .heads import HEADS_OF, LogitScale, Projection, ReplacedHead, dense, projection
 from .linear import dropout, embedding_weights, inner_dropout
 from .positions import rotation_of
+from .quantization import quantized
 from .sharding import partitioned
 from .transformer import (
     MLP,
@@ -339,7 +340,7 @@ def two_towers(
 def _of_stacks(network, config: Config, known, heads, flops, **fields) -> Model:
     """Returns the model of a network whose encoders have this `Config`."""
     return from_network(
-        network,
+        quantized(network, config.quantization),
         layout="encoder",
         heads=tuple(name for name in known if name in heads),
         flops=flops,

@@ -1,9 +1,12 @@
 """The mesh axes of an array's axes: those of several devices, as far as they divide it."""
 
+import jax
+import numpy as np
 import pytest
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
+from pretrax.models.linear import project
 from pretrax.models.sharding import num_shards, spec_of
 from pretrax.training.devices.mesh import RULES, make_mesh, placed_on
 
@@ -42,3 +45,12 @@ def test_the_number_of_shards_of_an_axis():
         assert num_shards("length", 8) == 1
     with nn.logical_axis_rules(RULES):  # and no mesh
         assert num_shards("batch", 8) == 1
+
+
+def test_products_with_slots_last_leave_slots_on_their_devices():
+    """They are not joined with rows where the mesh divides them."""
+    x, kernel = np.ones((2, 8, 3), np.float32), np.arange(15.0, dtype=np.float32).reshape(3, 5)
+    for mesh in (make_mesh(data=1, devices=jax.devices()[:1]), make_mesh(data=2, context=4)):
+        with placed_on(mesh):
+            product = jax.jit(lambda x: project(x, kernel, slots_last=True))(x)
+        np.testing.assert_allclose(product, x @ kernel)

@@ -1,0 +1,98 @@
+"""Products of weights in eight bits: which they are, how near they come, and that they decode."""
+
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from pretrax.data.extras import words_of_absent
+from pretrax.models.quantization import TYPES
+from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
+from tests.models.test_transformer import LAYOUTS, batch_for, build, make_batch
+
+# Of Qwix 0.1.8, with Flax 0.12.8.
+pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")
+
+KINDS = list(TYPES)
+NAMES = {"int8": "i8", "fp8": "f8E"}  # of types, in the text of a program
+PRODUCTS = {"decoder": 7, "encoder_decoder": 18}  # with weights, of one layer of each stack
+
+
+def trained(layout, **settings):
+    """The loss of next tokens and its gradient, as a function of parameters; parameters, batch."""
+    model, batch = build(layout, **settings), batch_for(layout)
+    params = nn.unbox(model.init(jax.random.key(0), batch))
+
+    def loss(params, batch):
+        outputs = model.apply(params, batch)
+        logits = outputs.head("vocabulary", outputs.hidden["top"][:, :-1])
+        targets = batch["decoder_input_tokens"][:, 1:]
+        return -jnp.take_along_axis(nn.log_softmax(logits), targets[..., None], -1).mean()
+
+    return jax.jit(jax.value_and_grad(loss)), params, batch
+
+
+def flat(tree):
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(layout, kind):
+    step, params, batch = trained(layout, quantization=kind)
+    program = step.lower(params, batch).as_text()
+    products = re.findall(r"stablehlo\.dot_general.*?: \((.*?)\) ->", program)
+    eight = [operands for operands in products if NAMES[kind] in operands]
+    assert all(operands.count(NAMES[kind]) == 2 for operands in eight)
+    assert len(eight) == 3 * PRODUCTS[layout]
+    plain = trained(layout)[0].lower(params, batch).as_text()
+    assert NAMES[kind] + ">" not in plain
+    assert len(products) == len(re.findall(r"stablehlo\.dot_general", plain))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_loss_and_gradients_are_near_those_of_whole_numbers(layout, kind):
+    exact, params, batch = trained(layout)
+    step, own, _ = trained(layout, quantization=kind)
+    jax.tree.map(np.testing.assert_array_equal, params, own)
+    (loss, gradient), (near, near_gradient) = exact(params, batch), step(params, batch)
+    np.testing.assert_allclose(near, loss, rtol=0.02)
+    assert near != loss
+    a, b = flat(gradient), flat(near_gradient)
+    assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > 0.99
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decodes_with_a_cache_what_it_computes_without_one(kind):
+    model, batch = build("decoder", quantization=kind, scan_layers=False), make_batch()
+    params = nn.unbox(model.init(jax.random.key(0), batch))
+    # Each token has a scale of its own; where it is rounded, an ulp may decide.
+    whole = model.apply(params, batch).hidden["top"]
+    first = {name: x[..., :6] for name, x in batch.items()}
+    _, cache = model.prefill(params, first, capacity=8)
+    rest = {name: x[..., 6:] for name, x in batch.items()}
+    outputs, _ = model.extend(params, cache, rest | {"decoder_cache_slots": np.int32([[6, 7]])})
+    np.testing.assert_allclose(outputs.hidden["top"], whole[:, 6:], atol=0.01)
+
+
+def test_sharded_parameters_give_the_same_loss():
+    step, params, batch = trained("decoder", quantization="int8")
+    alone, _ = step(params, batch)
+    mesh = make_mesh(data=1, fsdp=2, tensor=2, devices=jax.devices()[:4])
+    model = build("decoder", quantization="int8")
+    boxed = jax.eval_shape(model.init, jax.random.key(0), batch)
+    with placed_on(mesh):
+        sharded, _ = step(jax.device_put(params, shardings_of(boxed, mesh)), batch)
+    np.testing.assert_allclose(sharded, alone, rtol=1e-3)
+
+
+def test_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "qwix", None)
+    with pytest.raises(ModuleNotFoundError) as refused:
+        build("decoder", vocab_size=65, quantization="int8")
+    assert "pip install -e '.[quantized]'" in words_of_absent(refused.value)
