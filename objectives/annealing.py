@@ -89,8 +89,9 @@ def annealed(
 
 def _joint_adaptation(stages: Sequence[Member], at: np.ndarray) -> Adaptation | None:
     """Returns that of all stages: what one has learnt, the next begins with."""
-    adaptations = [stage.objective.adaptation for stage in stages]
-    if adaptations[0] is None:
+    found = [stage.objective.adaptation for stage in stages]
+    adaptations = [one for one in found if one is not None]  # all, of one builder, or none
+    if not adaptations:
         return None
 
     def update(state, counts, step):

@@ -245,7 +245,7 @@ def rotary(rope: dict, theta: float | None) -> tuple[float, tuple | None]:
                 f"Got {name}={rope[name]!r} beside rope_type={kind!r} in config.json, expected no "
                 "such parameter: it is not supported."
             )
-    numbers = {"rope_theta": rope.get("rope_theta", theta)}
+    numbers: dict[str, Any] = {"rope_theta": rope.get("rope_theta", theta)}
     numbers |= {name: rope[name] for name in known_of[kind]}
     for name, number in numbers.items():
         if number is None:
