@@ -62,6 +62,10 @@ def test_help_explains_and_exits_0(capsys):
         ),
         (["--gin.STEPS=eight"], r"steps must be a whole number of at least 1, got 'eight'"),
         (["--gin_file=absent.gin"], r"no gin file 'absent.gin'.*quickstart.gin"),
+        (
+            ["--store=x"],
+            r"--store=x', which takes a --gin_file that has it: corpora/token_store.gin",
+        ),
         (["--stepz=8"], r"unknown argument '--stepz=8'; did you mean '--steps'\?"),
         (["--colour=8"], r"unknown argument '--colour=8'; other settings are --gin.NAME=VALUE"),
         (["--steps"], r"argument --steps: expected one argument"),

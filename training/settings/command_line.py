@@ -13,13 +13,14 @@ import contextlib
 import functools
 import glob
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...constraints import selector_of
-from .configuration import Macro, named_gin_files, near, read_macros, value_in_gin
+from .configuration import GIN_CONFIGS, Macro, named_gin_files, near, read_macros, value_in_gin
 from .meanings import meaning
 from .run import Run
 
@@ -97,10 +98,23 @@ def parse_with_gin(
     offer_completions(parser)
     options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
     if others:
-        known = [f"--{name.lower()}" for name in macros]
-        hint = near(others[0].partition("=")[0], known, "; other settings are --gin.NAME=VALUE")
+        known, unknown = [f"--{name.lower()}" for name in macros], others[0].partition("=")[0]
+        hint = _where_it_is(unknown) or near(
+            unknown, known, "; other settings are --gin.NAME=VALUE"
+        )
         parser.error(unread or f"unknown argument {others[0]!r}{hint}")
     return options, _gin_arguments(options)
+
+
+def _where_it_is(option: str) -> str:
+    """Returns which gin files have an option that those given have not; "" where none has it.
+
+    _where_it_is("--store")    # ", which takes a --gin_file that has it: corpora/token_store.gin"
+    """
+    macro = re.compile(rf"%{re.escape(option.removeprefix('--').upper())}\b")
+    files = [name for name in named_gin_files() if name.startswith(("corpora/", "objectives/"))]
+    having = [name for name in files if macro.search((GIN_CONFIGS / name).read_text())]
+    return f", which takes a --gin_file that has it: {', '.join(having)}" if having else ""
 
 
 def offer_completions(parser: argparse.ArgumentParser) -> None:
