@@ -95,8 +95,6 @@ def test_a_comparison_that_is_half_done_has_no_law_yet():
                                       "one"),
         (planted.scaling()._replace(measurements=[]), "has no loss in nats per target: expected "
                                                       "one"),
-        (planted.scaling(seeds=[])._replace(measurements=planted.scaling().measurements), "no "
-                                                                                          "loss"),
     ],
 )  # fmt: skip
 def test_what_gives_no_law_is_refused(made, said, tmp_path, capsys):

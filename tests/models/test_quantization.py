@@ -19,6 +19,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")
 
 KINDS = list(TYPES)
 NAMES = {"int8": "i8", "fp8": "f8E"}  # of types, in the text of a program
+CASES = [
+    pytest.param(layout, kind, marks=[pytest.mark.slow] * ((layout, kind) != ("decoder", "int8")))
+    for layout in LAYOUTS
+    for kind in KINDS
+]
 PRODUCTS = {"decoder": 7, "encoder_decoder": 18}  # with weights, of one layer of each stack
 
 
@@ -40,8 +45,7 @@ def flat(tree):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout, kind", CASES)
 def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(layout, kind):
     step, params, batch = trained(layout, quantization=kind)
     program = step.lower(params, batch).as_text()
@@ -54,8 +58,7 @@ def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(la
     assert len(products) == len(re.findall(r"stablehlo\.dot_general", plain))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout, kind", CASES)
 def test_loss_and_gradients_are_near_those_of_whole_numbers(layout, kind):
     exact, params, batch = trained(layout)
     step, own, _ = trained(layout, quantization=kind)
@@ -67,6 +70,7 @@ def test_loss_and_gradients_are_near_those_of_whole_numbers(layout, kind):
     assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_decodes_with_a_cache_what_it_computes_without_one(kind):
     model, batch = build("decoder", quantization=kind, scan_layers=False), make_batch()
@@ -80,6 +84,7 @@ def test_decodes_with_a_cache_what_it_computes_without_one(kind):
     np.testing.assert_allclose(outputs.hidden["top"], whole[:, 6:], atol=0.01)
 
 
+@pytest.mark.slow
 def test_sharded_parameters_give_the_same_loss():
     step, params, batch = trained("decoder", quantization="int8")
     alone, _ = step(params, batch)

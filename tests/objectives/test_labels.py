@@ -49,6 +49,7 @@ def batch(stack: str, classes: int, places: bool) -> dict:
         f"{stack}_target_tokens": draw.integers(0, classes, (B, slots)),
         f"{stack}_loss_weights": draw.integers(0, 2, (B, slots)),
         f"{stack}_segment_ids": np.repeat([[1] * 5 + [2] * 5 + [0] * 2], B, 0),
+        f"{stack}_input_tokens": draw.integers(0, V, (B, T)),
         "pools_slots": draw.integers(0, T, (B, P)),
         "pools_labels": draw.integers(0, min(classes, 2), (B, P)),
         "pools_weights": np.array([[1, 1], [1, 0], [1, 1], [0, 0]]),

@@ -23,7 +23,6 @@ from ...models.directories import own_file
 from ...models.heads import CLASSIFIERS
 from ...models.trees import named, nested
 from .. import run_directory
-from ..settings.configuration import plain_field
 from ..settings.run import Run
 from ..state import Abstract, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, damage_in_words
@@ -189,6 +188,8 @@ def _folder(source: str) -> str:
     """Returns the folder of the checkpoints of a source: where its run kept them, or itself."""
     run_directory.check_place(source)
     if run_directory.is_run(source):
+        from ..settings.configuration import plain_field  # here: training itself needs no gin
+
         return run_directory.checkpoints(source, plain_field(source, "checkpoint_dir"))
     folder = epath.Path(source) / run_directory.CHECKPOINTS
     return str(folder if folder.exists() else source)
