@@ -94,12 +94,12 @@ class Cell(NamedTuple):
     def refusals(self) -> dict[str, str]:
         """Why yardsticks could not measure it, by their names; of one that measured its end with
         the step of the first checkpoint that it could not."""
-        found = {}
+        found, by_step = {}, {step: self.measured(step) for step in self.measured_steps}
         for k, yardstick in enumerate(self.yardsticks):
             name = bound(yardstick).function.__name__
             name = labelled(name, settings_in_words(yardstick, self.yardsticks))
-            for step in self.measured_steps:
-                measured = self.measured(step)[k]
+            for step, of_yardsticks in by_step.items():
+                measured = of_yardsticks[k]
                 if measured is not None and measured.refusal:
                     at = "" if step == self.run.steps else f" at step {step}"
                     found[name + at] = measured.refusal
