@@ -63,12 +63,12 @@ def padded(x, length, axis=-1, **values):
     return jnp.pad(x, widths, **values)
 
 
-def figures(s, log_sum_BxHxT, inner_BxHxT, d_log_sum_BxHxT):
+def figures(s, log_sum_BxHxT, other_BxHxT):
     """Returns what gradients need of each query, f32[B, H, T] padded: the log of its softmax's
-    denominator, and the sum of p · d_p over keys without the gradient of that log."""
+    denominator, and another figure."""
     # Of padding so large that its probabilities are 0, whatever the bias is.
     log_sum = padded(log_sum_BxHxT, s.queries, constant_values=-LOWEST)
-    return log_sum, padded(inner_BxHxT - d_log_sum_BxHxT, s.queries)
+    return log_sum, padded(other_BxHxT, s.queries)
 
 
 # --- which blocks see which -----------------------------------------------------------------------
@@ -154,3 +154,20 @@ def bias_gradient(bias_HxD, tile, d_tiles):
     """Returns the gradient of the bias, from that of its tiles."""
     (d_bias_HxD,) = jax.vjp(lambda bias: tiles(bias, tile), bias_HxD)[1](d_tiles)
     return d_bias_HxD
+
+
+def bias_gradient_of_diagonals(bias_HxD, tile, sums_HxNx2t):
+    """Returns the gradient of the bias, from the sums along the diagonals of that of its tiles: for
+    each tile at i the sum where the query is i slots after the key, or i - 2 tile."""
+    at_or_after, before = sums_HxNx2t[:, :, :tile], sums_HxNx2t[:, :, tile:]
+    # The keys before a tile's first are those of the tile before it, from its second on.
+    by_tile = jnp.pad(before, ((0, 0), (0, 1), (0, 0))) + jnp.pad(
+        at_or_after, ((0, 0), (1, 0), (0, 0))
+    )
+    descending = by_tile.reshape(by_tile.shape[0], -1)
+    more = (far(tile) + 1) * tile - MAX_DISTANCE
+
+    def spread(bias):
+        return jnp.pad(bias[:, ::-1], ((0, 0), (more, more - 1)), "edge")
+
+    return jax.linear_transpose(spread, bias_HxD)(descending)[0]

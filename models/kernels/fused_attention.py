@@ -4,8 +4,9 @@
 
 The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), and the
 gradient computes the probabilities again from the saved log-sums, once for queries and once for
-keys and values (Dao 2023, arXiv:2307.08691). Blocks of keys outside of all intervals of a block of
-queries are skipped, those inside of all are computed without a mask.
+keys and values (Dao 2023, arXiv:2307.08691), on TPUs once for all where the keys of a row are one
+block. Blocks of keys outside of all intervals of a block of queries are skipped, those inside of
+all are computed without a mask.
 
 The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, what they share in
 `attention_blocks`.
@@ -81,19 +82,24 @@ def _attend(softcap, *arrays):
 def _forward(softcap, q, k, v, intervals, bias):
     local = functools.partial(_by_platform("forward"), softcap)
     out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
-    out = _named_as_computed(out)
-    log_sum = checkpoint_name(log_sum, attention.SAVED)
+    out, log_sum = _named_as_computed(out), _named(log_sum)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
 
 
 def _named_as_computed(out_BxTxHxd):
     """Names an output for rematerialisation: with slots last where the kernel writes it so."""
     if not are_slots_last(out_BxTxHxd.shape[1]):
-        return checkpoint_name(out_BxTxHxd, attention.SAVED)
+        return _named(out_BxTxHxd)
     rows, slots, heads, width = out_BxTxHxd.shape
     out_HxdxBT = out_BxTxHxd.reshape(-1, heads * width).T.reshape(heads, width, rows * slots)
-    named_HdxBT = checkpoint_name(out_HxdxBT, attention.SAVED).reshape(heads * width, -1)
-    return named_HdxBT.T.reshape(out_BxTxHxd.shape)
+    return _named(out_HxdxBT).reshape(heads * width, -1).T.reshape(out_BxTxHxd.shape)
+
+
+def _named(x):
+    """Names what a kernel writes, for rematerialisation, by its bits: of numbers that are saved and
+    used JAX rounds all in a pass of its own, lest XLA compute them more precisely in one place."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
+    return jax.lax.bitcast_convert_type(checkpoint_name(bits, attention.SAVED), x.dtype)
 
 
 def _backward(softcap, saved, d_outputs):

@@ -40,7 +40,7 @@ def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_l
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     inner_BxHxT = jnp.swapaxes(inner(out, d_out), 1, 2)
-    log_sum, inner_BxHxT = attention_blocks.figures(settings, log_sum, inner_BxHxT, d_log_sum)
+    log_sum, inner_BxHxT = attention_blocks.figures(settings, log_sum, inner_BxHxT - d_log_sum)
     d_out = _whole(settings, d_out, settings.queries)
     arrays = _in_blocks(settings, before, q, k, v, intervals, bias)
     arrays = arrays._replace(log_sum=log_sum, inner=inner_BxHxT, d_out=d_out)

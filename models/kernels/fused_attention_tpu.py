@@ -6,7 +6,7 @@ all intervals of a block of queries are neither read nor computed, and those ins
 computed without a mask.
 
 T5's bias is read as its five tiles of 128 keys × 128 queries, which a block adds up; its gradient
-is summed tile by tile, and then by difference.
+is summed tile by tile, and at the end of a head along their diagonals.
 """
 
 import functools
@@ -23,6 +23,7 @@ from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible
 
 BLOCK = 512  # most queries, and most keys, of a block
 TILE = 128  # lanes of a TPU's registers: blocks are a multiple of it
+SUBLANES = 8  # their rows
 FAR = attention_blocks.far(TILE)
 WIDEST_HEAD = 1024  # bytes for each slot: more do not fit into the vector memory of a v5e
 
@@ -41,16 +42,16 @@ def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_l
     """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
-    slots = q.shape[1]
-    out_HxdxBT, d_out_HxdxBT = _slots_last(out, slots), _slots_last(d_out, slots)
-    inner_HxBT = (out_HxdxBT.astype(jnp.float32) * d_out_HxdxBT.astype(jnp.float32)).sum(1)
-    inner_BxHxT = jnp.swapaxes(inner_HxBT.reshape(settings.heads, settings.rows, slots), 0, 1)
-    log_sum, inner = attention_blocks.figures(settings, log_sum, inner_BxHxT, d_log_sum)
-    d_out = _slots_last(d_out, settings.queries)
-    arrays = arrays._replace(log_sum=log_sum[:, :, None], inner=inner[:, :, None], d_out=d_out)
-    d_q, d_tiles = _query_gradients(settings, before, arrays)
-    d_k, d_v = _key_gradients(settings, before, arrays)
-    d_bias = None if bias is None else attention_blocks.bias_gradient(bias, TILE, d_tiles)
+    log_sum, d_log_sum = attention_blocks.figures(settings, log_sum, d_log_sum)
+    out, d_out = (_slots_last(x, settings.queries) for x in (out, d_out))
+    arrays = arrays._replace(log_sum=log_sum[:, :, None], d_out=d_out)
+    found = _query_gradients(settings, before, arrays, out, d_log_sum[:, :, None])
+    d_q, inner, diagonals, d_k, d_v = found
+    if not _at_once(settings):
+        d_k, d_v = _key_gradients(settings, before, arrays._replace(inner=inner))
+    d_bias = None
+    if bias is not None:
+        d_bias = attention_blocks.bias_gradient_of_diagonals(bias, TILE, diagonals)
     return _heads_last(d_q, q), _heads_last(d_k, k), _heads_last(d_v, v), d_bias
 
 
@@ -66,8 +67,10 @@ class _Blocks(NamedTuple):
     v: Any
     tiles: Any  # f32[H, 5, keys, queries]; None: no bias
     log_sum: Any = None  # f32[B, H, 1, T]; this and the rest for gradients alone
-    inner: Any = None
     d_out: Any = None  # [H, d, B T]
+    inner: Any = None  # f32[B, H, 1, T]: the sum of p · d_p over keys, without `d_log_sum`
+    out: Any = None  # [H, d, B T]; from this and the next the gradients of queries get `inner`
+    d_log_sum: Any = None  # f32[B, H, 1, T]
 
 
 def _block(length):
@@ -117,8 +120,8 @@ def _heads_last(x_HxdxBT, like):
 # --- the grid -------------------------------------------------------------------------------------
 #
 # Of the first two kernels it is (head, row, block of queries, n-th block of keys that it sees), so
-# that a head's tiles are read once; of the third (key head, row, block of keys, n-th of its query
-# heads, n-th block of queries that sees it).
+# that a head's tiles are read once; of the third, which is not always needed, (key head, row, block
+# of keys, n-th of its query heads, n-th block of queries that sees it).
 
 
 class _At(NamedTuple):
@@ -182,8 +185,10 @@ def _specs(s, place):
         v=of_keys,
         tiles=spec((None, 2 * FAR + 1, TILE, TILE), lambda at: (at.head, 0, 0, 0)),
         log_sum=figures,
-        inner=figures,
         d_out=of_queries,
+        inner=figures,
+        out=of_queries,
+        d_log_sum=figures,
     )
 
 
@@ -235,48 +240,101 @@ def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
         log_sum[...] = top[...] + jnp.log(total_1xQ)
 
 
-def _query_gradients(s, before, arrays):
-    """Returns the gradients of the queries and of the tiles, None without a bias."""
+def _at_once(s):
+    """Returns whether one kernel computes all gradients: where the keys of a row are one block, of
+    one query head, it computes each probability once."""
+    return s.key_blocks == s.share == 1
+
+
+def _query_gradients(s, before, arrays, out, d_log_sum):
+    """Returns the gradients of the queries, `_Blocks.inner`, the sums along the diagonals of the
+    tiles' gradients, f32[H, 5, 2 TILE], None without a bias, and the gradients of keys and values,
+    None unless `_at_once`."""
     visible, most = _flat(_visible(s, before, arrays))
-    specs, biased = _specs(s, _by_query_block), arrays.tiles is not None
+    specs, biased, at_once = _specs(s, _by_query_block), arrays.tiles is not None, _at_once(s)
+    diagonals = jax.ShapeDtypeStruct((s.heads, 2 * FAR + 1, 2 * TILE), jnp.float32)
+    of_head = pl.BlockSpec((None, *diagonals.shape[1:]), lambda head, *_: (head, 0, 0))
     return _call(
         functools.partial(_query_gradient_kernel, s),
         (visible,),
         (s.heads, s.rows, s.query_blocks, most),
-        arrays,
+        arrays._replace(out=out, d_log_sum=d_log_sum),
         specs,
-        [(arrays.q, specs.q), (arrays.tiles, specs.tiles if biased else None)],
-        [(s.width, s.query_block)],
-        # All rows and blocks of a head add to the gradient of its tiles.
-        parallel=1 if biased else 3,
-        products=3,
+        [
+            (arrays.q, specs.q),
+            (d_log_sum, specs.inner),
+            (diagonals, of_head) if biased else (None, None),
+            *((x, specs.k) if at_once else (None, None) for x in (arrays.k, arrays.v)),
+        ],
+        [
+            (s.width, s.query_block),
+            *[(2 * FAR + 1, TILE, TILE)] * biased,
+            *[(s.width, s.key_block)] * 2 * at_once,
+        ],
+        # All rows and blocks of a head add to the gradient of its tiles, all blocks of queries to
+        # those of keys and values.
+        parallel=1 if biased else 2 if at_once else 3,
+        products=5 if at_once else 3,
     )
 
 
-def _query_gradient_kernel(s, visible, block, d_q, d_tiles, sums):
+def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, sums, *more_sums):
     head, row, query_block, n = (pl.program_id(axis) for axis in range(4))
+    biased, at_once = diagonals is not None, d_k is not None
+    d_tiles, of_keys = more_sums[:biased], more_sums[biased:]
+    is_first, is_last = n == 0, n == pl.num_programs(3) - 1
 
-    @pl.when(n == 0)
+    @pl.when(is_first)
     def _():
         sums[...] = jnp.zeros_like(sums)
+        products_dxQ = block.out[...].astype(jnp.float32) * block.d_out[...].astype(jnp.float32)
+        inner[...] = products_dxQ.sum(0, keepdims=True) - block.d_log_sum[...]
 
-    if d_tiles is not None:
+    if at_once:
 
-        @pl.when((row == 0) & (query_block == 0) & (n == 0))
+        @pl.when((query_block == 0) & is_first)
         def _():
-            d_tiles[...] = jnp.zeros_like(d_tiles)
+            _clear(*of_keys)
+
+    if biased:
+
+        @pl.when((row == 0) & (query_block == 0) & is_first)
+        def _():
+            _clear(*d_tiles)
 
     def step(at, masked):
-        _, d_scores_KxQ, d_products_KxQ = _gradients(s, at, block, masked)
+        with_inner = block._replace(inner=inner)
+        p_KxQ, d_scores_KxQ, d_products_KxQ = _gradients(s, at, with_inner, masked)
         sums[...] += dot(block.k[...], d_products_KxQ, (1, 0))
-        if d_tiles is not None:
-            _add_to_tiles(s, at, d_tiles, d_scores_KxQ)
+        if at_once:
+            _add_to_keys(*of_keys, block, p_KxQ, d_products_KxQ)
+        if biased:
+            _add_to_tiles(s, at, *d_tiles, d_scores_KxQ)
 
     _if_visible(s, visible, _by_query_block(s, head, row, query_block, n, visible), step)
 
-    @pl.when(n == pl.num_programs(3) - 1)
+    @pl.when(is_last)
     def _():
         d_q[...] = sums[...].astype(d_q.dtype)
+
+    is_last &= query_block == s.query_blocks - 1
+    if at_once:
+
+        @pl.when(is_last)
+        def _():
+            d_k[...], d_v[...] = (x[...].astype(y.dtype) for x, y in zip(of_keys, (d_k, d_v)))
+
+    if biased:
+
+        @pl.when((row == s.rows - 1) & is_last)
+        def _():
+            for tile in range(2 * FAR + 1):
+                diagonals[tile : tile + 1] = _sums_of_diagonals(d_tiles[0][tile])
+
+
+def _clear(*sums):
+    for x in sums:
+        x[...] = jnp.zeros_like(x)
 
 
 def _key_gradients(s, before, arrays):
@@ -303,12 +361,11 @@ def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
 
     @pl.when((nth_head == 0) & (n == 0))
     def _():
-        k_sums[...], v_sums[...] = jnp.zeros_like(k_sums), jnp.zeros_like(v_sums)
+        _clear(k_sums, v_sums)
 
     def step(at, masked):
         p_KxQ, _, d_products_KxQ = _gradients(s, at, block, masked)
-        k_sums[...] += dot(block.q[...], d_products_KxQ, (1, 1))
-        v_sums[...] += dot(block.d_out[...], p_KxQ, (1, 1))
+        _add_to_keys(k_sums, v_sums, block, p_KxQ, d_products_KxQ)
 
     at = _by_key_block(s, key_head, row, key_block, nth_head, n, visible, seen_by)
     _if_visible(s, visible, at, step)
@@ -316,6 +373,11 @@ def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
     @pl.when((nth_head == s.share - 1) & (n == pl.num_programs(4) - 1))
     def _():
         d_k[...], d_v[...] = k_sums[...].astype(d_k.dtype), v_sums[...].astype(d_v.dtype)
+
+
+def _add_to_keys(k_sums, v_sums, block, p_KxQ, d_products_KxQ):
+    k_sums[...] += dot(block.q[...], d_products_KxQ, (1, 1))
+    v_sums[...] += dot(block.d_out[...], p_KxQ, (1, 1))
 
 
 def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel, products):
@@ -408,3 +470,15 @@ def _add_to_tiles(s, at, d_tiles, d_scores_KxQ):
 def _tile(s, at, n):
     """Returns the tile of the bias for queries n tiles further in their block than the keys."""
     return jnp.clip(at.query_tile - at.key_block * (s.key_block // TILE) + n, -FAR, FAR) + FAR
+
+
+def _sums_of_diagonals(tile_KxQ):
+    """Returns [1, 2 TILE], at i the sum over keys of what is at the query i slots after each, or
+    i - 2 TILE."""
+    x = jnp.concatenate([tile_KxQ, jnp.zeros_like(tile_KxQ)], 1)
+    keys = TILE
+    while keys > 1:  # key k + keys / 2, rolled back by that, joins key k
+        keys //= 2
+        later = x[keys:] if keys >= SUBLANES else pltpu.roll(x, SUBLANES - keys, 0)
+        x = x[: max(keys, SUBLANES)] + pltpu.roll(later, 2 * TILE - keys, 1)
+    return x[:1]

@@ -92,6 +92,7 @@ def compiled(attend, softcap=None, kernels=None):
 SETTINGS = {  # platform, keys, heads, key heads, biased, softcap, the longest block
     "TPU, T5's bias, blocks of two tiles": (TPU, T, 2, 2, True, None, 256),
     "TPU, bias, grouped heads, softcap": (TPU, T, 2, 1, True, 1.5, 128),
+    "TPU, bias, all gradients at once": (TPU, 170, 2, 2, True, None, 256),
     "TPU, cross-attention, fewer keys": (TPU, 170, 4, 2, False, None, 128),
     "GPU, T5's bias, softcap": (GPU, T, 2, 2, True, 1.5, 64),
     "GPU, grouped cross-attention, fewer keys": (GPU, 170, 4, 2, False, None, 64),
@@ -394,6 +395,17 @@ def test_rematerialisation_runs_no_kernel_twice(kernels, platform, monkeypatch):
 
     assert kernels("full") == 4  # the output twice, gradients of queries, and of keys and values
     assert kernels("minimal") == kernels("none") == 3
+
+
+def test_what_is_saved_of_kernels_is_not_rounded_again(kernels):
+    (q, k, v, _), _ = arrays(1, 8, 8, 2, 2, False, jnp.bfloat16)
+    intervals = np.array([[[0] * 8, [8] * 8]], np.int32)
+
+    @functools.partial(jax.checkpoint, policy=REMAT_POLICIES["minimal"])
+    def squares(q):
+        return (fused_attention.attend(q, k, v, intervals).astype(jnp.float32) ** 2).sum()
+
+    assert "reduce_precision" not in str(jax.make_jaxpr(jax.grad(squares))(q))
 
 
 def _used_kernels(jaxpr):
