@@ -88,7 +88,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
             "The objective's blocks follow clean text in the encoder, of which a first block "
             "has none, and this model attends to the encoder by itself or without positions "
             f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to "
-            "True, and its positions to 'rotary', as --gin_file=runs/e2d2.gin does."
+            "True, and its positions to 'rotary', as "
+            "--gin_file=objectives/block_diffusion_encoder_decoder.gin does."
         )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
