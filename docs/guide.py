@@ -49,6 +49,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
+    "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
     "reversal": ("Berglund et al. 2023", "2309.12288"),
