@@ -241,9 +241,11 @@ def best_at_equal(summary: Summary) -> list[str]:
 
 
 def _best_of(means: Mapping[str, float], column: Column) -> str:
-    """Returns the variant of the best mean, or all that share it: "a and b alike"."""
+    """Returns the variant of the best mean, or those that share it, as "a and b alike"."""
     top = (max if column.better == HIGHER else min)(means.values())
     best = [name for name, mean in means.items() if math.isclose(mean, top, rel_tol=NO_SPREAD)]
+    if len(best) == len(means):
+        return "all alike"
     return best[0] if len(best) == 1 else f"{_listed(best)} alike"
 
 
