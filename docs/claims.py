@@ -59,7 +59,7 @@ CLAIMS = (
         "world_answers",
         "causal, reversed",
         "causal, plain",
-        note="sums with leading zeros, and numbers that are predicted too",
+        note="after as many steps on as many sums, which have leading zeros",
     ),
     Claim(
         "Sentence order prediction teaches what next sentence prediction does not: the order.",

@@ -61,6 +61,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
+    "chomsky": ("Delétang et al. 2022", "2207.02098"),
 }
 
 
@@ -252,6 +253,12 @@ SETTINGS = (
         "recall",
         "Attention learns it, architectures without attention less well ({zoology}); of objectives "
         "we know of no comparison.",
+    ),
+    Setting(
+        "copying, reversing, sorting",
+        "rearranging",
+        "Transformers do not carry such tasks over to longer lists ({chomsky}); of objectives we "
+        "know of no comparison.",
     ),
     Setting(
         "input format",
