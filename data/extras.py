@@ -9,6 +9,7 @@ EXTRAS = {
     **dict.fromkeys(("datatrove", "orjson", "xxhash"), ("prepare", "To prepare text")),
     **dict.fromkeys(("pyarrow", "zstandard"), ("prepare", "To read such files")),
     **dict.fromkeys(("trafilatura", "warcio"), ("prepare", "To read web pages")),
+    **dict.fromkeys(("gcsfs", "s3fs"), ("buckets", "To open gs:// and s3://")),
     "grain": ("grain", "To read a pipeline of Grain"),
     "huggingface_hub": ("hub", "To push to the hub"),
     "lm_eval": ("lm-eval", "To evaluate by the lm-evaluation-harness"),
@@ -26,7 +27,8 @@ def words_of_absent(error: ImportError) -> str | None:
     >>> words_of_absent(ModuleNotFoundError(name="seqio.utils"))
     "To read SeqIO tasks and mixtures takes seqio, not installed here: pip install -e '.[seqio]'"
     """
-    package = (error.name or "").partition(".")[0]
+    name = error.name or getattr(error.__cause__, "name", None)  # fsspec says so of its own
+    package = (name or "").partition(".")[0]
     if package not in EXTRAS:
         return None
     extra, what = EXTRAS[package]
