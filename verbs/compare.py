@@ -59,6 +59,7 @@ from ..comparing.workers.worker_processes import (
     start_process,
 )
 from ..data import whole_files
+from ..data.extras import install_command
 from ..data.printable import PrintableConsole
 from ..training import run_directory
 from ..training.reporting.console import print_warning
@@ -112,7 +113,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     )
     report = "draw the report again, of the results that are there; run nothing"
     parser.add_argument("--report", action="store_true", help=report)
-    cluster = parser.add_argument_group("a Slurm cluster", "needs pip install -e '.[slurm]'")
+    cluster = parser.add_argument_group("a Slurm cluster", f"needs {install_command('slurm')}")
     cluster.add_argument("--slurm", action="store_true", help="each run is a job of the cluster")
     cluster.add_argument("--partition", metavar="NAME", help="of the jobs")
     for name in ("minutes", "cpus", "gpus"):
