@@ -17,7 +17,9 @@ EXTRAS = {
     "rouge_score": ("seqio", "To score summaries"),
     "sacrebleu": ("seqio", "To score translations"),
     **dict.fromkeys(("seqio", "tensorflow"), ("seqio", "To read SeqIO tasks and mixtures")),
+    "submitit": ("slurm", "To run as jobs of a cluster"),
     "tensorflow_datasets": ("seqio", "To read TensorFlow Datasets"),
+    "wandb": ("wandb", "To write to Weights & Biases"),
 }
 
 

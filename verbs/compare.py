@@ -182,6 +182,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     directory, paths = comparison.directory, given.search_paths
     if "://" in directory:
         raise ValueError(f"A comparison's directory is on disk, got {directory}: give another.")
+    if options.slurm:
+        starter(directory, job_options(options))  # raises before anything is planned
     cores, *_ = cores_of_workers(None if options.slurm else options.workers)
     known = facts_of(comparison)
     runs = planned_runs(known, comparison, paths)
@@ -253,13 +255,17 @@ def run_missing(
         return run_cells(missing, start, shares, watch)
 
 
+def job_options(options: argparse.Namespace) -> JobOptions:
+    return JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
+
+
 def how_to_start(
     options: argparse.Namespace, directory: str, facts: Mapping[str, Facts], runs: int
 ) -> tuple[Start, list[list[int]]]:
     """Returns what starts a run, and the cores of each of those that run at a time."""
     if options.slurm:
-        job = JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
-        return starter(directory, job), [[0]] * (options.workers or runs)  # the cluster's cores
+        start = starter(directory, job_options(options))
+        return start, [[0]] * (options.workers or runs)  # the cluster's cores
     on_accelerators = any(one.platform != "cpu" for one in facts.values())
     alone = options.workers is None and on_accelerators  # a run takes all of them
     return start_cell, cores_of_workers(1 if alone else options.workers)
