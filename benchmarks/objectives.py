@@ -36,7 +36,7 @@ STEPS = {
     "text_embeddings": 400,
     "electra": 400,
     "retromae": 400,
-    "e2d2": 150,
+    "block_diffusion_encoder_decoder": 150,
     "llm_jepa": 200,
     "two_towers": 200,
     "sentence_pairs": 1000,

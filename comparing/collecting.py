@@ -15,6 +15,7 @@ from ..training.settings.run import Run
 from .budgets import budget_words
 from .cells import Cell
 from .comparison import Comparison, trained_variants
+from .facts import Facts
 from .failures import failure_of
 from .figures import Figure, labelled, settings_in_words
 from .results import (
@@ -133,13 +134,14 @@ def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int)
 def _trained_run(cell: Cell) -> TrainedRun:
     run_dir, facts = cell.run.run_dir, cell.facts
     entries = read_metrics(run_dir)
-    tokens = max(tokens_by_step(entries).values())
+    logged = tokens_by_step(entries)
+    tokens = max(logged.values())
     return TrainedRun(
         cell.variant,
         cell.seed,
         cell.folder,
         parameters=facts.parameters,
-        flops_per_token=facts.flops_per_token,
+        flops_per_token=flops_of_a_token(facts, logged),
         text_tokens=round(tokens),
         steps=facts.steps,
         seconds=tokens * seconds_per_token(entries),
@@ -147,6 +149,17 @@ def _trained_run(cell: Cell) -> TrainedRun:
         error="" if cell.is_complete else failure_of(run_dir),
         refusals=cell.refusals,
     )
+
+
+def flops_of_a_token(facts: Facts, logged: Mapping[float, float]) -> float:
+    """Returns the FLOPs of a run for each token that it read: those of its steps, which all seeds
+    share, over its own tokens, which differ by the text of its seed.
+
+    Args:
+      logged: its tokens by step; without any, those of its plan count.
+    """
+    step, tokens = max(logged.items())
+    return facts.flops_per_step * step / tokens if tokens else facts.flops_per_token
 
 
 def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]:

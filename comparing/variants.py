@@ -14,9 +14,13 @@ from .matching import macro_of, solved_line
 from .tuning import values_for
 
 RUNS, SHARED = "runs", "shared"  # folders of a comparison's directory
-# What leaves held-out text and vocabulary as they are; and the order in which a world writes tokens
-# that are the same otherwise, so that its questions ask the same.
-COMMON_DATA = {"corpus.documents", "corpus.world.order"}
+# Settings that variants may differ in, by their path, and the function whose they are: what leaves
+# held-out text and vocabulary as they are; and the order in which a world writes tokens that are
+# the same otherwise, so that its questions ask the same.
+COMMON_DATA = {
+    "corpus.documents": "tasks.corpora.library.python_library",
+    "corpus.world.order": "tasks.worlds.digit_sums.arithmetic",
+}
 SET = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields of runs that the comparison sets
 
 
@@ -129,7 +133,7 @@ def _check_common_data(runs: Mapping[str, Run]) -> None:
         differing = [
             f"{key} is {now.get(key, 'not set')!r} and {also.get(key, 'not set')!r}"
             for key in now | also
-            if key not in COMMON_DATA and now.get(key, "") != also.get(key, "")
+            if now.get(key, "") != also.get(key, "") and not _may_differ(key, now)
         ]
         if differing:
             raise ValueError(
@@ -137,3 +141,8 @@ def _check_common_data(runs: Mapping[str, Run]) -> None:
                 f"can be compared: {'; '.join(differing)}. Give all variants one corpus and one "
                 "vocabulary."
             )
+
+
+def _may_differ(key: str, of: Mapping[str, object]) -> bool:
+    """Returns whether variants may differ in a setting of a corpus: its path, and those of all."""
+    return key in COMMON_DATA and of.get(key.rpartition(".")[0]) == COMMON_DATA[key]

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import fsspec
 
+from .extras import words_of_absent
 from .whole_files import read_record
 
 _STATE, _INFO = "state.json", "dataset_info.json"  # that `datasets` saves
 _SPLITS = "dataset_dict.json"
+# Where a bucket's file system says which version of a file it has: the hub's is a blob of git.
+_VERSIONS = ("ETag", "etag", "generation", "blob_id", "mtime", "created")
 
 
 def listed(patterns: str | Sequence[str]) -> list[str]:
@@ -110,7 +113,9 @@ def _in_bucket(pattern: str) -> list[str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(pattern)
         paths = filesystem.glob(path) if glob.has_magic(path) else filesystem.find(path)
-    except Exception as error:  # each kind of bucket has its own, and a package to install
+    except ImportError as error:
+        raise ValueError(f"{pattern} cannot be read: {words_of_absent(error) or error}") from error
+    except Exception as error:  # each kind of bucket has its own
         raise ValueError(f"{pattern} cannot be read: {error}.") from error
     return sorted(filesystem.unstrip_protocol(one) for one in paths)
 
@@ -133,5 +138,5 @@ def size_and_version(path: str) -> tuple[int, int | str]:
         return status.st_size, status.st_mtime_ns
     filesystem, inner = fsspec.core.url_to_fs(path)
     info = filesystem.info(inner)
-    known = (info.get(name) for name in ("ETag", "etag", "generation", "mtime", "created"))
+    known = (info.get(name) for name in _VERSIONS)
     return info["size"], str(next((one for one in known if one), ""))

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import numpy as np
 from fsspec.core import url_to_fs
 
+from .extras import words_of_absent
 from .whole_files import write_bytes
 
 
@@ -24,7 +25,10 @@ class Folder:
         try:
             # What other processes write must be seen.
             self._files, self._root = url_to_fs(self.path, use_listings_cache=False)
-        except (ImportError, ValueError) as error:  # which says what package to install
+        except ImportError as error:
+            words = words_of_absent(error) or error  # which says what package to install
+            raise ValueError(f"{self.path} cannot be opened: {words}") from error
+        except ValueError as error:
             raise ValueError(f"{self.path} cannot be opened: {error}") from error
         self._maps: dict[str, np.ndarray] = {}
 

@@ -49,6 +49,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
+    "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
     "reversal": ("Berglund et al. 2023", "2309.12288"),
@@ -60,6 +61,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
+    "chomsky": ("Delétang et al. 2022", "2207.02098"),
 }
 
 
@@ -251,6 +253,12 @@ SETTINGS = (
         "recall",
         "Attention learns it, architectures without attention less well ({zoology}); of objectives "
         "we know of no comparison.",
+    ),
+    Setting(
+        "copying, reversing, sorting",
+        "rearranging",
+        "Transformers do not carry such tasks over to longer lists ({chomsky}); of objectives we "
+        "know of no comparison.",
     ),
     Setting(
         "input format",

@@ -50,7 +50,7 @@ create() {
 install() { # Python by uv: the VM's own may be older than pretrax wants
     local archive
     archive=$(mktemp -d)/pretrax.tar.gz
-    git archive --format=tar.gz --prefix=pretrax/ -o "$archive" HEAD &&
+    git archive --format=tar.gz --prefix=pretrax/ -o "$archive" "$COMMIT" &&
         gcloud_tpu scp "$archive" "$NAME:" --zone="$ZONE" --worker=all &&
         on_hosts "tar xzf pretrax.tar.gz && curl -LsSf https://astral.sh/uv/install.sh | sh &&
         ~/.local/bin/uv venv --allow-existing --python 3.11 ~/environment &&
@@ -104,6 +104,7 @@ start | keep)
     TYPE=$1
     shift
     VERSION=${VERSION:-$(version_of "$TYPE")}
+    COMMIT=$(git rev-parse HEAD) # the same on every VM; before the first: none is made without it
     "$VERB" "$@"
     ;;
 logs) gcloud_tpu ssh "$NAME" --zone="$ZONE" --worker=0 --command='tail -n 100 -F ~/pretrax.log' ;;

@@ -140,40 +140,52 @@ def _contributions(
     """
     saved = functools.partial(checkpoint_name, name=SAVED) if first is None else lambda y: y
     *kernels_in, kernel_out = kernels
-    N, K, E = kernel_out.shape[0], weight_BxTxK.shape[-1], x_BxTxE.shape[-1]
-    own_A = expert_BxTxK.reshape(-1) - (0 if first is None else first)
+    N, E = kernel_out.shape[0], x_BxTxE.shape[-1]
+    # The K of a token lie apart, so that sums over them are of whole arrays.
+    expert_KxBxT, weight_KxBxT = (jnp.moveaxis(a, -1, 0) for a in (expert_BxTxK, weight_BxTxK))
+    own_A = expert_KxBxT.reshape(-1) - (0 if first is None else first)
     group_A = jnp.where((own_A >= 0) & (own_A < N), own_A, N)
     order_A = jnp.argsort(group_A)
     back_A = jnp.argsort(order_A)
     starts = jnp.searchsorted(group_A[order_A], jnp.arange(N + 1)).astype(jnp.int32)
     sizes_N = jnp.diff(starts)
 
-    sorted_AxE = _sorted(K, x_BxTxE.reshape(-1, E), order_A, back_A)
+    sorted_AxE = _sorted(x_BxTxE.reshape(-1, E), order_A, back_A)
     projections = [saved(grouped_product(sorted_AxE, kernel, sizes_N)) for kernel in kernels_in]
     inner_AxM = activated(activations, projections)
     if kept_BxSxM is not None:
+        tokens = expert_KxBxT[0].size
         kept = kept_BxSxM.reshape(-1, kept_BxSxM.shape[-1])  # of each token, or of each row
-        inner_AxM *= kept[order_A // (order_A.size // len(kept))]
+        inner_AxM *= kept[order_A % tokens // (tokens // len(kept))]
     out_AxE = saved(grouped_product(inner_AxM, kernel_out, sizes_N))
-    out_BxTxKxE = _permuted(out_AxE, back_A, order_A).reshape(*weight_BxTxK.shape, E)
-    return jnp.einsum(
-        "btk,btke->bte", weight_BxTxK, out_BxTxKxE, preferred_element_type=jnp.float32
-    )
+    out_KxBxTxE = _permuted(out_AxE, back_A, order_A).reshape(*weight_KxBxT.shape, E)
+    return _added(weight_KxBxT[..., None].astype(jnp.float32) * out_KxBxTxE)
 
 
 # The gradient of a gather is a scatter, which is slow on a TPU; of these it is a gather too.
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sorted(K, x_nxE, order_A, back_A):
+@jax.custom_vjp
+def _sorted(x_nxE, order_A, back_A):
     """Returns the token of each assignment, in the order of the experts: [A, E]."""
-    return x_nxE[order_A // K]
+    return x_nxE[order_A % x_nxE.shape[0]]
+
+
+def _sorted_backward(saved, d_AxE):
+    n, back_A = saved
+    d_KxnxE = d_AxE[back_A].reshape(-1, n, d_AxE.shape[-1])
+    return _added(d_KxnxE.astype(jnp.float32)).astype(d_AxE.dtype), None, None
 
 
 _sorted.defvjp(
-    lambda K, x, order, back: (_sorted(K, x, order, back), back),
-    lambda K, back, d: (d[back].reshape(-1, K, d.shape[-1]).sum(1), None, None),
+    lambda x, order, back: (_sorted(x, order, back), (x.shape[0], back)), _sorted_backward
 )
+
+
+def _added(x):
+    """Returns the sum over the first axis, of few, in one pass: on a TPU a reduction takes several
+    times as long."""
+    return functools.reduce(jnp.add, x)
 
 
 @jax.custom_vjp
@@ -218,9 +230,14 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
         y = compute(x, weight, expert, kept, *whole, first=first)
         if inner is not None:
             y = lax.psum(y, inner)
+        if experts is None:
+            return y
+        y = y.astype(x.dtype)  # of a token few devices have more than zeros
         if exchanged:
-            return lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
-        return y if experts is None else lax.psum(y, experts)
+            y = lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
+        else:
+            y = lax.psum(y, experts)
+        return y.astype(jnp.float32)
 
     return jax.shard_map(
         on_device,

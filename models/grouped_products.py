@@ -1,10 +1,10 @@
 """Products of groups of rows, each with a matrix of its own."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from .sharding import platform
 
 SAVED = "grouped_product"  # the name of results that rematerialisation policies save
 # Rows of one product, where blocks are multiplied one after another. On a GPU the start of a
@@ -21,10 +21,10 @@ def grouped_product(x_AxI, kernels_NxIxO, sizes_N):
     The groups are consecutive, `sizes_N` i32 are their numbers of rows, in all at most A; the rows
     after them are zeros. Sums are in float32.
 
-    On TPUs it is `jax.lax.ragged_dot`, which skips what is in no group. Elsewhere XLA makes of that
-    a product of all rows with all matrices: of 65,536 rows and 64 matrices of 2048 x 1024 the
-    compiler of jax 0.10.2 for an H100 has an array of 16 GiB. There, blocks of rows are multiplied
-    one after another.
+    On TPUs kernels visit the groups' rows alone. Elsewhere blocks of rows are multiplied one after
+    another. `jax.lax.ragged_dot` would do neither: its gradient by the matrices is a product of all
+    rows for each of them on TPUs too, and of 65,536 rows and 64 matrices of 2048 x 1024 the
+    compiler of jax 0.10.2 for an H100 has an array of 16 GiB.
     """
     return _product(x_AxI, kernels_NxIxO, sizes_N)
 
@@ -35,44 +35,37 @@ def _forward(x_AxI, kernels_NxIxO, sizes_N):
 
 def _backward(saved, d_y_AxO):
     x_AxI, kernels_NxIxO, sizes_N = saved
-    d_x_AxI = _product(d_y_AxO, kernels_NxIxO.swapaxes(1, 2), sizes_N)
-    d_kernels_NxIxO = _by_platform(_outer, _outer_by_blocks, x_AxI, d_y_AxO, sizes_N)
+    d_x_AxI = _product(d_y_AxO, kernels_NxIxO, sizes_N, transposed=True)
+    d_kernels_NxIxO = _outer(x_AxI, d_y_AxO, sizes_N)
     return d_x_AxI, d_kernels_NxIxO.astype(kernels_NxIxO.dtype), None
 
 
 grouped_product.defvjp(_forward, _backward)
 
 
-def _product(x_AxI, kernels_NxIxO, sizes_N):
-    y_AxO = _by_platform(_ragged_product, _product_by_blocks, x_AxI, kernels_NxIxO, sizes_N)
+def _product(x_AxI, kernels, sizes_N, transposed=False):
+    if platform() == "tpu":
+        from .kernels import grouped_products_tpu  # here: no other platform can use it
+
+        y_AxO = grouped_products_tpu.product(x_AxI, kernels, sizes_N, transposed)
+    else:
+        kernels_NxIxO = kernels.swapaxes(1, 2) if transposed else kernels
+        y_AxO = _product_by_blocks(_block(), x_AxI, kernels_NxIxO, sizes_N)
     in_a_group_Ax1 = jnp.arange(x_AxI.shape[0])[:, None] < sizes_N.sum()
     return jnp.where(in_a_group_Ax1, y_AxO, 0)
 
 
-def _by_platform(ragged, by_blocks, *args):
-    on_cpu, elsewhere = (
-        functools.partial(by_blocks, block) for block in (_BLOCK_OF_A_CPU, _BLOCK_OF_A_GPU)
-    )
-    return lax.platform_dependent(*args, tpu=ragged, cpu=on_cpu, default=elsewhere)
-
-
-def _ragged_product(x_AxI, kernels_NxIxO, sizes_N):
-    y_AxO = lax.ragged_dot(x_AxI, kernels_NxIxO, sizes_N, preferred_element_type=jnp.float32)
-    return y_AxO.astype(x_AxI.dtype)
-
-
-_ROWS_CONTRACTED = lax.RaggedDotDimensionNumbers(
-    dot_dimension_numbers=(((0,), (0,)), ((), ())),
-    lhs_ragged_dimensions=[0],
-    rhs_group_dimensions=[],
-)
-
-
 def _outer(x_AxI, y_AxO, sizes_N):
     """Returns the sums of outer products over each group: f32[N, I, O]."""
-    return lax.ragged_dot_general(
-        x_AxI, y_AxO, sizes_N, _ROWS_CONTRACTED, preferred_element_type=jnp.float32
-    )
+    if platform() == "tpu":
+        from .kernels import grouped_products_tpu
+
+        return grouped_products_tpu.outer(x_AxI, y_AxO, sizes_N)
+    return _outer_by_blocks(_block(), x_AxI, y_AxO, sizes_N)
+
+
+def _block():
+    return _BLOCK_OF_A_CPU if platform() == "cpu" else _BLOCK_OF_A_GPU
 
 
 def _product_by_blocks(block, x_AxI, kernels_NxIxO, sizes_N):

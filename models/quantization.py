@@ -1,4 +1,4 @@
-"""Products of weights in int8 or fp8, by Qwix (`pip install -e '.[quantized]'`).
+"""Products of weights in int8 or fp8, by Qwix (the extra `quantized`).
 
 Each token's input and each column of a weight is scaled by its largest absolute value and rounded
 to eight bits; their product is scaled back. The two products of the gradient take the same rounded

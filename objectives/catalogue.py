@@ -199,12 +199,12 @@ CATALOGUE = {
         256,
         attends="block-causal",
     ),
-    "e2d2": Entry(
+    "block_diffusion_encoder_decoder": Entry(
         "encoder_decoder",
         "blocks that are quick to write",
         "E2D2, arXiv:2510.22852",
         256,
-        run="e2d2",
+        run="block_diffusion_encoder_decoder",
         attends="block-causal, block",
     ),
     "insertion_lm": Entry("encoder", "filling gaps of any length", "ILM, arXiv:2505.05755", 258),
@@ -255,6 +255,7 @@ ALIASES = {
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",
+    "e2d2": "block_diffusion_encoder_decoder",
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
     "ilm": "insertion_lm",

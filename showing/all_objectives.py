@@ -1,9 +1,10 @@
 """The page that leads to the pages of all objectives."""
 
+import math
 from collections.abc import Collection, Mapping
 from html import escape
 
-from ..objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of
+from ..objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of, run_of
 from . import html
 from .listing import LEGEND
 
@@ -52,8 +53,26 @@ def _paper(paper: str) -> str:
     return f'<a href="{PAPER}{escape(number)}">{escape(name)}</a>'
 
 
+def progress_line(name: str, done: int, total: int, seconds: float) -> str:
+    """Returns the line of an objective that begins, after `done` of `total` took some seconds.
+
+    >>> progress_line("bart", done=12, total=53, seconds=60.0)
+    '13 of 53: bart, some 4 min left'
+    """
+    line = f"{done + 1} of {total}: {name}"
+    if not done:
+        return line
+    minutes = math.ceil((total - done) * seconds / done / 60)
+    return f"{line}, some {minutes} min left"
+
+
 def in_words(pages: Mapping[str, str], refused: Collection[str], index: str) -> str:
-    """Returns the last line: what was written, and what was not."""
+    """Returns the last lines: what was written, what was not, and what to run next."""
     count = f"{len(pages)} page{'s' if len(pages) != 1 else ''}"
     without = f" Without one: {', '.join(refused)}; the list says why." if refused else ""
-    return f"{count}, listed in {index}: open it in a browser.{without}"
+    name = next(iter(pages))
+    return (
+        f"{count}, listed in {index}: open it in a browser.{without}\n"
+        f"Next: pretrax train --gin_file=runs/{run_of(name)}.gin --gin_file=objectives/{name}.gin "
+        f"trains {name}; pretrax show --objective=NAME says so of any other."
+    )

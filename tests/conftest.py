@@ -6,8 +6,10 @@ they compile in one folder.
 
 import atexit
 import gc
+import importlib.util
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import sys
@@ -35,9 +37,16 @@ os.environ.setdefault("STORM_SEED", str(secrets.randbelow(10**6)))
 import jax  # noqa: E402  (the flags above are read when jax is imported)
 import pytest  # noqa: E402
 
+from pretrax.data.extras import EXTRAS  # noqa: E402
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
+
+# Of the extras: now, since a test may make believe that one is absent.
+ABSENT = {name for name in EXTRAS if importlib.util.find_spec(name) is None}
+# What Python and pretrax say of one.
+NEEDS = re.compile(r"No module named '([\w.]+)'|takes (\w+), not installed here")
 
 # Files that take longest. They come first, else one process would end with one of them, alone.
 LONGEST = {
@@ -48,6 +57,28 @@ LONGEST = {
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    return _skipped_without_an_extra(report, collector.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    return _skipped_without_an_extra(report, item.path)
+
+
+def _skipped_without_an_extra(report, path):
+    """A failure for a package that an extra brings, and that is not installed, is a skip: so the
+    tests run without SeqIO, as on a Python for which TensorFlow has no wheel."""
+    said = NEEDS.search(report.longreprtext + report.capstderr) if report.failed else None
+    name = said and (said[1] or said[2]).partition(".")[0]
+    if name in ABSENT:
+        report.outcome, report.longrepr = "skipped", (str(path), 0, f"Skipped: needs {name}")
+    return report
 
 
 def pytest_collection_finish():

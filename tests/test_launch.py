@@ -63,6 +63,15 @@ def test_a_dry_run_calls_nothing(tmp_path):
     assert noted(tmp_path, start, DRY_RUN="1") == ([], 0)
 
 
+def test_no_machine_is_made_outside_of_a_checkout(tmp_path):
+    """Else `keep` would make one and delete it again, minute by minute."""
+    stand_in(tmp_path, "gcloud", "")
+    stand_in(tmp_path, "git", "exit 128")
+    keep = ["launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
+    ((call,), status) = noted(tmp_path, keep, EVERY="0.1")
+    assert call == "git <rev-parse> <HEAD>" and status == 128
+
+
 def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
     """A look that fails says nothing. There is none at the second try; at the third the stand-in
     ends the script."""

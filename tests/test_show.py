@@ -262,7 +262,9 @@ def test_a_page_of_each_objective_and_one_that_lists_them(capsys, tmp_path, monk
     monkeypatch.setattr(show, "CATALOGUE", {name: CATALOGUE[name] for name in names})
     monkeypatch.setattr(show, "STATISTICS_ROWS", 16)
     said = prints(capsys, BYTES, "--all", f"--out={tmp_path}", "--text=12345678", "--length=10")
+    assert "\n1 of 2: causal_lm\n2 of 2: masked_lm, some 1 min left\n" in said
     assert f"1 page, listed in {tmp_path}/index.html" in said and "Without one: masked_lm" in said
+    assert "Next: pretrax train --gin_file=runs/decoder.gin --gin_file=objectives/causal_lm" in said
     assert sorted(file.name for file in tmp_path.iterdir()) == ["causal_lm.html", "index.html"]
     assert "<h2>Statistics</h2>" in (tmp_path / "causal_lm.html").read_text()
     assert f"--objective=causal_lm --html={tmp_path}/" in (tmp_path / "causal_lm.html").read_text()

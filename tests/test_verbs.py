@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from fsspec.core import url_to_fs
 
 from pretrax import __main__ as command
 from pretrax import verbs
+from pretrax.data.finding import find_files
+from pretrax.data.folders import Folder
 from pretrax.training.settings.mistakes import explanation
 from tests.training.tiny import ROOT, environment
 
@@ -52,11 +55,29 @@ def test_help_of_each_verb(verb, capsys):
     assert said.startswith(f"usage: pretrax {verb}") and f"\n    pretrax {verb}" in said
 
 
-def test_a_bucket_whose_package_is_absent_is_a_sentence():
-    """fsspec says what to install; other absent modules are looked up among the extras."""
-    said = "Please install gcsfs to access Google Storage"
+def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):
+    """fsspec says what to install, the extras how; other absent modules are looked up there too."""
+    said = "Please install adlfs to access Azure"
     assert explanation(ImportError(said)) == said
+    for package, address in (("gcsfs", "gs://bucket/a"), ("s3fs", "s3://bucket/a")):
+        monkeypatch.setitem(sys.modules, package, None)
+        how = f"takes {package}, not installed here: pip install -e '.[buckets]'"
+        with pytest.raises(ImportError) as absent:
+            url_to_fs(address)
+        assert explanation(absent.value) == f"To open gs:// and s3:// {how}"
+        for opened in (find_files, Folder):
+            with pytest.raises(ValueError, match=re.escape(how)):
+                opened(address)
     assert explanation(ModuleNotFoundError(name="nothing_here")) is None
+
+
+def test_a_gin_file_that_cannot_be_read_is_what_is_said_of_its_settings(capsys):
+    """They may be right: it is not said that they are unknown, nor how the verb is used."""
+    with pytest.raises(SystemExit) as end:
+        command.main(["train", "--gin_file=runs/none.gin", "--steps=5"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.startswith("\nerror: There is no gin file 'runs/none.gin'")
+    assert "--steps" not in said and "usage" not in said
 
 
 def completions(line: str, folder) -> list[str]:

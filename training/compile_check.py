@@ -124,7 +124,7 @@ def check(run: Run, topology: Topology) -> Check:
         text = program.as_text() or ""
         collectives = traffic(text)
         chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
-        estimated = estimate(text, topology, chips)
+        estimated = estimate(text, topology, chips, own_experts=1 / mesh.shape["expert"])
         new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         memory = memory._replace(
             activations=sizes.temp_size_in_bytes + new,

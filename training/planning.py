@@ -23,7 +23,7 @@ from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
 from .batches import Batches, GroupSchedule, schedule
 from .checking import check_own, check_terms
-from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated
+from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated, spread_over_data
 from .processes import first_process_first
 from .run_directory import checkpoints, is_run
 from .saved.warm_start import check_source
@@ -143,7 +143,13 @@ def abstract_state_of(plan: Plan) -> Abstract:
     recipe = plan.recipe
     adaptation, averaged = recipe.objective.adaptation, recipe.ema_decay is not None
     return abstract_state(
-        recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh, adaptation, averaged
+        recipe.model,
+        recipe.optimizer,
+        abstract_batch(plan),
+        plan.mesh,
+        adaptation,
+        averaged,
+        spread=plan.run.shard_optimizer_over_data,
     )
 
 
@@ -155,6 +161,10 @@ def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
     """
     step = functools.partial(train_step, plan.recipe, jax.random.key(plan.run.seed))
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
+    if plan.run.shard_optimizer_over_data:
+        updated = spread_over_data(shapes.params, shardings.params, plan.mesh)
+        spread = functools.partial(jax.lax.with_sharding_constraint, shardings=updated)
+        step = functools.partial(step, spread=spread)
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(plan.mesh)))
 
 

@@ -9,7 +9,13 @@ import optax
 from jax.sharding import Mesh
 
 from ..objectives import Adaptation
-from .devices.mesh import placed_on, replicated, shardings_like, shardings_of
+from .devices.mesh import (
+    placed_on,
+    replicated,
+    shardings_like,
+    shardings_of,
+    spread_over_data,
+)
 
 
 class State(NamedTuple):
@@ -39,6 +45,7 @@ def abstract_state(
     mesh: Mesh,
     adaptation: Adaptation | None = None,
     averaged: bool = False,
+    spread: bool = False,
 ) -> Abstract:
     """Returns the shapes and shardings of the state, from those of a batch; allocates nothing."""
 
@@ -60,7 +67,8 @@ def abstract_state(
         # The optimizer is given plain arrays here as in every step: it may tell them apart by their
         # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
         opt_state = jax.eval_shape(optimizer.init, params)
-        of_optimizer = shardings_like(opt_state, params, of_params, mesh)
+        of_updates = spread_over_data(params, of_params, mesh) if spread else of_params
+        of_optimizer = shardings_like(opt_state, params, of_updates, mesh)
         of_noise = jax.eval_shape(adapted)
         on_all = jax.tree.map(lambda _: replicated(mesh), of_noise)
         shapes = jax.tree.map(

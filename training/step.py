@@ -7,7 +7,7 @@ jitted program: the host ships token ids, and every epoch draws new noise.
 import dataclasses
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -88,7 +88,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
             "The objective's blocks follow clean text in the encoder, of which a first block "
             "has none, and this model attends to the encoder by itself or without positions "
             f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to "
-            "True, and its positions to 'rotary', as --gin_file=runs/e2d2.gin does."
+            "True, and its positions to 'rotary', as "
+            "--gin_file=objectives/block_diffusion_encoder_decoder.gin does."
         )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
@@ -104,8 +105,16 @@ def count_text_tokens(rows: Sequence[Row], ids: TokenIds) -> Any:
     return sum(((one.segments > 0) & (one.tokens != ids.eos)).sum() for one in rows)
 
 
-def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> tuple[State, dict]:
-    """Takes one step. Returns the new state and the step's metrics:
+def train_step(
+    recipe: Recipe,
+    seed_key,
+    state: State,
+    rows: Sequence[Row],
+    spread: Callable[[Any], Any] = lambda tree: tree,
+) -> tuple[State, dict]:
+    """Takes one step. `spread` shards what has the parameters' shapes as they are updated.
+
+    Returns the new state and the step's metrics:
 
     loss             in nats, as differentiated
     loss/TERM        mean of each term; metric/TERM of one that is not part of the loss
@@ -127,8 +136,9 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     batches = make_batches(recipe, noise_key, rows)
     weights = term_weights(recipe, state.params, batches)
     loss, seen, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
-    updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    grads, params = spread(grads), spread(state.params)
+    updates, opt_state = recipe.optimizer.update(grads, state.opt_state, params)
+    params = spread(optax.apply_updates(params, updates))
     metrics = {
         "loss": loss,
         "member_terms": seen.terms,

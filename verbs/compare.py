@@ -59,6 +59,7 @@ from ..comparing.workers.worker_processes import (
     start_process,
 )
 from ..data import whole_files
+from ..data.extras import install_command
 from ..data.printable import PrintableConsole
 from ..training import run_directory
 from ..training.reporting.console import print_warning
@@ -112,7 +113,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     )
     report = "draw the report again, of the results that are there; run nothing"
     parser.add_argument("--report", action="store_true", help=report)
-    cluster = parser.add_argument_group("a Slurm cluster", "needs pip install -e '.[slurm]'")
+    cluster = parser.add_argument_group("a Slurm cluster", f"needs {install_command('slurm')}")
     cluster.add_argument("--slurm", action="store_true", help="each run is a job of the cluster")
     cluster.add_argument("--partition", metavar="NAME", help="of the jobs")
     for name in ("minutes", "cpus", "gpus"):
@@ -181,6 +182,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     directory, paths = comparison.directory, given.search_paths
     if "://" in directory:
         raise ValueError(f"A comparison's directory is on disk, got {directory}: give another.")
+    if options.slurm:
+        starter(directory, job_options(options))  # raises before anything is planned
     cores, *_ = cores_of_workers(None if options.slurm else options.workers)
     known = facts_of(comparison)
     runs = planned_runs(known, comparison, paths)
@@ -252,13 +255,17 @@ def run_missing(
         return run_cells(missing, start, shares, watch)
 
 
+def job_options(options: argparse.Namespace) -> JobOptions:
+    return JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
+
+
 def how_to_start(
     options: argparse.Namespace, directory: str, facts: Mapping[str, Facts], runs: int
 ) -> tuple[Start, list[list[int]]]:
     """Returns what starts a run, and the cores of each of those that run at a time."""
     if options.slurm:
-        job = JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
-        return starter(directory, job), [[0]] * (options.workers or runs)  # the cluster's cores
+        start = starter(directory, job_options(options))
+        return start, [[0]] * (options.workers or runs)  # the cluster's cores
     on_accelerators = any(one.platform != "cpu" for one in facts.values())
     alone = options.workers is None and on_accelerators  # a run takes all of them
     return start_cell, cores_of_workers(1 if alone else options.workers)

@@ -20,6 +20,7 @@ import functools
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from ..data.printable import PrintableConsole
 from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
 from ..objectives.laws import check_objective, is_own
 from ..objectives.layouts import LAYOUTS
-from ..showing.all_objectives import in_words, index_page
+from ..showing.all_objectives import in_words, index_page, progress_line
 from ..showing.choice import Choice, layout_for
 from ..showing.draws import draws, pieces_of, prepared, shortened
 from ..showing.examples import Example, Reader
@@ -133,10 +134,11 @@ def show_all(
     text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
     pages, refused = {}, {}
     index = os.path.join(options.out, "index.html")
-    for name in track(CATALOGUE, "Objectives", console=console, disable=not console.is_terminal):
+    console.print(f"Writing {index}, and a page of each objective beside it", markup=False)
+    began = time.monotonic()
+    for done, name in enumerate(CATALOGUE):
         one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
-        if not console.is_terminal:
-            console.print(f"{name} …")
+        console.print(progress_line(name, done, len(CATALOGUE), time.monotonic() - began))
         path = os.path.join(options.out, one.html)
         shown = command.replace(" --all", f" --objective={name}", 1)
         shown = shown.replace(f"--out={options.out}", f"--html={path}")

@@ -1,6 +1,7 @@
 """Sentences of a report, the same in the terminal, in Markdown and on the page."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from ..figures import HIGHER, LOWER, NATS, NEITHER
 from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
-from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
+from ..statistics import LEVEL, MOST_SEEDS, NO_SPREAD, POWER, Difference
 from .summary import Column, Summary
 from .yardstick_curves import OVER
 
@@ -215,7 +216,8 @@ def short(value: float) -> str:
 
 def best_at_equal(summary: Summary) -> list[str]:
     """Returns a line for each yardstick that has curves of several variants: the best mean at the
-    most that all of them have had, of text tokens, FLOPs and seconds.
+    most that all of them have had, of text tokens, FLOPs and seconds; of equal means, all that have
+    it.
 
     Between two checkpoints a mean is taken to lie on the line through both; where a variant has
     no checkpoint as early, nothing is said.
@@ -232,11 +234,27 @@ def best_at_equal(summary: Summary) -> list[str]:
                     variant: float(np.interp(most, amounts[variant], [c.mean for c in some]))
                     for variant, some in curves.items()
                 }
-                top = (max if column.better == HIGHER else min)(means, key=means.__getitem__)
-                best.append(f"{top} at {amount(most)} {over}")
+                best.append(f"{_best_of(means, column)} at {amount(most)} {over}")
         if best:
             lines.append(f"{column.name}, best mean: {'; '.join(best)}.")
     return lines
+
+
+def _best_of(means: Mapping[str, float], column: Column) -> str:
+    """Returns the variant of the best mean, or those that share it, as "a and b alike"."""
+    top = (max if column.better == HIGHER else min)(means.values())
+    best = [name for name, mean in means.items() if math.isclose(mean, top, rel_tol=NO_SPREAD)]
+    if len(best) == len(means):
+        return "all alike"
+    return best[0] if len(best) == 1 else f"{_listed(best)} alike"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """
+    >>> _listed(["a"]), _listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def notes(summary: Summary) -> list[str]:
@@ -245,8 +263,7 @@ def notes(summary: Summary) -> list[str]:
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
             few = len(variants) < len(summary.setup.variants)
-            names = " and ".join(filter(None, (", ".join(variants[:-1]), variants[-1])))
-            of = f" of {names}" if few else ""
+            of = f" of {_listed(variants)}" if few else ""
             lines.append(f"{column.name}{of}: {' '.join(note.split())}")
     return lines
 

@@ -1,4 +1,4 @@
-"""Runs cells as jobs of a Slurm cluster, by submitit (`pip install -e '.[slurm]'`).
+"""Runs cells as jobs of a Slurm cluster, by submitit (the extra `slurm`).
 
 The directory must be on a disk that all machines share. A job that meets its time limit is queued
 again, and resumes from its last checkpoint. Source: https://github.com/facebookincubator/submitit
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...data import whole_files
+from ...data.extras import install_command
 from ...training.settings.bound import bound
 from ..budgets import seconds
 from ..cells import Cell, train_and_measure
@@ -52,7 +53,7 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
     try:
         import submitit
     except ImportError:
-        raise ValueError("--slurm needs submitit: pip install -e '.[slurm]'") from None
+        raise ValueError(f"--slurm needs submitit: {install_command('slurm')}") from None
     folder = Path(directory).absolute() / JOBS / "%j"
     try:
         executor = submitit.AutoExecutor(folder, cluster=cluster)

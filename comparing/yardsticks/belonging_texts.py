@@ -11,7 +11,7 @@ from ...inference.answering.classifying import judge
 from ...inference.trained import prompt_form
 from ..figures import HIGHER, Figure
 from .known_answers import world_of
-from .parts.likelihoods import AFTER_READING, log_probs, reading_of
+from .parts.likelihoods import AFTER_READING, BOUND, PSEUDO, log_probs, reading_of
 from .parts.ranking import share_right
 from .subject import Subject
 
@@ -43,7 +43,9 @@ def world_pairs(subject: Subject) -> list[Figure]:
     if "pair" in trained.model.heads:
         score, how = _judged, "judged by the model's head"
     else:
-        score, how = _likelihoods, f"by {reading_of(trained).kind} likelihood"
+        kind = reading_of(trained).kind
+        kind = PSEUDO if kind == BOUND else kind  # which `log_probs` gives of either
+        score, how = _likelihoods, f"by {kind} likelihood"
     rights, wrongs = (score(trained, some) for some in zip(*((x.right, x.wrong) for x in pairs)))
     points = [share_right(np.array(both), 0) for both in zip(rights, wrongs)]
     figures = []

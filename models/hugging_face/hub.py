@@ -16,17 +16,13 @@ class Repository(NamedTuple):
 def open_repository(name: str) -> Repository:
     """Returns a repository of the hub, which is not made yet.
 
-    Raises ValueError for what is no OWNER/NAME, without `huggingface_hub`, without a login, and
-    without a network.
+    Raises ValueError for what is no OWNER/NAME, without a login, and without a network;
+    ModuleNotFoundError without `huggingface_hub`.
     """
-    try:  # here: an extra
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
-        from huggingface_hub.utils import validate_repo_id
-    except ImportError as error:
-        raise ValueError(
-            f"To push to the hub takes huggingface_hub ({error}): pip install -e '.[hub]'"
-        ) from None
+    from huggingface_hub import HfApi  # here: an extra
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
+    from huggingface_hub.utils import validate_repo_id
+
     try:
         validate_repo_id(name)
         owned, why = "/" in name, "it has no OWNER"

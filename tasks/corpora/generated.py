@@ -1,6 +1,7 @@
 """The documents of a world, as the corpus of a run."""
 
 import itertools
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,6 +14,8 @@ from ..vocabularies.tokenization import Tokenizer, batches
 from ..worlds.world import World, drawn_world
 from .text_readers import LeftOut, TextPart
 from .tokenising import SplitText, corpus_of, tokenised
+
+_HIDDEN = re.compile(r"<extra_id_\d+>|\[MASK\]")  # in questions: a blank, or a mask
 
 
 @checked
@@ -32,8 +35,8 @@ def world_documents(
         seed: of what is drawn, and of the order of reading.
 
     Raises ValueError for what `drawn_world` refuses, for a vocabulary that lacks words of the
-    documents or answers or encodes two answers of a question alike, and for a run that was trained
-    on other documents than the world now has.
+    documents, questions or answers or encodes two answers of a question alike, and for a run that
+    was trained on other documents than the world now has.
     """
     drawn, name = drawn_world(world, seed), bound(world).function.__name__
     texts = {TRAIN: _split(drawn.documents), HELDOUT: _split(drawn.heldout)}
@@ -53,16 +56,22 @@ def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
     answers = list({answer for question in world.questions for answer in question.answers})
     encoded = dict(zip(answers, tokenizer.encode_batch(answers)))
     pairs = (text for pair in world.pairs for text in (*pair.right, *pair.wrong))
+    asked = (
+        part
+        for question in world.questions
+        for text in (question.text, question.after or "")
+        for part in _HIDDEN.split(text)
+    )
     documents = itertools.chain.from_iterable(
         zip(some, tokenizer.encode_batch(some))
-        for some in batches(itertools.chain(world.documents, world.heldout, pairs))
+        for some in batches(itertools.chain(world.documents, world.heldout, pairs, asked))
     )
     for text, ids in itertools.chain(encoded.items(), documents):
         if tokenizer.unknown is not None and tokenizer.unknown in ids:
             raise ValueError(
                 f"{name} draws {text!r:.80}, of which the vocabulary of {tokenizer.size} tokens "
-                "lacks a word, expected one of all words of documents and answers: raise "
-                "vocabularies.trained.size, and let documents have every word that is asked."
+                "lacks a word, expected one of all words of documents, questions and answers: "
+                "raise vocabularies.trained.size, and let documents have every word that is asked."
             )
     for question in world.questions:
         if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):

@@ -13,6 +13,7 @@ from .labelled_words import word_lists
 from .level_grammar import grammar
 from .one_direction import reversal
 from .path_star import star_graphs
+from .rearranged_lists import rearranging
 from .successive_states import processes
 from .world import World, WorldPair, WorldQuestion
 
@@ -23,6 +24,7 @@ __all__ = [
     "arithmetic",
     "grammar",
     "processes",
+    "rearranging",
     "recall",
     "reversal",
     "star_graphs",

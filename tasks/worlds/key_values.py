@@ -46,7 +46,9 @@ def recall(
 
     Kinds of questions: `last`, the last value, for which every model reads all but that, and
     `first`, where a causal model has read the pairs alone, and one that predicts masks also what
-    follows. The answers are the document's values.
+    follows. The answers are the document's values. Who reads all other pairs need not look up the
+    key: the answer is the one value that has not come again. That is so of `last` for every model,
+    and of `first` for one that predicts masks; `first` of a causal model takes the look-up.
 
     Args:
       documents: how many there are to train on; a twentieth more is held out.

@@ -68,6 +68,8 @@ def processes(
     Kinds of pairs: `order`, the two halves of a text, right as they stand and wrong when they are
     swapped, and `belongs`, wrong with the second half of a text about another process. Kinds of
     questions, about the first sentence of the second half: `state`, by the one before, and `name`.
+    No state comes twice in a text: who has learnt this alone, and leaves out answers that were
+    read, is right in .29 of `state`, and in .32 where what follows is read too, of .25 by chance.
 
     Args:
       documents: how many there are to train on; a twentieth more is held out.

@@ -63,6 +63,7 @@ def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
     ("builder", "objective", "how"),
     [
         ("encoder", "masked_lm", "by pseudo likelihood"),
+        ("encoder", "masked_diffusion", "by pseudo likelihood"),
         ("encoder", "next_sentence_prediction", "judged by the model's head"),
         ("decoder", "causal_lm", "by exact likelihood"),
         ("decoder", "prefix_lm", "by conditional likelihood"),

@@ -200,6 +200,22 @@ def test_the_best_at_equal_tokens_flops_and_seconds(made):
     assert f"- {line}" in markdown(told)
 
 
+def test_of_equal_means_none_is_named_before_the_others(made):
+    """As where several variants answer every question."""
+
+    def told(below):
+        def full(one):
+            value = 0.9 if one.variant in below else 1.0
+            return one._replace(figure=one.figure._replace(value=value))
+
+        every = {x: tuple(map(full, getattr(made, x))) for x in ("earlier", "measurements")}
+        lines = wording.best_at_equal(summary(made._replace(**every)))
+        return next(line for line in lines if line.startswith("classify"))
+
+    assert told(["15%"]).count("30% and 40% alike at ") == 3 and "15%" not in told(["15%"])
+    assert told([]).count("all alike at ") == 3
+
+
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
     late = [one for one in made.earlier if one.variant != "40%" or one.spent.step == 75]
     told = wording.best_at_equal(summary(made._replace(earlier=late)))

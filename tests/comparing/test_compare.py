@@ -533,11 +533,16 @@ def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
     assert calls["1"]() == 0 and len(trained) == 1
 
 
-def test_a_machine_without_slurm_is_told(own, capsys):
-    file, _ = own
+@pytest.mark.parametrize("package", ["there", "absent"])
+def test_a_machine_without_slurm_is_told_before_a_plan(package, tmp_path, capsys, monkeypatch):
+    file = small.write(tmp_path)
+    said = "--slurm finds no Slurm on this machine"
+    if package == "absent":
+        monkeypatch.setitem(sys.modules, "submitit", None)
+        said = "--slurm needs submitit: pip install -e '.[slurm]'"
     workers = str(1 + (os.cpu_count() or 1))  # jobs at a time, which take no cores here
     assert small.compare_here(file, "--slurm", f"--workers={workers}") == 2
-    assert "--slurm finds no Slurm on this machine" in capsys.readouterr().err
+    assert said in capsys.readouterr().err and not (tmp_path / "compared").exists()
 
 
 def test_a_budget_of_this_machines_time_is_refused_to_a_cluster(tmp_path, capsys):

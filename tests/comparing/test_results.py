@@ -6,12 +6,17 @@ import math
 import pytest
 
 from pretrax.comparing import results
-from pretrax.comparing.collecting import learning_curves, spent_at
+from pretrax.comparing.collecting import (
+    flops_of_a_token,
+    learning_curves,
+    spent_at,
+    tokens_by_step,
+)
 from pretrax.comparing.facts import Facts, read_facts, write_facts
 from pretrax.comparing.figures import HIGHER, Figure
 from pretrax.comparing.results import Measurement, Spent, TrainedRun
 from pretrax.comparing.yardsticks import kept_figures
-from tests.comparing import planted
+from tests.comparing import planted, small
 
 
 def contents(folder):
@@ -186,6 +191,17 @@ def test_what_a_run_had_taken_by_a_step_is_counted_in_what_it_logged():
     ]
     assert spent_at(run, entries, 20) == Spent(20, 1600, 12_000 * 20 / 30, 1000 / 50 + 600 / 200)
     assert spent_at(run, entries, 25).text_tokens == 1800  # between two that were logged
+
+
+def test_seeds_whose_texts_differ_in_length_take_the_same_flops():
+    """Those of a step are of its slots, however many hold text."""
+    facts = small.facts(30)._replace(flops_per_step=400, text_tokens=3000)
+    for tokens in (50.0, 100.0):
+        logged = tokens_by_step([{"step": 30, "text_tokens": tokens}])
+        assert flops_of_a_token(facts, logged) * logged[30] == pytest.approx(400 * 30)
+    failed = tokens_by_step([{"step": 10, "text_tokens": 100.0}])
+    assert flops_of_a_token(facts, failed) * failed[10] == pytest.approx(400 * 10)
+    assert flops_of_a_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
 
 
 def test_long_learning_curves_are_kept_as_means(tmp_path):

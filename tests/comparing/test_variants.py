@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pretrax import models, objectives
-from pretrax.comparing import budgets
+from pretrax.comparing import budgets, variants
 from pretrax.comparing.cells import cells_of
 from pretrax.comparing.comparison import Comparison, check, trained_variants
 from pretrax.comparing.figures import settings_in_words
@@ -175,6 +175,23 @@ def test_variants_may_read_one_world_in_another_order():
     runs = runs_of_variants(read_comparison("arithmetic"))
     orders = [dict(flattened("corpus", run.corpus))["corpus.world.order"] for run in runs.values()]
     assert {*orders} == {"plain", "reversed"}
+
+
+def notes(*, seed, order="up"):
+    """A world of one's own, which is not drawn here."""
+
+
+def test_a_setting_of_ones_own_world_by_the_same_name_makes_other_text():
+    run = next(iter(runs_of_variants(read_comparison("arithmetic")).values()))
+    corpora = [
+        Bound(run.corpus.function, **{**run.corpus.settings, "world": Bound(notes, order=order)})
+        for order in ("up", "down")
+    ]
+    own = {
+        c.settings["world"].settings["order"]: dataclasses.replace(run, corpus=c) for c in corpora
+    }
+    with pytest.raises(ValueError, match="common data.* corpus.world.order is 'up' and 'down'"):
+        variants._check_common_data(own)
 
 
 def test_variants_may_train_on_more_documents_of_one_text():

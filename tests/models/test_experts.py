@@ -2,6 +2,7 @@
 repeat."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from pretrax.models import grouped_products
 from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
 from pretrax.models.grouped_products import grouped_product
+from pretrax.models.kernels import grouped_products_tpu
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import assert_close, batch_for, init, make_batch
@@ -61,30 +63,38 @@ def test_grouped_product_is_a_loop_over_groups(name):
         assert_close(d_kernels[group], x[rows].T @ d_y[rows], atol=1e-4)
 
 
-@pytest.mark.parametrize("block", [128, 512])
+@pytest.mark.parametrize("rows", [512, 600, 1300])
 @pytest.mark.parametrize("name", GROUPS)
-def test_products_by_blocks_are_those_of_ragged_dot(name, block):
-    """What runs on CPUs and GPUs, and what runs on TPUs."""
+def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
+    """Interpreted on this CPU; what runs on CPUs and GPUs, of both sizes of blocks, beside it."""
+    for kernel in ("gmm", "tgmm"):
+        call = functools.partial(getattr(grouped_products_tpu, kernel), interpret=True)
+        monkeypatch.setattr(grouped_products_tpu, kernel, call)
+    for tile in ("TILE", "TILE_OF_OUTER"):
+        monkeypatch.setattr(grouped_products_tpu, tile, (256, 128, 128))
     sizes = jnp.array(GROUPS[name], jnp.int32)
-    x, y = (jnp.asarray(RNG.normal(size=(512, n)), jnp.float32) for n in (6, 5))
-    kernels = jnp.asarray(RNG.normal(size=(4, 6, 5)), jnp.float32)
-    inside = jnp.arange(512)[:, None] < sizes.sum()
-    by_blocks = grouped_products._product_by_blocks(block, x, kernels, sizes)
-    assert_close(jnp.where(inside, by_blocks, 0), lax.ragged_dot(x, kernels, sizes))
-    outer = grouped_products._outer(x, y, sizes)
-    assert_close(grouped_products._outer_by_blocks(block, x, y, sizes), outer, atol=1e-4)
+    x, y = (jnp.asarray(RNG.normal(size=(rows, n)), jnp.float32) for n in (130, 260))
+    kernels = jnp.asarray(RNG.normal(size=(4, 130, 260)), jnp.float32)
+    inside = jnp.arange(rows)[:, None] < sizes.sum()
+    for block in (128, 512):
+        by_blocks = grouped_products._product_by_blocks(block, x, kernels, sizes)
+        for transposed in (False, True):
+            given = kernels.swapaxes(1, 2) if transposed else kernels
+            product = grouped_products_tpu.product(x, given, sizes, transposed)
+            assert_close(*(jnp.where(inside, some, 0) for some in (product, by_blocks)), atol=1e-4)
+        outer = grouped_products._outer_by_blocks(block, x, y, sizes)
+        assert_close(grouped_products_tpu.outer(x, y, sizes), outer, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("platform", "is_ragged"), [("tpu", True), ("cuda", False), ("cpu", False)]
-)
-def test_ragged_dot_runs_where_it_skips_what_is_in_no_group(platform, is_ragged):
-    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 6), (4, 6, 5))]
+@pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
+def test_grouped_products_are_kernels_on_tpus_and_loops_elsewhere(platform, monkeypatch):
+    monkeypatch.setattr(grouped_products, "platform", lambda: platform)
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((512, 128), (4, 128, 256))]
     gradient = jax.grad(lambda x, k, sizes: grouped_product(x, k, sizes).sum(), (0, 1))
     traced = jax.jit(gradient).trace(*shapes, jax.ShapeDtypeStruct((4,), jnp.int32))
     program = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert ("ragged_dot" in program) == is_ragged
-    assert ("while" in program) != is_ragged
+    assert program.count("tpu_custom_call") == (2 if platform == "tpu" else 0)  # of the gradient
+    assert "ragged_dot" not in program
 
 
 def experts_and_params(**changes):

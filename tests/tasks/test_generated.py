@@ -91,6 +91,11 @@ def test_a_function_that_takes_no_seed_or_wants_more_is_refused():
         ({"questions": [QUESTION._replace(answers=(" 1", " red"))]}, "' red', of which the vocab"),
         ({"questions": [QUESTION._replace(answers=(" 1", "1"))]}, "the vocabulary encodes alike"),
         ({"pairs": [PAIR._replace(wrong=("snow is", "red"))]}, "'red', of which the vocabulary of"),
+        ({"questions": [QUESTION._replace(text="red is")]}, "'red is', of which the vocabulary of"),
+        (
+            {"questions": [QUESTION._replace(after=" [MASK] red")]},
+            "' red', of which the vocabulary",
+        ),
     ],
 )
 def test_words_that_the_vocabulary_lacks_or_mistakes_are_named(tmp_path, changed, said):

@@ -77,6 +77,18 @@ def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
         assert len(whole) == 4 and all(AFTER[a[2]] == b[2] for a, b in zip(whole, whole[1:]))
 
 
+@pytest.mark.parametrize(("follows", "share"), [(False, 0.29), (True, 0.32)])
+def test_what_it_is_worth_to_know_that_no_state_comes_twice(follows, share):
+    """As the docstring says: chance among the answers that were not read."""
+    world = processes(seed=0, documents=1, questions=3000)
+    shares = []
+    for question in world.questions:
+        if question.kind == "state":
+            read = {*(question.text + question.after * follows).split()}
+            shares.append(1 / sum(answer[1:] not in read for answer in question.answers))
+    assert sum(shares) / len(shares) == pytest.approx(share, abs=0.01)
+
+
 def test_worlds_are_seeded():
     small = dict(documents=5, questions=2)
     assert processes(seed=3, **small) == processes(seed=3, **small) != processes(seed=4, **small)

@@ -45,6 +45,21 @@ def test_who_looks_up_the_key_is_always_right_and_who_guesses_is_worth_chance():
         assert len(again) == (9 if question.kind == "last" else 1)
 
 
+def test_who_reads_all_other_pairs_need_not_look_up_the_key():
+    """The answer is the value that has not come again, as the docstring says."""
+
+    def left_over(question, follows):
+        _, again = halves(question.text)
+        came = {*again, *(question.after.split() if follows else ())}
+        left = [answer for answer in question.answers if answer[1:] not in came]
+        return left[0] if len(left) == 1 else None
+
+    from_left = shares_of_reader(WORLD, lambda question: left_over(question, False))
+    assert from_left == {"last": 1.0, "first": pytest.approx(1 / 5)}
+    both_ways = shares_of_reader(WORLD, lambda question: left_over(question, True))
+    assert both_ways == {"last": 1.0, "first": 1.0}
+
+
 def test_errors():
     with pytest.raises(ValueError, match="9 pairs of 8 keys and 32 values, expected at most"):
         key_values.recall(seed=0, pairs=9, keys=8)

@@ -10,7 +10,13 @@ from pretrax.models.heads import projection
 from pretrax.models.transformer import _looked_up as looked_up
 from pretrax.objectives.cross_entropy import projected_cross_entropy
 from pretrax.training.devices.collectives import Traffic, traffic
-from pretrax.training.devices.mesh import batch_sharding, make_mesh, placed_on, shardings_like
+from pretrax.training.devices.mesh import (
+    batch_sharding,
+    make_mesh,
+    placed_on,
+    shardings_like,
+    spread_over_data,
+)
 
 
 def test_a_program_of_eight_devices():
@@ -75,6 +81,26 @@ def test_factored_moments_are_sharded_as_the_axes_that_they_keep():
         for x, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(found))
     }
     assert specs[(256,)] == P("fsdp") and specs[(128,)] == P("tensor") and specs[()] == P()
+
+
+def test_parameters_are_updated_in_parts_over_data():
+    mesh = make_mesh(data=2, fsdp=2, tensor=2)
+    specs = {
+        (512, 2048): (P("fsdp", None), P("fsdp", "data")),
+        (2048, 512): (P("fsdp", None), P(("fsdp", "data"), None)),
+        (6, 2048, 512): (P(None, None, "fsdp"), P(None, "data", "fsdp")),
+        (3, 2047, 514): (P(None, None, "fsdp"), P(None, None, "fsdp")),  # 257 a shard, and odd
+        (64, 8): (P("fsdp", None), P("fsdp", None)),  # small
+        (2**16,): (P(), P("data")),
+    }
+    params = {shape: jax.ShapeDtypeStruct(shape, jnp.float32) for shape in specs}
+    given = {shape: NamedSharding(mesh, spec) for shape, (spec, _) in specs.items()}
+    found = spread_over_data(params, given, mesh)
+    expected = {shape: NamedSharding(mesh, spec) for shape, (_, spec) in specs.items()}
+    assert found == expected
+    whole = make_mesh(data=1, fsdp=4, tensor=2)
+    given = {(512, 2048): NamedSharding(whole, P("fsdp", None))}
+    assert spread_over_data({(512, 2048): params[512, 2048]}, given, whole) == given
 
 
 # As the compilers for TPUs and GPUs write them.

@@ -115,14 +115,14 @@ def test_without_the_compiler_it_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     with pytest.raises(SystemExit) as ended:
         train.main(["--gin_file=runs/decoder.gin", "--compile=v5e:2x4"])
-    assert ended.value.code == 2 and "pretrax[compile]" in capsys.readouterr().err
+    assert ended.value.code == 2 and "'.[compile]'" in capsys.readouterr().err
 
 
 def test_without_the_compiler_for_gpus_it_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setattr(topologies, "CUDA_PLUGINS", ("no_plugins.xla_cuda12",))
     with pytest.raises(SystemExit) as ended:
         train.main(["--gin_file=runs/decoder.gin", "--compile=h100:8"])
-    assert ended.value.code == 2 and "pretrax[compile-gpu]" in capsys.readouterr().err
+    assert ended.value.code == 2 and "'.[compile-gpu]'" in capsys.readouterr().err
 
 
 def test_gpus_are_described_to_xla(monkeypatch):

@@ -28,6 +28,7 @@ from pretrax.training.settings.configuration import (
     as_run,
     read_directory,
     read_fields,
+    read_lines,
     read_macros,
     read_run,
 )
@@ -470,6 +471,16 @@ def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
     (tmp_path / "broken_module_of_mine.py").write_text("raise ValueError('boom')")
     with pytest.raises(ValueError, match=expected):
         read_fields([mine(tmp_path, *lines)])
+
+
+def test_a_setting_that_a_scope_sets_after_it():
+    block_diffusion = "objectives/block_diffusion_encoder_decoder.gin"
+    lines = ["runs/quickstart.gin", "models.encoder_decoder.positions = 'rotary'", block_diffusion]
+    expected = r"Nothing .* sets merged/models.encoder_decoder.positions after it: leave it out"
+    with pytest.raises(ValueError, match=expected):
+        read_lines(lines)
+    with pytest.raises(ValueError, match=r"Its scope 'merged' has a value of its own"):
+        read_lines(["runs/quickstart.gin", block_diffusion, lines[1]])
 
 
 def test_what_a_later_file_made_idle_is_no_mistake(tmp_path):

@@ -114,6 +114,17 @@ def test_each_part_takes_its_cycles_as_often_as_it_runs():
     ]
 
 
+def test_kernels_of_experts_count_for_a_chips_own_share():
+    of_experts = PROGRAM.replace("attention", "experts")
+    all_rows, half = estimate(of_experts, V5E, CHIPS), estimate(of_experts, V5E, CHIPS, 0.5)
+    assert all_rows is not None and half is not None
+    assert half.kernels == pytest.approx(all_rows.kernels / 2) and all_rows.kernels > 0
+    saved = all_rows.parts["experts"].seconds - half.parts["experts"].seconds
+    assert saved == pytest.approx(half.kernels)
+    of_attention = estimate(PROGRAM, V5E, CHIPS, 0.5)
+    assert of_attention is not None and of_attention.kernels == all_rows.kernels
+
+
 def test_only_exchanges_that_nothing_runs_beside_are_waited_for():
     found = estimate(PROGRAM, V5E, CHIPS)
     assert found is not None

@@ -429,19 +429,27 @@ def _shapes(hlo: str):
 
 
 @pytest.mark.slow
-def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh():
-    """Its moments are kept as rows and columns from 128 x 128 up."""
+@pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1)])
+def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh(shape):
+    """Its moments are kept as rows and columns from 128 x 128 up, and parts of them over `data`."""
     results = []
-    for shape in ((1, 1, 1), (2, 2, 2)):
-        mesh = tiny.mesh_of(*shape)
-        wide = models.decoder(128, emb_dim=128, num_heads=2, head_dim=8, mlp_dim=128, num_layers=2)
+    for axes in ((1, 1, 1), shape):
+        mesh = tiny.mesh_of(*axes)
+        wide = models.decoder(128, emb_dim=128, num_heads=2, head_dim=8, mlp_dim=512, num_layers=2)
         one = tiny.plan(
-            wide, causal_lm(tiny.IDS), {"decoder": 16}, mesh=mesh, optimizer=adafactor()
+            wide,
+            causal_lm(tiny.IDS),
+            {"decoder": 16},
+            mesh=mesh,
+            optimizer=adafactor(),
+            shard_optimizer_over_data=True,
         )
         abstract = abstract_state_of(one)
         state = new_state(abstract, 0, mesh)
         names = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
         assert any(".v_row" in name for name in names)
+        over_data = ["data" in str(x.sharding.spec) for x in jax.tree.leaves(state.opt_state)]
+        assert any(over_data) == (axes != (1, 1, 1))
         with placed_on(mesh):
             take_step = compiled_step(one, abstract.shapes)
             rows = tiny.batches(one, mesh)

@@ -4,7 +4,8 @@ The compiler writes into its program how many cycles it expects of each instruct
 `estimated_cycles` of its `backend_config`. Their sum, each as often as its loops turn, over the
 clock is the time of the step's computation. Two kinds of instructions have none: kernels, whose
 time here is what their FLOPs and bytes take by the chip's data sheet, and exchanges between chips
-(`exchange_times`). Kernels of attention state FLOPs as if every query attended to every key.
+(`exchange_times`). Kernels of attention state FLOPs as if every query attended to every key, those
+of experts as if a chip's own experts processed every token that is there.
 """
 
 import re
@@ -93,7 +94,9 @@ class StepTime(NamedTuple):
         return sum(part.seconds for part in self.parts.values()) + self.exchanges.waited
 
 
-def estimate(text: str, topology: Topology, chips: Coordinates) -> StepTime | None:
+def estimate(
+    text: str, topology: Topology, chips: Coordinates, own_experts: float = 1.0
+) -> StepTime | None:
     """Returns how long a run of a compiled program takes; None for what has no cycles.
 
         program = step.lower(state, rows).compile()
@@ -102,6 +105,10 @@ def estimate(text: str, topology: Topology, chips: Coordinates) -> StepTime | No
     Of the branches of a conditional the longest one counts. An exchange that is started and waited
     for elsewhere is waited for as far as it takes longer than what its loop computes in a turn.
     Copies into the chip's own memory ahead of their use count nothing.
+
+    Args:
+      own_experts: share of the experts that a chip has, and of assignments to them, as if all
+        experts were assigned as many: the kernels of experts skip the others.
     """
     if topology.kind not in TPUS or '"estimated_cycles"' not in text:
         return None
@@ -119,6 +126,8 @@ def estimate(text: str, topology: Topology, chips: Coordinates) -> StepTime | No
             if not seconds:
                 continue
             place = _place(line)
+            if is_kernel and place[0] == "experts":
+                seconds *= own_experts
             computed += seconds
             parts[place] = parts.get(place, 0.0) + runs * seconds
             kernels += runs * seconds * is_kernel

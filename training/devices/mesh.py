@@ -20,10 +20,12 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ...models.sharding import spec_of
+from ...models.sharding import mesh_axes, spec_of
 
 AXES = ("data", "fsdp", "expert", "context", "tensor")
 BATCH = ("data", "fsdp", "expert")
+
+SPREAD_SIZE = 2**16  # of the smallest array that is updated in parts: less takes no time
 
 # Logical axis of a parameter or an activation -> mesh axes. Where experts have taken one of these,
 # the next rule of that name holds.
@@ -144,6 +146,31 @@ def shardings_of(boxed, mesh: Mesh):
         return NamedSharding(mesh, spec_of(leaf.names, leaf.value.shape, mesh, RULES))
 
     return jax.tree.map(sharding, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+
+def spread_over_data(params, shardings, mesh: Mesh):
+    """Returns the shardings in which parameters are updated: their own, and over `data`.
+
+    The devices of `data` have the same parameters, of which each updates a part (ZeRO stage 1,
+    Rajbhandari et al. 2020, arXiv:1910.02054): the largest axis of an array is divided further, or
+    the next that can be. Small arrays, and those that `data` does not divide, are updated by all.
+
+        [512, 2048] over ("fsdp", None) -> ("fsdp", "data")
+    """
+    data = mesh.shape["data"]
+
+    def spread(x, sharding):
+        if data == 1 or x.size < SPREAD_SIZE:
+            return sharding
+        spec = (*sharding.spec, *[None] * x.ndim)[: x.ndim]
+        shards = [math.prod(mesh.shape[name] for name in mesh_axes(entry)) for entry in spec]
+        for axis in sorted(range(x.ndim), key=lambda i: -x.shape[i] // shards[i]):
+            if x.shape[axis] % (shards[axis] * data) == 0:
+                entry = (*mesh_axes(spec[axis]), "data")
+                return NamedSharding(mesh, P(*spec[:axis], entry, *spec[axis + 1 :]))
+        return sharding
+
+    return jax.tree.map(spread, params, shardings)
 
 
 def shardings_like(opt_state, params, shardings, mesh: Mesh):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
+from ...data.extras import install_command
 from .accelerators import ACCELERATORS, kind_of_name, short_names
 
 EXAMPLE = "v5p:4x4x8, 2*v5e:16x16 for two slices, or 2*h100:8 for two hosts of eight GPUs"
@@ -155,7 +156,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
 def _tpus(topology: Topology) -> dict:
     if not (importlib.util.find_spec("libtpu") or os.environ.get("TPU_LIBRARY_PATH")):
         raise ValueError(
-            "The compiler for TPUs is not installed: pip install 'pretrax[compile]', or "
+            f"The compiler for TPUs is not installed: {install_command('compile')}, or "
             "pip install --no-deps libtpu==0.0.42.1"
         )
     os.environ.update(_ENVIRONMENT)  # JAX has set some of them
@@ -173,7 +174,7 @@ def _tpus(topology: Topology) -> dict:
 def _gpus(topology: Topology) -> dict:
     if not any(_is_installed(name) for name in CUDA_PLUGINS):
         raise ValueError(
-            "The compiler for NVIDIA's GPUs is not installed: pip install 'pretrax[compile-gpu]', "
+            f"The compiler for NVIDIA's GPUs is not installed: {install_command('compile-gpu')}, "
             "or pip install 'jax[cuda12]'"
         )
     (gpus,) = topology.shape

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...data import whole_files
+from ...data.extras import install_command
 from .. import run_directory
 from ..settings.bound import flattened
 from ..settings.run import Run, fields_of
@@ -20,7 +21,7 @@ def check_installed(project: str) -> None:
     if spec is None or spec.origin is None:  # a folder wandb/ that the package left, without it
         raise ValueError(
             f"training.Run.wandb_project = {project!r} needs the package of Weights & Biases: "
-            "install it (pip install -e '.[wandb]'), or leave the project out."
+            f"install it ({install_command('wandb')}), or leave the project out."
         )
 
 

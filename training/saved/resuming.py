@@ -76,7 +76,7 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 # What changes nothing of what a run comes to, and `steps`, by which a finished run goes on.
 _FREE = (
     *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
-    *("mesh", "distributed", "microbatches", "tpu_compiler_options"),
+    *("mesh", "distributed", "microbatches", "shard_optimizer_over_data", "tpu_compiler_options"),
     *("log_every", "evaluate_every", "checkpoint_every", "checkpoint_minutes"),
     *("wandb_project", "hooks"),
     *("model.remat_policy", "model.attention"),

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...constraints import selector_of
+from ...data.printable import printable
 from .configuration import GIN_CONFIGS, Macro, named_gin_files, near, read_macros, value_in_gin
 from .meanings import meaning
 from .run import Run
@@ -97,12 +98,14 @@ def parse_with_gin(
     _add_macros(parser, macros)
     offer_completions(parser)
     options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
+    if others and unread:  # in which the others may be settings
+        parser.exit(2, printable(f"\nerror: {unread}\n"))
     if others:
         known, unknown = [f"--{name.lower()}" for name in macros], others[0].partition("=")[0]
         hint = _where_it_is(unknown) or near(
             unknown, known, "; other settings are --gin.NAME=VALUE"
         )
-        parser.error(unread or f"unknown argument {others[0]!r}{hint}")
+        parser.error(f"unknown argument {others[0]!r}{hint}")
     return options, _gin_arguments(options)
 
 

@@ -632,6 +632,10 @@ class _Reader:
         if scope := self._holding_scope(key):
             selector = f"{scope}/{selector_of(function)}"
             return f"Its scope {scope!r} has a value of its own: --gin.{selector}.{name}=VALUE."
+        for other in self._used:
+            if other[1:] == (function, name):  # in a scope, and later
+                setting = f"{other[0]}/{selector_of(function)}.{name}"
+                return f"{self._bindings[other].source.text} sets {setting} after it: leave it out."
         if function is None:
             names = ", ".join(sorted(k[2] for k in self._used if k[1] is None)) or "none"
             return (

@@ -18,9 +18,11 @@ def explanation(error: Exception) -> str | None:
     """The message for an error that users can mend themselves; None: its traceback is needed."""
     if isinstance(error, jax.errors.JaxRuntimeError):
         return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
+    if isinstance(error, ImportError) and (words := words_of_absent(error)):
+        return words
     if isinstance(error, ModuleNotFoundError):
-        return words_of_absent(error)
-    # An ImportError: what fsspec says where the package of a kind of bucket is absent.
+        return None
+    # An ImportError: what fsspec says where the package of another kind of bucket is absent.
     mendable = isinstance(error, ValueError | OSError | FloatingPointError | ImportError)
     return (str(error).strip() or type(error).__name__) if mendable else None
 

@@ -81,6 +81,10 @@ class Run:
 
     # Devices
     mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
+    # Devices of the mesh axis `data` have the same parameters. Each keeps a part of the optimizer's
+    # state and updates a part of the parameters, which are then gathered (ZeRO stage 1,
+    # Rajbhandari et al. 2020, arXiv:1910.02054).
+    shard_optimizer_over_data: bool = False
     # Of the compiler for TPUs, {name: value}, where the mesh is of these.
     tpu_compiler_options: Mapping[str, bool | int | float | str] | None = None
     distributed: bool = False  # several processes, see `training.processes.join_processes`

@@ -1,0 +1,66 @@
+"""Files of the Hugging Face hub, `hf://datasets/OWNER/NAME/…`: a server here answers as it does."""
+
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import fsspec
+import pytest
+
+from pretrax.data.finding import find_files, size_and_version
+from pretrax.data.reading import FileRange, records
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+TREE, RAW = "/api/datasets/me/texts/tree/main", "/datasets/me/texts/resolve/main/"
+FOLDER = {"type": "directory", "path": "data", "oid": "0" * 40}
+
+
+@pytest.fixture
+def repository(monkeypatch):
+    """The repository me/texts: its files, by their names."""
+    files = {}
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path = self.path.partition("?")[0]
+            if path == TREE:
+                body = json.dumps([FOLDER]).encode()
+            elif path == f"{TREE}/data":
+                body = json.dumps([self.described(name) for name in files]).encode()
+            elif path.startswith(RAW):
+                body = files[path.removeprefix(RAW)]
+            else:  # that it is there
+                body = json.dumps({"id": "me/texts", "sha": "0" * 40}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def described(self, name):
+            oid = hashlib.sha1(files[name]).hexdigest()
+            return {"type": "file", "path": name, "size": len(files[name]), "oid": oid}
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    hub = {"endpoint": f"http://127.0.0.1:{server.server_port}"}
+    monkeypatch.setitem(fsspec.config.conf, "hf", hub)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield files
+    server.shutdown()
+    server.server_close()
+
+
+def test_they_are_found_read_and_known_by_their_version(repository):
+    repository["data/a.jsonl"] = b'{"text": "one"}\n{"text": "two"}\n'
+    repository["data/b.txt"] = b"three"
+    (path,) = find_files("hf://datasets/me/texts/data/*.jsonl")
+    assert path == "hf://datasets/me/texts/data/a.jsonl"
+    assert [record.text for record in records(FileRange(path), "text")] == ["one", "two"]
+    size, version = size_and_version(path)
+    repository["data/a.jsonl"] = repository["data/a.jsonl"].replace(b"one", b"six")
+    huggingface_hub.HfFileSystem.clear_instance_cache()
+    assert size == 32 and version and size_and_version(path)[1] not in ("", version)
