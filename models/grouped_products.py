@@ -45,7 +45,7 @@ grouped_product.defvjp(_forward, _backward)
 
 def _product(x_AxI, kernels, sizes_N, transposed=False):
     if platform() == "tpu":
-        from .kernels import grouped_products_tpu  # here: no other platform can use it
+        from . import grouped_products_tpu  # here: no other platform can use it
 
         y_AxO = grouped_products_tpu.product(x_AxI, kernels, sizes_N, transposed)
     else:
@@ -58,7 +58,7 @@ def _product(x_AxI, kernels, sizes_N, transposed=False):
 def _outer(x_AxI, y_AxO, sizes_N):
     """Returns the sums of outer products over each group: f32[N, I, O]."""
     if platform() == "tpu":
-        from .kernels import grouped_products_tpu
+        from . import grouped_products_tpu
 
         return grouped_products_tpu.outer(x_AxI, y_AxO, sizes_N)
     return _outer_by_blocks(_block(), x_AxI, y_AxO, sizes_N)

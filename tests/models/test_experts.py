@@ -12,11 +12,10 @@ from flax import linen as nn
 from jax import lax
 
 from pretrax import models
-from pretrax.models import grouped_products
+from pretrax.models import grouped_products, grouped_products_tpu
 from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
 from pretrax.models.grouped_products import grouped_product
-from pretrax.models.kernels import grouped_products_tpu
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import assert_close, batch_for, init, make_batch
