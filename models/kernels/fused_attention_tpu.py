@@ -280,8 +280,8 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
 
 def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, sums, *more_sums):
     head, row, query_block, n = (pl.program_id(axis) for axis in range(4))
-    biased, at_once = diagonals is not None, d_k is not None
-    d_tiles, of_keys = more_sums[:biased], more_sums[biased:]
+    d_tiles = None if diagonals is None else more_sums[0]
+    k_sums, v_sums = (None, None) if d_k is None else more_sums[-2:]
     is_first, is_last = n == 0, n == pl.num_programs(3) - 1
 
     @pl.when(is_first)
@@ -290,26 +290,20 @@ def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, s
         products_dxQ = block.out[...].astype(jnp.float32) * block.d_out[...].astype(jnp.float32)
         inner[...] = products_dxQ.sum(0, keepdims=True) - block.d_log_sum[...]
 
-    if at_once:
-
-        @pl.when((query_block == 0) & is_first)
-        def _():
-            _clear(*of_keys)
-
-    if biased:
-
-        @pl.when((row == 0) & (query_block == 0) & is_first)
-        def _():
-            _clear(*d_tiles)
+    first_of_row = is_first & (query_block == 0)
+    if d_k is not None:
+        pl.when(first_of_row)(functools.partial(_clear, k_sums, v_sums))
+    if diagonals is not None:
+        pl.when(first_of_row & (row == 0))(functools.partial(_clear, d_tiles))
 
     def step(at, masked):
         with_inner = block._replace(inner=inner)
         p_KxQ, d_scores_KxQ, d_products_KxQ = _gradients(s, at, with_inner, masked)
         sums[...] += dot(block.k[...], d_products_KxQ, (1, 0))
-        if at_once:
-            _add_to_keys(*of_keys, block, p_KxQ, d_products_KxQ)
-        if biased:
-            _add_to_tiles(s, at, *d_tiles, d_scores_KxQ)
+        if d_k is not None:
+            _add_to_keys(k_sums, v_sums, block, p_KxQ, d_products_KxQ)
+        if diagonals is not None:
+            _add_to_tiles(s, at, d_tiles, d_scores_KxQ)
 
     _if_visible(s, visible, _by_query_block(s, head, row, query_block, n, visible), step)
 
@@ -317,19 +311,23 @@ def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, s
     def _():
         d_q[...] = sums[...].astype(d_q.dtype)
 
-    is_last &= query_block == s.query_blocks - 1
-    if at_once:
+    last_of_row = is_last & (query_block == s.query_blocks - 1)
+    if d_k is not None:
+        pl.when(last_of_row)(functools.partial(_write, (k_sums, v_sums), (d_k, d_v)))
+    if diagonals is not None:
+        pl.when(last_of_row & (row == s.rows - 1))(
+            functools.partial(_write_diagonals, d_tiles, diagonals)
+        )
 
-        @pl.when(is_last)
-        def _():
-            d_k[...], d_v[...] = (x[...].astype(y.dtype) for x, y in zip(of_keys, (d_k, d_v)))
 
-    if biased:
+def _write(sums, results):
+    for x, y in zip(sums, results):
+        y[...] = x[...].astype(y.dtype)
 
-        @pl.when((row == s.rows - 1) & is_last)
-        def _():
-            for tile in range(2 * FAR + 1):
-                diagonals[tile : tile + 1] = _sums_of_diagonals(d_tiles[0][tile])
+
+def _write_diagonals(d_tiles, diagonals):
+    for tile in range(2 * FAR + 1):
+        diagonals[tile : tile + 1] = _sums_of_diagonals(d_tiles[tile])
 
 
 def _clear(*sums):
