@@ -10,6 +10,8 @@ import pytest
 
 from pretrax.data.finding import find_files, size_and_version
 from pretrax.data.reading import FileRange, records
+from pretrax.tasks import vocabularies
+from pretrax.tasks.corpora import text_files
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 TREE, RAW = "/api/datasets/me/texts/tree/main", "/datasets/me/texts/resolve/main/"
@@ -64,3 +66,17 @@ def test_they_are_found_read_and_known_by_their_version(repository):
     repository["data/a.jsonl"] = repository["data/a.jsonl"].replace(b"one", b"six")
     huggingface_hub.HfFileSystem.clear_instance_cache()
     assert size == 32 and version and size_and_version(path)[1] not in ("", version)
+
+
+def test_a_run_tokenises_their_text_once(repository, tmp_path):
+    lines = "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(40))
+    repository["data/a.jsonl"] = lines.encode()
+    settings = dict(files="hf://datasets/me/texts/data/*.jsonl", vocabulary=vocabularies.utf8_bytes)
+    corpus = text_files(str(tmp_path), **settings)
+    assert "38 documents" in corpus.summary and "2 documents" in corpus.summary
+    repository["data/a.jsonl"] = lines.replace("document 7", "document X").encode()
+    huggingface_hub.HfFileSystem.clear_instance_cache()
+    again = text_files(str(tmp_path), **settings)
+    assert again.summary == corpus.summary  # of as many tokens, but of other data
+    with pytest.raises(ValueError, match="other data"):
+        again.train(0, 1).restore(corpus.train(0, 1).state())
