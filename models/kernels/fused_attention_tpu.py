@@ -370,7 +370,7 @@ def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
 
     @pl.when((nth_head == s.share - 1) & (n == pl.num_programs(4) - 1))
     def _():
-        d_k[...], d_v[...] = k_sums[...].astype(d_k.dtype), v_sums[...].astype(d_v.dtype)
+        _write((k_sums, v_sums), (d_k, d_v))
 
 
 def _add_to_keys(k_sums, v_sums, block, p_KxQ, d_products_KxQ):

@@ -164,7 +164,7 @@ def spread_over_data(params, shardings, mesh: Mesh):
             return sharding
         spec = (*sharding.spec, *[None] * x.ndim)[: x.ndim]
         shards = [math.prod(mesh.shape[name] for name in mesh_axes(entry)) for entry in spec]
-        for axis in sorted(range(x.ndim), key=lambda i: -x.shape[i] // shards[i]):
+        for axis in sorted(range(x.ndim), key=lambda i: x.shape[i] // shards[i], reverse=True):
             if x.shape[axis] % (shards[axis] * data) == 0:
                 entry = (*mesh_axes(spec[axis]), "data")
                 return NamedSharding(mesh, P(*spec[:axis], entry, *spec[axis + 1 :]))
