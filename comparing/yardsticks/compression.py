@@ -13,14 +13,10 @@ import numpy as np
 from annotated_types import Ge, MultipleOf
 
 from ...constraints import AtLeastTwo, checked
-from ...data.corpus import Corpus, Piece
-from ...data.packing import empty_row, rows_of_documents, stacked
+from ...data.corpus import Corpus
 from ...inference import Trained
 from ...inference.answering.scoring import hidden_log_probs
 from ...training.baselines import Tally, trivial_loss
-from ...training.devices.mesh import placed_on
-from ...training.heldout import recipe_under
-from ...training.step import arranged
 from ..figures import LOWER, NEITHER, Figure
 from .heldout_loss import ROW_TOKENS
 from .parts.likelihoods import (
@@ -34,10 +30,10 @@ from .parts.likelihoods import (
     log_probs,
     reading_of,
 )
+from .parts.noise import is_read_by_noise, nats_by_noise
 from .subject import Subject
 
 SEED = 20_200_102  # of the positions and masks that are drawn; the same in every run
-ROWS = 16  # whose noise is drawn at a time
 BY_NOISE = "by noise"  # a bound, by the noise of training
 UNITS = {
     EXACT: "bits per byte",
@@ -131,16 +127,7 @@ def bits_per_byte(
 
 def _kind(subject: Subject) -> str:
     """Returns what can be computed: by a prompt form, or else by the objective's own noise."""
-    modes = {form.mode for form in subject.trained.prompt_forms}
-    if not modes or modes - {"blocks", "denoise"}:
-        return reading_of(subject.trained).kind
-    if not subject.plan.recipe.objective.bound:
-        raise ValueError(
-            "The loss of the objective bounds no likelihood, since it is a mixture, or its rates "
-            "do not range from almost 0 to 1: expected one objective, with a lowest_rate of at "
-            "most .001 and highest_rate=1."
-        )
-    return BY_NOISE
+    return BY_NOISE if is_read_by_noise(subject) else reading_of(subject.trained).kind
 
 
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:
@@ -219,29 +206,6 @@ def noised_nats(subject: Subject, rows: Sequence[np.ndarray], draws: int) -> Nat
 
     Each of the draws has noise of its own for every row; how they differ gives the standard error.
     """
-    plan, params = subject.plan, subject.saved.params
-    objective = plan.recipe.objective
-    bound = objective.bound
-    assert bound is not None  # see `_kind`
-    recipe, packing, _ = recipe_under(plan, objective, max(row.size for row in rows))
-    (group,) = recipe.groups
-    packed = rows_of_documents([Piece(row, True) for row in rows], "single", packing.limits[0])
-    packed += [empty_row()] * (-len(packed) % ROWS)
-    of_objective = np.zeros(ROWS, np.int32)
-    batches = [
-        stacked(packed[i : i + ROWS], of_objective, group.row_length)
-        for i in range(0, len(packed), ROWS)
-    ]
-
-    @jax.jit
-    def nats(params, key, raw):
-        batch = arranged(recipe, group, jax.random.split(key, ROWS), raw)
-        return objective.loss(recipe.model.apply(params, batch), batch)[bound].sums.sum()
-
-    with placed_on(plan.mesh):
-        keys = jax.random.split(jax.random.key(SEED), (draws, len(batches)))
-        totals = [
-            math.fsum(float(nats(params, key, batch)) for key, batch in zip(some, batches))
-            for some in keys
-        ]
-    return Nats(float(np.mean(totals)), float(np.std(totals, ddof=1) / math.sqrt(draws)))
+    keys = jax.random.split(jax.random.key(SEED), (draws, len(rows)))
+    totals = nats_by_noise(subject, rows, keys).sum(axis=1)
+    return Nats(float(totals.mean()), float(totals.std(ddof=1) / math.sqrt(draws)))

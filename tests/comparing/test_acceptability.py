@@ -9,16 +9,23 @@ import numpy as np
 import pytest
 
 from pretrax.comparing.yardsticks import acceptability as module
-from pretrax.comparing.yardsticks.acceptability import blimp_pairs, minimal_pairs, scored
+from pretrax.comparing.yardsticks.acceptability import (
+    blimp_pairs,
+    log_probs_by_form,
+    log_probs_by_noise,
+    minimal_pairs,
+    scored,
+)
 from pretrax.comparing.yardsticks.parts import python_pairs as making
 from pretrax.comparing.yardsticks.parts.likelihoods import reading_of
+from pretrax.comparing.yardsticks.parts.noise import is_read_by_noise
 from pretrax.comparing.yardsticks.parts.python_pairs import KINDS, MinimalPair, python_pairs
 from pretrax.tasks.python_library.python_sources import (
     Document,
     library_documents,
     split_documents,
 )
-from tests.comparing.subjects import subject_of
+from tests.comparing.subjects import subject_of, subject_with_noise
 from tests.inference.runs import trained
 
 CODE = '''
@@ -83,6 +90,7 @@ def test_frequencies_are_right_by_half(monkeypatch):
 
 
 PAIR = MinimalPair("words", "the tea", "tea the")
+BOTH = [PAIR, PAIR._replace(good=PAIR.bad, bad=PAIR.good)]
 
 
 @pytest.mark.parametrize(
@@ -90,10 +98,30 @@ PAIR = MinimalPair("words", "the tea", "tea the")
     [("encoder", "masked_lm"), ("encoder_decoder", "prefix_lm"), ("encoder", "masked_diffusion")],
 )
 def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
+    def points(one):
+        return scored(log_probs_by_form(one, reading_of(one), BOTH))
+
     one = trained(builder, name)
-    both = [PAIR, PAIR._replace(good=PAIR.bad, bad=PAIR.good)]
-    assert sorted(scored(one, reading_of(one), both)) == [0.0, 1.0]
-    assert scored(constant(one), reading_of(one), both) == [0.5, 0.5]
+    assert sorted(points(one)) == [0.0, 1.0]
+    assert points(constant(one)) == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "builder, name", [("decoder", "block_diffusion"), ("encoder", "uniform_diffusion")]
+)
+def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
+    subject = subject_with_noise(trained(builder, name), name)
+    assert is_read_by_noise(subject)
+    right, wrong = log_probs_by_noise(subject, BOTH[:1], 8)
+    exchanged = log_probs_by_noise(subject, BOTH[1:], 8)
+    assert right != wrong and exchanged == pytest.approx([wrong, right], rel=1e-6)
+
+
+def test_each_pair_has_noise_of_its_own_and_a_tie_is_half_a_point():
+    one = constant(trained("decoder", "block_diffusion"))
+    subject = subject_with_noise(one, "block_diffusion")
+    found = log_probs_by_noise(subject, BOTH, 8)
+    assert scored(found) == [0.5, 0.5] and found[0] != found[2]
 
 
 def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
@@ -102,7 +130,7 @@ def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
         module, "log_probs", lambda one, reading, texts: asked.extend(texts) or [[0.0]] * 2
     )
     one = trained("encoder_decoder", "prefix_lm")
-    scored(one, reading_of(one), [MinimalPair("", "ab cd", "ab dc")])
+    log_probs_by_form(one, reading_of(one), [MinimalPair("", "ab cd", "ab dc")])
     good, bad = ([one.decode(part) for part in text] for text in asked)
     assert (good, bad) == (["ab ", "cd"], ["ab ", "dc"])
 

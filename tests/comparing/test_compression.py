@@ -8,13 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax import objectives
 from pretrax.comparing.yardsticks import compression as module
 from pretrax.comparing.yardsticks.compression import bits_per_byte, heldout_rows
 from pretrax.data.corpus import Corpus, Piece
 from pretrax.objectives import PromptForm
-from pretrax.training.devices.mesh import make_mesh
-from pretrax.training.step import Recipe
+from tests.comparing.subjects import subject_with_noise
 from tests.inference.runs import CODEC, IDS, ROWS, trained
 
 TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]
@@ -142,14 +140,7 @@ def test_the_bound_of_a_model_is_never_below_its_best_order(monkeypatch):
 
 
 def of_run(one, name, **settings):
-    """A subject with as much of its plan as the noise of its objective takes."""
-    facts = {"objective": getattr(objectives, name)(IDS, **settings), "model": one.model}
-    recipe = Recipe(**dict.fromkeys(Recipe._fields[:5]) | facts | {"ids": IDS})
-    plan = types.SimpleNamespace(
-        corpus=corpus(), recipe=recipe, mesh=make_mesh(devices=jax.devices()[:1])
-    )
-    saved = types.SimpleNamespace(params=one.params)
-    return types.SimpleNamespace(trained=one, plan=plan, saved=saved)
+    return subject_with_noise(one, name, corpus(), **settings)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +151,10 @@ def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name
     """Nothing is known of a token: of all rows of the embedding, or of the bytes in its place."""
     one = trained(builder, name)
     one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
-    bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=64)
+    bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=128)
     assert bits.unit == "bits per byte, upper bound" and "noise" in bits.note
     assert bits.value == pytest.approx(math.log2(ids), abs=4 * error.value + 0.02)
-    assert 0 < error.value < 0.4
+    assert 0 < error.value < 0.5
 
 
 def test_noise_and_hidden_tokens_give_one_bound():

@@ -1,0 +1,77 @@
+"""The bound on the likelihood of texts that the loss of a run's own objective gives, by its noise.
+
+Of block and uniform diffusion, whose tokens are not hidden one by one from all others.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax import lax
+
+from ....data.corpus import Piece
+from ....data.packing import empty_row, rows_of_documents, stacked
+from ....training.devices.mesh import placed_on
+from ....training.heldout import recipe_under
+from ....training.step import arranged
+from ..subject import Subject
+
+ROWS = 16  # whose noise is drawn at a time
+
+
+def is_read_by_noise(subject: Subject) -> bool:
+    """Returns whether a likelihood of text is had by the objective's own noise alone.
+
+    Raises ValueError where it would have to be, and the objective's loss is no bound.
+    """
+    modes = {form.mode for form in subject.trained.prompt_forms}
+    if not modes or modes - {"blocks", "denoise"}:
+        return False
+    if not subject.plan.recipe.objective.bound:
+        raise ValueError(
+            "The loss of the objective bounds no likelihood, since it is a mixture, or its rates "
+            "do not range from almost 0 to 1: expected one objective, with a lowest_rate of at "
+            "most .001 and highest_rate=1."
+        )
+    return True
+
+
+def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array) -> np.ndarray:
+    """Returns f64[draws, texts]: the bound on each text's nats under each draw of noise.
+
+    Args:
+      texts: tokens i32[n] of each.
+      keys: key[draws, texts], of each draw of noise. Texts of equal length that share a key have
+        noise in the same places, so that their difference varies little.
+
+    Raises ValueError for a text longer than the model's positions.
+    """
+    plan, params = subject.plan, subject.saved.params
+    objective = plan.recipe.objective
+    bound = objective.bound
+    assert bound is not None  # see `is_read_by_noise`
+    recipe, packing, _ = recipe_under(plan, objective, max(text.size for text in texts))
+    (group,) = recipe.groups
+    packed = rows_of_documents([Piece(text, True) for text in texts], "single", packing.limits[0])
+
+    def nats_of_row(params, key, row):
+        batch = arranged(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
+        return objective.loss(recipe.model.apply(params, batch), batch)[bound].sums.sum()
+
+    @jax.jit
+    def nats(params, keys, rows):
+        of_rows = jax.vmap(functools.partial(nats_of_row, params))
+        return lax.map(lambda some: of_rows(some, rows), keys)
+
+    found = []
+    with placed_on(plan.mesh):
+        for i in range(0, len(packed), ROWS):
+            some = packed[i : i + ROWS]
+            beyond = ROWS - len(some)  # all batches share a program
+            rows = stacked(
+                some + [empty_row()] * beyond, np.zeros(ROWS, np.int32), group.row_length
+            )
+            of_rows = keys[:, np.minimum(np.arange(i, i + ROWS), len(texts) - 1)]
+            found.append(np.asarray(nats(params, of_rows, rows))[:, : len(some)])
+    return np.concatenate(found, axis=1).astype(np.float64)
