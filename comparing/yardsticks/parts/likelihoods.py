@@ -55,7 +55,7 @@ def reading_of(trained: Trained) -> LikelihoodForm:
         for form in filter(fits, forms):
             return LikelihoodForm(kind, form)
     raise ValueError(
-        f"Got a model that can {' and '.join(form.mode for form in forms)}, which gives no "
+        f"Got a model that answers by {' and '.join(form.mode for form in forms)}, which gives no "
         "likelihood of a text: expected one trained by an objective that predicts tokens, such as "
         "language modelling, denoising, masked language modelling or masked diffusion."
     )
