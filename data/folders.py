@@ -6,6 +6,7 @@ bucket's files, ranges are read, many at once.
 
 import os
 import posixpath
+import tempfile
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -55,6 +56,18 @@ class Folder:
         """Returns the content of a file. Raises FileNotFoundError where there is none."""
         return self._files.cat_file(self._within(name))
 
+    def mapped(self, name: str) -> np.ndarray:
+        """Returns the content of a file, u8[n], that takes no memory until it is read, and can be
+        given up: mapped, from a bucket a copy of it in the folder of temporary files.
+
+        Raises FileNotFoundError where there is none.
+        """
+        if self.is_local:
+            return self._map(name)
+        with tempfile.NamedTemporaryFile(prefix="pretrax-") as copy:  # mapped, it needs no name
+            self._files.get_file(self._within(name), copy.name)
+            return _mapped(copy.name)
+
     def ranges(self, wanted: Sequence[tuple[str, int, int]]) -> list[np.ndarray]:
         """Returns for each (name, start, end) those bytes of a file, u8[n], up to its end."""
         if self.is_local:
@@ -85,8 +98,12 @@ class Folder:
 
     def _map(self, name: str) -> np.ndarray:
         if name not in self._maps:
-            file = self._within(name)
-            empty = self._files.size(file) == 0  # which cannot be mapped
-            mapped = np.zeros(0, np.uint8) if empty else np.memmap(file, np.uint8, mode="r")
-            self._maps[name] = np.asarray(mapped)  # slices of a memmap take three times as long
+            self._maps[name] = _mapped(self._within(name))
         return self._maps[name]
+
+
+def _mapped(file: str) -> np.ndarray:
+    if os.path.getsize(file) == 0:  # which cannot be mapped
+        return np.zeros(0, np.uint8)
+    # Slices of a memmap take three times as long.
+    return np.asarray(np.memmap(file, np.uint8, mode="r"))

@@ -69,7 +69,7 @@ class Records(Protocol):
     """The records of a corpus, in blocks."""
 
     name: str  # for error messages
-    counts: np.ndarray  # int64 [blocks]: the records of each, at least 1
+    counts: np.ndarray  # integers [blocks]: the records of each, at least 1
     tokens: int  # of all of them
     fingerprint: int  # of other records it is another one
 
@@ -108,15 +108,15 @@ class Shuffled:
     def _opened(self, epoch: int, number: int) -> "Round":
         blocks, ends = self._epoch(epoch)
         first = epoch * self.size + (int(ends[number - 1]) if number else 0)
-        own = blocks[number * ROUND : (number + 1) * ROUND]
+        own = blocks[number * ROUND : (number + 1) * ROUND].astype(np.int64)
         return Round(self.records, (self.seed, epoch, number), first, own)
 
     def _drawn(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of blocks, and the number of records up to the end of each round."""
         # SeedSequence takes (seed, epoch) for (seed, epoch, 0), the key of the first round.
-        blocks = _permutation((self.seed, epoch, 0, 1), len(self.records.counts))
-        counts = self.records.counts[blocks]
-        return blocks, np.cumsum(np.add.reduceat(counts, np.arange(0, len(counts), ROUND)))
+        blocks = _permutation((self.seed, epoch, 0, 1), len(self.records.counts)).astype(np.uint32)
+        counts, firsts = self.records.counts[blocks], np.arange(0, len(blocks), ROUND)
+        return blocks, np.cumsum(np.add.reduceat(counts, firsts, dtype=np.int64))
 
 
 class Round:
@@ -124,7 +124,7 @@ class Round:
 
     def __init__(self, records: Records, key: tuple[int, int, int], first: int, blocks: np.ndarray):
         self._records, self._key, self._blocks = records, key, blocks
-        self._counts = records.counts[blocks]
+        self._counts = records.counts[blocks].astype(np.int64)
         self._ends = np.cumsum(self._counts)
         self.first, self.end = first, first + int(self._ends[-1])
         self.half = (first + self.end) // 2  # from here on the next round is loaded

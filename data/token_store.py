@@ -42,13 +42,13 @@ class TokenStore:
     def records(self, split: str) -> "StoreRecords":
         """Raises ValueError where the table of its blocks is not as it was written."""
         with _all_there(self.folder):
-            table = self.folder.read(f"{split}.blocks")
+            table = self.folder.mapped(f"{split}.blocks")
         if zlib.crc32(table) != self.splits[split]["blocks_crc32"]:
             raise ValueError(
                 f"{self.folder.where(split)}.blocks is not as it was written: its checksum "
                 "differs. Bring it back from a copy."
             )
-        return StoreRecords(self, split, np.frombuffer(table, block_dtype(self.columns)))
+        return StoreRecords(self, split, table.view(block_dtype(self.columns)))
 
     def documents(self, split: str) -> DocumentArrays:
         """Returns all records of a split at once, whose checksums are verified."""
@@ -108,9 +108,9 @@ class StoreRecords:
         self._folder, self._files = store.folder, store.splits[split]["files"]
         self._dtypes = {"tokens": token_dtype(store.ids)}
         self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
-        self.counts = blocks["records"].astype(np.int64)
+        self.counts = blocks["records"].astype(np.uint16)  # BLOCK at most
         self.tokens = int(blocks["tokens"].sum(dtype=np.int64))
-        self.fingerprint = zlib.crc32(blocks.tobytes())
+        self.fingerprint = zlib.crc32(blocks.view(np.uint8))
         self._verified = np.zeros(len(blocks), bool)
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:

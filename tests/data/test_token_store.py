@@ -1,5 +1,9 @@
 """Token stores as they are read: from any file system, and damage named."""
 
+import tempfile
+import tracemalloc
+import zlib
+
 import numpy as np
 import pytest
 
@@ -67,6 +71,37 @@ def test_opening_reads_the_description_and_the_table_of_blocks_alone(tmp_path, m
     for file in (tmp_path / "store" / "train").iterdir():
         file.unlink()
     assert open_store(tmp_path / "store").records("train").counts.tolist() == [256, 256, 88]
+
+
+def test_a_large_table_of_blocks_is_mapped(tmp_path):
+    """No process holds it, and two of a machine share its pages."""
+    store_of(place := str(tmp_path / "store"), documents(256))
+    store, table = open_store(place), token_store_files.Folder(place)
+    many = table.read("train.blocks") * 100_000
+    table.write("train.blocks", many)
+    store.splits["train"]["blocks_crc32"] = zlib.crc32(many)
+    tracemalloc.start()
+    try:
+        records = store.records("train")
+        order = Shuffled(records, 0)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    blocks = len(records.blocks)
+    assert blocks == 100_000 and order.size == 256 * blocks
+    assert held < 4 * blocks and most < 8 * blocks < records.blocks.nbytes / 4
+
+
+def test_a_file_of_a_bucket_is_mapped_as_a_copy_without_a_name(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    folder = token_store_files.Folder(place)
+    folder.write("full", b"abc")
+    folder.write("empty", b"")
+    assert folder.mapped("full").tobytes() == b"abc" and folder.mapped("empty").size == 0
+    assert not list((tmp_path / "temporary").iterdir())
+    with pytest.raises(FileNotFoundError):
+        folder.mapped("absent")
 
 
 @pytest.mark.parametrize("kind", ["tokens", "index"])
