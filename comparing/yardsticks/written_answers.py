@@ -14,10 +14,10 @@ from ...inference.prompting.prompts import BLANK
 from ...inference.trained import prompt_form
 from ...tasks.worlds.world import WorldQuestion
 from ..figures import HIGHER, Figure
-from .generations import continued, continuing_mode
+from .generations import continued, continuing_mode, infilled
 from .known_answers import world_of
 from .parts.python_prompts import Gap
-from .parts.ranking import Question, answered_tokens
+from .parts.ranking import SENTINEL, Question, answered_tokens
 from .subject import Subject
 
 
@@ -34,16 +34,17 @@ def world_answers(
         world_answers/sum/left_to_right        of masks that are written in this order
 
     A model that continues texts writes what follows a question, and is right where that begins
-    with a right answer. One that predicts masks is given as many as the right answer has tokens,
-    and what follows them, as in `world_questions`; it writes one in each step, in each of the
-    orders of `inference.unmask`, of which the first counts. The baseline writes the answer that is
-    right most often.
+    with a right answer. Where a question has a blank, one that fills in text writes what stands
+    there, and is right where that is a right answer. One that predicts masks is given as many as
+    the right answer has tokens, and what follows them, as in `world_questions`; it writes one in
+    each step, in each of the orders of `inference.unmask`, of which the first counts. The baseline
+    writes the answer that is right most often.
 
     Args:
       orders: of masks. A model of `uniform_diffusion` has "ancestral" alone.
 
     Raises ValueError for a run whose corpus is no world, for a model that does not continue texts,
-    and for one that only continues them where a question has a blank.
+    and for one that does not fill in text where a question has a blank.
     """
     trained, questions = subject.trained, world_of(subject).questions
     written = _written(trained, questions, orders)
@@ -69,28 +70,41 @@ def world_answers(
 
 
 def _is_right(text: str, question: WorldQuestion) -> bool:
-    """Returns whether a text begins with the words of a right answer."""
+    """Returns whether a text begins with the words of a right answer; in a blank, has no others."""
+    words, ends = text.split(), BLANK.search(question.text) is not None
     rights = [answer.split() for answer in question.answers[: question.right]]
-    return any(text.split()[: len(right)] == right for right in rights)
+    return any((words if ends else words[: len(right)]) == right for right in rights)
 
 
 def _written(
     trained: Trained, questions: Sequence[WorldQuestion], orders: Sequence[LikeliestOrder]
 ) -> dict[str, list[str]]:
     """Returns what the model writes, by order; by "" where it has none."""
+    most = max(len(trained.encode(answer)) for one in questions for answer in one.answers)
+    blanks = [one.text for one in questions if BLANK.search(one.text)]
+    if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
+        # A token more than an answer has: it must have ended.
+        return {"": infilled(trained, [_gap(one) for one in questions], Decoding(max_new=most + 1))}
     mode = continuing_mode(trained)
     if mode == "unmask":
         return {order: _in_masks(trained, mode, questions, order) for order in orders}
     if mode == "denoise":
         return {"ancestral": _in_masks(trained, mode, questions, "ancestral")}
-    if blanks := [one.text for one in questions if BLANK.search(one.text)]:
+    if blanks:
         raise ValueError(
             f"Got the question {blanks[0]!r:.80}, which has a blank, for a model that continues "
-            "texts, expected answers at the end: measure it by world_questions."
+            "texts, expected one that fills in text, or answers at the end: measure it by "
+            "world_questions."
         )
-    most = max(len(trained.encode(answer)) for one in questions for answer in one.answers)
     gaps = [Gap(one.text, "", "") for one in questions]
     return {"": continued(trained, gaps, Decoding(max_new=most))}
+
+
+def _gap(question: WorldQuestion) -> Gap:
+    """Returns where the answer belongs: at the blank, or at the end of a text without one."""
+    text = question.text if BLANK.search(question.text) else question.text + SENTINEL
+    before, _, after = (text + (question.after or "")).partition(SENTINEL)
+    return Gap(before, "", after)
 
 
 def _in_masks(

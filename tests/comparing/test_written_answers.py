@@ -1,5 +1,6 @@
 """Answers of a world that a model writes: how it is asked, and what counts."""
 
+import functools
 import types
 
 import pytest
@@ -72,6 +73,27 @@ def test_masks_stand_for_the_answer_and_are_written_in_each_order(monkeypatch):
 
 @pytest.mark.parametrize(
     ("builder", "objective"),
+    [("decoder", "fill_in_the_middle"), ("encoder_decoder", "span_corruption")],
+)
+def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, objective):
+    def infilled(written, one, gaps, decoding):
+        sides = [(gap.prefix, gap.suffix) for gap in gaps]
+        assert sides == [("1 + 1 =", ""), ("5 + 5 =", ""), ("1 + 9 =", " ."), ("2 ", " 1")]
+        assert decoding.max_new == 4 + 1  # bytes of " 1 0", and an end
+        return [" 0 2 5", " 1 0", "1 0", written]
+
+    for written, share in ((" + ", 1.0), ("+ +", 0.0), ("", 0.0)):
+        monkeypatch.setattr(written_answers, "infilled", functools.partial(infilled, written))
+        figures = written_answers.world_answers(subject(builder, objective))
+        assert [(figure.name, figure.value) for figure in figures[1:]] == [
+            ("world_answers/sums", 1.0),
+            ("world_answers/signs", share),
+        ]
+        assert figures[0].note == "3 questions"
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective"),
     [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("encoder", "uniform_diffusion")],
 )
 def test_a_model_that_knows_nothing_is_right_about_nothing(builder, objective):
@@ -86,4 +108,4 @@ def test_errors():
     with pytest.raises(ValueError, match="which has a blank, for a model that continues texts"):
         written_answers.world_answers(subject())
     with pytest.raises(ValueError, match="expected one that continues texts"):
-        written_answers.world_answers(subject("encoder_decoder", "span_corruption"))
+        written_answers.world_answers(subject("encoder_decoder", "span_corruption", at_the_end))
