@@ -261,6 +261,11 @@ SETTINGS = (
         "know of no comparison.",
     ),
     Setting(
+        "text at a cursor",
+        "brackets",
+        "Causal models can be trained to write it, from what stands on both sides ({fim}).",
+    ),
+    Setting(
         "input format",
         "input_formats",
         "Full sentences without pairs; within one document slightly better ({roberta}).",

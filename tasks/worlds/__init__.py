@@ -11,6 +11,7 @@ from .digit_sums import arithmetic
 from .key_values import recall
 from .labelled_words import word_lists
 from .level_grammar import grammar
+from .nested_brackets import brackets
 from .one_direction import reversal
 from .path_star import star_graphs
 from .rearranged_lists import rearranging
@@ -22,6 +23,7 @@ __all__ = [
     "WorldPair",
     "WorldQuestion",
     "arithmetic",
+    "brackets",
     "grammar",
     "processes",
     "rearranging",

@@ -1,0 +1,165 @@
+"""A world of nested brackets: what belongs at a cursor that has text on both sides?
+
+    ( [ ] { ( ) } )
+
+Brackets of several kinds are closed in the order of the Dyck languages (Chomsky & Schützenberger
+1963); Yao et al. 2021, "Self-Attention Networks Can Process Bounded Hierarchical Languages"
+(arXiv:2105.11115), train on those of bounded depth. They are the skeleton of code, in which an
+editor's cursor stands: what is closed there was opened before it, and what is opened there is
+closed after it, so that neither side alone tells what belongs between (Bavarian et al. 2022,
+arXiv:2207.14255, train causal models to fill in such a middle).
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...constraints import AtLeastTwo, Count, checked
+from .world import World, WorldQuestion
+
+KINDS = ("()", "[]", "{}", "<>")
+_OPENS = {kind[0]: kind[1] for kind in KINDS}
+_HELDOUT_EVERY = 20  # documents
+_DRAWS = 100  # of a document and a place, until it is given up
+
+Open = tuple[str, ...]  # brackets that are not closed yet, the outermost first
+
+
+def open_after(brackets: Sequence[str], opened: Open = ()) -> Open | None:
+    """Returns what is open after brackets, `opened` before them; None where one closes no bracket
+    of its kind.
+
+    >>> open_after("([]{"), open_after("(]")
+    (('(', '{'), None)
+    """
+    stack = [*opened]
+    for one in brackets:
+        if one in _OPENS:
+            stack.append(one)
+        elif not stack or _OPENS[stack.pop()] != one:
+            return None
+    return tuple(stack)
+
+
+def balanced(text: str) -> bool:
+    """Returns whether a text is of brackets that are all closed, each by its own kind.
+
+    >>> balanced("( [ ] )"), balanced("( [ ) ]"), balanced("( )x")
+    (True, False, False)
+    """
+    brackets = text.split()
+    known = {*"".join(KINDS)}
+    return bool(brackets) and known.issuperset(brackets) and open_after(brackets) == ()
+
+
+def drawn_brackets(rng: np.random.Generator, pairs: int, deepest: int) -> list[str]:
+    """Returns so many pairs of brackets of any kinds; where either may come, one is opened as often
+    as closed.
+
+    drawn_brackets(np.random.default_rng(0), 3, 2)    # ['[', '{', '}', ']', '(', ')']
+    """
+    brackets, stack, left = [], [], pairs
+    while left or stack:
+        if left and len(stack) < deepest and (not stack or rng.random() < 0.5):
+            stack.append(KINDS[rng.integers(len(KINDS))])
+            brackets.append(stack[-1][0])
+            left -= 1
+        else:
+            brackets.append(stack.pop()[1])
+    return brackets
+
+
+@checked
+def brackets(
+    *,
+    seed: int,
+    documents: Count = 40_000,
+    pairs: AtLeastTwo = 12,
+    deepest: AtLeastTwo = 6,
+    hidden: AtLeastTwo = 3,
+    questions: Count = 200,
+    choices: AtLeastTwo = 4,
+) -> World:
+    """Brackets of four kinds that are all closed; asked is what was left out at a cursor.
+
+        corpora.world_documents.world = @worlds.brackets
+
+    The kind of questions is `filled_in`: a blank stands for brackets of which the first closes what
+    was opened before it, and the last opens what is closed after it. They are the only ones of
+    their number with which the document is balanced; wrong ones, too, close nothing but what is
+    open before them, so that who does not read what comes after is worth chance. The world
+    `accepts` what is balanced.
+
+    Args:
+      documents: how many there are to train on; a twentieth more is held out.
+      pairs: of brackets in a document.
+      deepest: how many are open at once, at most.
+      hidden: consecutive brackets of a question's document.
+      questions: how many, each of another document.
+      choices: answers of a question.
+
+    No document of a question is trained on or held out.
+
+    Raises ValueError where fewer than two brackets are left beside the hidden ones, where no place
+    is found that has as many wrong answers, and where all documents are asked.
+    """
+    if hidden > 2 * pairs - 2:
+        raise ValueError(
+            f"Got {hidden} hidden brackets of {2 * pairs}, expected two fewer at least: raise "
+            "worlds.brackets.pairs, or lower its hidden."
+        )
+    rng = np.random.default_rng(seed)
+    asked = [_question(rng, pairs, deepest, hidden, choices) for _ in range(questions)]
+    taken, heldout = {document for document, _ in asked}, -(-documents // _HELDOUT_EVERY)
+    drawn = (
+        " ".join(drawn_brackets(rng, pairs, deepest)) for _ in range(_DRAWS * (documents + heldout))
+    )
+    unread = (document for document in drawn if document not in taken)
+    found = [*itertools.islice(unread, documents + heldout)]
+    if len(found) < documents + heldout:
+        raise ValueError(
+            f"Got {questions} questions of documents of {pairs} pairs of brackets, which leave too "
+            "few others to train on: raise worlds.brackets.pairs, or lower its questions."
+        )
+    return World(found[:documents], found[documents:], [one for _, one in asked], balanced)
+
+
+def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, WorldQuestion]:
+    """Returns a document, and the question for brackets of it that both sides tell together."""
+    for _ in range(_DRAWS):
+        document = drawn_brackets(rng, pairs, deepest)
+        start = int(rng.integers(1, len(document) - hidden))
+        before, true = document[:start], tuple(document[start : start + hidden])
+        opened, needed = open_after(before), open_after((*before, *true))
+        assert opened is not None
+        legal = [*_legal(opened, hidden, deepest)]
+        right = [one for one in legal if open_after(one, opened) == needed]
+        wrong = [one for one in legal if open_after(one, opened) != needed]
+        crosses = true[0] not in _OPENS and true[-1] in _OPENS
+        if crosses and right == [true] and len(wrong) >= choices - 1:
+            break
+    else:
+        raise ValueError(
+            f"Got {pairs} pairs of brackets, of which {deepest} are open at once, and {hidden} "
+            f"hidden: found no place in {_DRAWS} documents where {choices - 1} other sequences fit "
+            "what comes before, and one alone what comes after, too: raise worlds.brackets.hidden, "
+            "pairs or deepest, or lower its choices."
+        )
+    some = [wrong[k] for k in rng.permutation(len(wrong))[: choices - 1].tolist()]
+    blank = f"{' '.join(before)}<extra_id_0> {' '.join(document[start + hidden :])}"
+    answers = tuple("".join(f" {bracket}" for bracket in one) for one in (true, *some))
+    return " ".join(document), WorldQuestion("filled_in", blank, answers)
+
+
+def _legal(opened: Open, count: int, deepest: int) -> Iterator[tuple[str, ...]]:
+    """Yields all sequences of so many brackets that close what is open, and go no deeper."""
+    if not count:
+        yield ()
+        return
+    able = [*_OPENS] if len(opened) < deepest else []
+    for one in able + [_OPENS[o] for o in opened[-1:]]:
+        after = open_after(one, opened)
+        assert after is not None
+        for rest in _legal(after, count - 1, deepest):
+            yield (one, *rest)
