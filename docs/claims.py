@@ -88,6 +88,15 @@ CLAIMS = (
         "causal",
     ),
     Claim(
+        "Masked diffusion solves Sudoku, where causal models that write from left to right fail.",
+        "beyond",
+        "sudoku",
+        "world_answers",
+        "masked diffusion",
+        "causal",
+        note="of four rows, where the source has nine",
+    ),
+    Claim(
         "Causal models learn a grammar better than models that predict masks.",
         "cfg",
         "grammar",

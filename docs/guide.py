@@ -36,6 +36,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bd3lm": ("Arriola et al. 2025", "2503.09573"),
     "bert": ("Devlin et al. 2019", "1810.04805"),
+    "beyond": ("Ye et al. 2024", "2410.14157"),
     "bico": ("Lv et al. 2023", "2311.07468"),
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
@@ -259,6 +260,12 @@ SETTINGS = (
         "rearranging",
         "Transformers do not carry such tasks over to longer lists ({chomsky}); of objectives we "
         "know of no comparison.",
+    ),
+    Setting(
+        "Sudoku",
+        "sudoku",
+        "Masked diffusion solves them in the order of its certainty, where causal models from left "
+        "to right fail ({beyond}).",
     ),
     Setting(
         "text at a cursor",

@@ -15,6 +15,7 @@ from .nested_brackets import brackets
 from .one_direction import reversal
 from .path_star import star_graphs
 from .rearranged_lists import rearranging
+from .small_sudoku import sudoku
 from .successive_states import processes
 from .world import World, WorldPair, WorldQuestion
 
@@ -30,5 +31,6 @@ __all__ = [
     "recall",
     "reversal",
     "star_graphs",
+    "sudoku",
     "word_lists",
 ]
