@@ -79,6 +79,8 @@ def test_the_state_is_counted_as_training_holds_it():
     assert needs.parameters == parameters
     assert 8 * parameters < needs.state_bytes < 10 * parameters  # Adafactor's moments are factored
     assert needs.text_tokens == 16 * 256
+    averaged = requirements(fields | {"ema_decay": 0.999})
+    assert averaged.state_bytes - needs.state_bytes == 4 * parameters
 
 
 def test_a_run_that_counts_its_classes_needs_no_corpus():

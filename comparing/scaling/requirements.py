@@ -34,7 +34,8 @@ class Requirements(NamedTuple):
     text_tokens: int  # of a step whose rows are full
     flops: int  # of a step, forward and backward
     steps: int | None  # None: not given
-    state_bytes: int  # parameters, optimizer and gradients, each in float32
+    # parameters, gradients, optimizer and an average of the parameters if any, each in float32
+    state_bytes: int
 
     @property
     def flops_per_token(self) -> float:
@@ -83,13 +84,14 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     if optimizer := fields.get("optimizer"):
         state = jax.eval_shape(optimizer(steps or 1000).init, params)
         optimizer_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    copies = 3 if fields.get("ema_decay") else 2  # parameters, gradients, an average
     return Requirements(
         parameters=number,
         active=active_parameters(params, model.config),
         text_tokens=round(tokens),
         flops=round(3 * flops),
         steps=steps,
-        state_bytes=4 * 2 * number + optimizer_bytes,
+        state_bytes=4 * copies * number + optimizer_bytes,
     )
 
 
