@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import optax
 
 from ... import objectives
 from ...data.packing import documents_of_a_row, resolve
@@ -20,6 +21,7 @@ from ...training.devices.accelerators import ACCELERATORS
 from ...training.settings.bound import bound
 from ...training.settings.run import T5_VOCABULARY
 from ...training.state import unboxed
+from ...training.step import Recipe, check_recipe
 
 GIB = 2**30
 DAY = 86_400  # seconds
@@ -49,7 +51,8 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
       fields: of a `training.Run`, with a model, an objective, sequence_lengths and a batch_size.
         Without vocabulary_rows the vocabulary is T5's.
 
-    Raises ValueError for a field that is missing, and for lengths that do not suit the objective.
+    Raises ValueError for a field that is missing, and for lengths or a model that do not suit the
+    objective.
     """
     for name in ("model", "objective", "sequence_lengths", "batch_size"):
         if fields.get(name) is None:
@@ -73,6 +76,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     # Members of a mixture in equal shares: how rows are divided is the same to a few percent.
     shares = [len(group.members) for group in groups]
     counts = [fields["batch_size"] * share / sum(shares) for share in shares]
+    check_recipe(Recipe(objective, model, ids, groups, optax.identity()))
     flops = sum(
         n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
         for n, g in zip(counts, groups)
