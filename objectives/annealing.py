@@ -41,7 +41,8 @@ def annealed(
     Args:
       ids: for the builder.
       builder: of an objective that is no mixture.
-      setting: one of its parameters, a number. A whole number at both ends is whole in between.
+      setting: one of its parameters, a number, but not the scale of a term of its loss, which all
+        stages share. A whole number at both ends is whole in between.
       first, last: its value at the first step, and from step `steps` on.
       steps: from the first value to the last.
       stages: those that come to one value, with whole numbers, are one.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..constraints import AtLeastTwo, checked
+from ..constraints import AtLeastTwo, Positive, checked
 from .contract import VOCABULARY, Labels, Objective, Term
 from .language_modeling import causal_lm
 from .losses import (
@@ -28,7 +28,7 @@ from .token_ids import TokenIds
 def multi_token_prediction(
     ids: TokenIds,
     tokens: AtLeastTwo = 4,
-    ahead_scale: float | Callable | None = None,
+    ahead_scale: Positive | Callable | None = None,
 ) -> Objective:
     """Causal language modelling that predicts `tokens` tokens from every slot.
 

@@ -104,11 +104,12 @@ def _with_head(
 def upcoming(batch, first: int, last: int):
     """Returns (tokens i32[B, K, N], whether they are of the slot's document bool[B, K, N]).
 
-    Those are the tokens `first` … `last - 1` after the next one of each slot.
+    Those are the tokens `first` … `last - 1` after the next one of each slot, as far as rows go.
     """
     tokens, _, weights = predictions(batch)
     segments, counts = jnp.asarray(prediction_segments(batch)), jnp.asarray(weights) > 0
     slots = tokens.shape[1]
+    last = min(last, max(slots, first + 1))
     later = jnp.arange(slots)[:, None] + jnp.arange(first, last)[None]
     inside, later = later < slots, jnp.minimum(later, slots - 1)
     live = counts[:, :, None] & counts[:, later] & (segments[:, later] == segments[:, :, None])

@@ -124,11 +124,17 @@ def hides(view: ModelView, row: int, asked: np.ndarray) -> bool:
     """Returns whether exactly these tokens bool[L] of a row's are hidden.
 
     Without inputs, as in fill-in-the-middle: whether they are predicted after all others, several
-    runs each after a special token.
+    runs each after a special token; with stand-ins, whether later slots are given these in place of
+    them.
     """
+    wanted = asked & _is_text(view)[row]
     if "inputs" in view.features:
-        return bool((hidden_tokens(view)[row] == (asked & _is_text(view)[row])).all())
-    slots = _raw_slots(view, "targets")[row]
+        return bool((hidden_tokens(view)[row] == wanted).all())
+    slots = _raw_slots(view, "targets")
+    if "targets_stand_ins" in view.features:
+        masked = np.where(view.features["targets_stand_ins"] > 0, slots, -1)
+        return bool((_marked(view, masked)[row] == wanted).all())
+    slots = slots[row]
     is_asked = (slots >= 0) & asked[slots]
     opens = is_asked & ~(np.roll(is_asked, 1) & (np.diff(slots, prepend=-2) == 1))
     after_special = np.roll(slots, 1)[opens] < 0

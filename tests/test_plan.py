@@ -79,6 +79,8 @@ def test_the_state_is_counted_as_training_holds_it():
     assert needs.parameters == parameters
     assert 8 * parameters < needs.state_bytes < 10 * parameters  # Adafactor's moments are factored
     assert needs.text_tokens == 16 * 256
+    averaged = requirements(fields | {"ema_decay": 0.999})
+    assert averaged.state_bytes - needs.state_bytes == 4 * parameters
 
 
 def test_a_run_that_counts_its_classes_needs_no_corpus():
@@ -138,6 +140,10 @@ def test_a_sparse_run_has_active_parameters(capsys):
         (["--flops=1e20", "--mfu=0.4"], "--mfu is of chips: give --chips and --of"),
         (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give its --gin_file"),
         (["--gin_file=models/bert_base.gin"], "give no objective"),
+        (
+            ["--gin_file=runs/encoder.gin", "--gin_file=objectives/retromae.gin"],
+            "The objective needs the heads ['restored']",
+        ),
     ],
 )
 def test_what_makes_no_plan_is_said(argv, words, capsys):

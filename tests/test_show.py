@@ -100,6 +100,14 @@ def test_a_textbooks_example_word_by_word(capsys):
     assert "an apple ⟨0⟩ day" in prints(capsys, "--vocabulary=words", *later)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["masked_input_next_token", "masked_input_regularization"])
+def test_what_a_causal_model_reads_as_masks(objective, capsys):
+    said = prints(capsys, f"--objective={objective}", "--vocabulary=words", FOX, "--hide=fox jumps")
+    assert "brown [MASK] [MASK] over" in said and said.count("[MASK]") == 3  # one in the legend
+    assert re.search(r"brown +fox +jumps +over", said)
+
+
 @pytest.mark.parametrize(
     "objective, hide, expected",
     [

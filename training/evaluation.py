@@ -55,6 +55,19 @@ class Score(NamedTuple):
         """Returns the share of the baseline's nats that the model saves; None without one."""
         return 1.0 - self.loss / self.baseline if self.baseline else None
 
+    @property
+    def words(self) -> tuple[str, str]:
+        """Returns the loss and its perplexity as they are printed: nothing of a loss without a
+        target, or without a perplexity.
+
+        >>> Score("a", "b", 2.0, None, 9, of_tokens=True).words
+        ('2.000', '7.4')
+        """
+        if not self.targets:
+            return "", ""
+        perplexity = f"{math.exp(min(self.loss, 700.0)):,.1f}" if self.of_tokens else ""
+        return f"{self.loss:.3f}", perplexity
+
 
 def total_loss(scores: Sequence[Score]) -> float:
     """Returns the loss that is trained, on held-out text: the sum of its terms, each by its scale.

@@ -68,6 +68,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
                 f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
                 "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
             )
+    longest = max((group.stacks.get("decoder", 0) for group in recipe.groups), default=0)
+    if config and longest and config.num_ahead >= longest:
+        raise ValueError(
+            f"The objective predicts {config.num_ahead + 1} tokens from every slot, and rows of "
+            f"{longest} slots never have as many, so that heads would learn nothing: set "
+            f"multi_token_prediction.tokens to {longest} or less, or longer sequence_lengths."
+        )
     streams = {stream for group in recipe.groups for stream in group.features}
     permuted, noised = "orders" in streams, "noised" in streams
     if permuted and config and (config.positions in ("relative", "none") or config.window):

@@ -107,8 +107,9 @@ def print_run(
     shards = shards_of_state(fields)
     spread = f", spread over {shards} devices" if shards > 1 else ""
     has = f" of the {chips.device_memory}" if chips else ""
+    averaged = "parameters, their average" if fields.get("ema_decay") else "parameters"
     console.print(
-        f"Memory of a device: {needs.state_bytes / shards / GIB:.3g} GiB{has} for parameters, "
+        f"Memory of a device: {needs.state_bytes / shards / GIB:.3g} GiB{has} for {averaged}, "
         f"gradients and optimizer{spread}; activations come on top."
     )
     if not fields.get("vocabulary_rows"):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import optax
 
 from ... import objectives
 from ...data.packing import documents_of_a_row, resolve
@@ -20,6 +21,7 @@ from ...training.devices.accelerators import ACCELERATORS
 from ...training.settings.bound import bound
 from ...training.settings.run import T5_VOCABULARY
 from ...training.state import unboxed
+from ...training.step import Recipe, check_recipe
 
 GIB = 2**30
 DAY = 86_400  # seconds
@@ -34,7 +36,8 @@ class Requirements(NamedTuple):
     text_tokens: int  # of a step whose rows are full
     flops: int  # of a step, forward and backward
     steps: int | None  # None: not given
-    state_bytes: int  # parameters, optimizer and gradients, each in float32
+    # parameters, gradients, optimizer and an average of the parameters if any, each in float32
+    state_bytes: int
 
     @property
     def flops_per_token(self) -> float:
@@ -48,7 +51,8 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
       fields: of a `training.Run`, with a model, an objective, sequence_lengths and a batch_size.
         Without vocabulary_rows the vocabulary is T5's.
 
-    Raises ValueError for a field that is missing, and for lengths that do not suit the objective.
+    Raises ValueError for a field that is missing, and for lengths or a model that do not suit the
+    objective.
     """
     for name in ("model", "objective", "sequence_lengths", "batch_size"):
         if fields.get(name) is None:
@@ -72,6 +76,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     # Members of a mixture in equal shares: how rows are divided is the same to a few percent.
     shares = [len(group.members) for group in groups]
     counts = [fields["batch_size"] * share / sum(shares) for share in shares]
+    check_recipe(Recipe(objective, model, ids, groups, optax.identity()))
     flops = sum(
         n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
         for n, g in zip(counts, groups)
@@ -83,13 +88,14 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     if optimizer := fields.get("optimizer"):
         state = jax.eval_shape(optimizer(steps or 1000).init, params)
         optimizer_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    copies = 3 if fields.get("ema_decay") else 2  # parameters, gradients, an average
     return Requirements(
         parameters=number,
         active=active_parameters(params, model.config),
         text_tokens=round(tokens),
         flops=round(3 * flops),
         steps=steps,
-        state_bytes=4 * 2 * number + optimizer_bytes,
+        state_bytes=4 * copies * number + optimizer_bytes,
     )
 
 

@@ -145,6 +145,13 @@ def test_one_head_of_logits_is_in_memory_at_a_time():
     assert f"f32[{heads},{B},{T},{wide}]" not in program
 
 
+@pytest.mark.parametrize("ahead_scale", [0, -0.3])
+def test_what_lies_ahead_is_learned(ahead_scale):
+    """At 0 heads would stay as they began, below they would unlearn it."""
+    with pytest.raises(ValueError, match="ahead_scale must be a number above 0 or a function"):
+        multi_token_prediction(IDS, ahead_scale=ahead_scale)
+
+
 @pytest.mark.parametrize("tokens", [1, 2.5])
 def test_a_single_token_is_causal_lm(tokens):
     with pytest.raises(ValueError, match="tokens must be a whole number of at least 2"):

@@ -70,6 +70,17 @@ def test_a_loss_without_a_baseline_has_none_beside_it():
         assert cells[-3:] == ["a/states", "2.000", "10"]
 
 
+def test_a_loss_without_a_target_is_no_loss_of_nothing():
+    """As of digits, in a text that has none."""
+    numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
+    for said in (
+        printed(print_scores, [numbers], 3),
+        printed(print_heldout, [(3, [numbers])], 4.0),
+    ):
+        (cells,) = (line.split() for line in said.splitlines() if "a/numbers" in line)
+        assert cells[-2:] == ["a/numbers", "0"]
+
+
 def test_a_run_ends_with_commands_that_use_it(plan):
     functions = [name for name, value in fields_of(plan.run).items() if callable(value)]
     run = dataclasses.replace(plan.run, **dict.fromkeys(functions, objectives.causal_lm))

@@ -1,5 +1,6 @@
 """One training step: the same on every mesh and however its rows are split, and what it reports."""
 
+import contextlib
 import functools
 import re
 
@@ -627,6 +628,16 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error():
             mesh=tiny.mesh_of(2),
             microbatches=3,
         )
+
+
+@pytest.mark.parametrize("tokens, refused", [(8, False), (9, True)])
+def test_more_tokens_ahead_than_a_row_has_are_refused(tokens, refused):
+    """A head without a target would report a loss of 0."""
+    objective = objectives.multi_token_prediction(IDS, tokens=tokens)
+    model = tiny.decoder(num_layers=2, heads=tuple(objective.heads))
+    expected = pytest.raises(ValueError, match="rows of 8 slots never .*tokens to 8 or less")
+    with expected if refused else contextlib.nullcontext():
+        tiny.plan(model, objective, {"decoder": 8})
 
 
 @pytest.mark.parametrize("build", [objectives.permutation_lm, objectives.block_diffusion])

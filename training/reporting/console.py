@@ -289,15 +289,9 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
     )
     for s in (score for score in scores if not score.metric):
         gain = "" if s.gain is None else f"{s.gain:z.0%}"  # -0.4% is 0%
-        table.add_row(*_loss_cells(s), _baseline(s), gain, f"{s.targets:,}")
+        table.add_row(escape(s.name), *s.words, _baseline(s), gain, f"{s.targets:,}")
     console.print(table)
     print_metrics(console, scores)
-
-
-def _loss_cells(score: Score) -> tuple[str, str, str]:
-    """Returns a term's name, its loss, and its perplexity where it has one."""
-    perplexity = f"{math.exp(min(score.loss, 700.0)):,.1f}" if score.of_tokens else ""
-    return escape(score.name), f"{score.loss:.3f}", perplexity
 
 
 def _baseline(score: Score) -> str:
@@ -318,7 +312,7 @@ def print_heldout(
     for step, scores in evaluations:
         for s in (score for score in scores if not score.metric):
             bits = f"{s.loss / math.log(2) / bytes_per_token:.3f}" if s.of_text else ""
-            cells = [*_loss_cells(s), *([bits] if has_bits else []), _baseline(s)]
+            cells = [escape(s.name), *s.words, *([bits] if has_bits else []), _baseline(s)]
             table.add_row(str(step), *cells, f"{s.targets:,}")
     console.print(table)
     for step, scores in evaluations:

@@ -5,7 +5,6 @@ that of huggingface.co/docs/hub/model-cards.
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -100,14 +99,7 @@ def _figures(result: Result | None) -> list[str]:
 
 
 def _row(score: Score) -> Sequence[str]:
-    perplexity = f"{math.exp(min(score.loss, 700.0)):,.1f}" if score.of_tokens else ""
-    return (
-        score.name,
-        f"{score.loss:.3f}",
-        perplexity,
-        _number(score.baseline),
-        f"{score.targets:,}",
-    )
+    return score.name, *score.words, _number(score.baseline), f"{score.targets:,}"
 
 
 def _number(value: float | None) -> str:
