@@ -65,7 +65,7 @@ def continue_blocks(
         check_words(text)
     rows = [trained.encode(text) for text in texts]
     spare = -max_new % form.block_size  # of the last block
-    check_texts(trained, [[*row, *[ids.special("mask")] * max_new] for row in rows])
+    check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
     noise = DiffusionNoise(form.noise, ids.special("mask"), ids.text)
