@@ -35,8 +35,8 @@ def annealed(
 
     It is a mixture of the objective at `stages` values, evenly spaced. At each step the two nearest
     ones share the rows, so that the mean over rows is the value on the line. Held-out text is
-    scored under each of them. Noise that adapts to the model has one state, which is updated as by
-    the stage that is nearest.
+    scored under each of them. The model is used as one of the last stage is. Noise that adapts to
+    the model has one state, which is updated as by the stage that is nearest.
 
     Args:
       ids: for the builder.
@@ -85,7 +85,11 @@ def annealed(
             )
         members[f"{setting}_{value:g}"] = (one, _share_of(i, at))
     joint = mixture(ids, members)
-    return joint._replace(adaptation=_joint_adaptation(joint.members, at))
+    last_stage = joint.members[-1].objective
+    return joint._replace(
+        prompt_forms=last_stage.prompt_forms,
+        adaptation=_joint_adaptation(joint.members, at),
+    )
 
 
 def _joint_adaptation(stages: Sequence[Member], at: np.ndarray) -> Adaptation | None:

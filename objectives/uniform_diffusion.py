@@ -98,7 +98,7 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
     if row.hidden is not None:  # the rate is their share
         replaced = is_text & framed_marks(row.hidden, row.segments, present, frame, size)
         counts = documents(jnp.where(replaced, segments, 0), max_documents).length
-        rates = rate24(counts, document.length)
+        rates = jnp.minimum(rate24(counts, document.length), most)  # at 1 there is no loss
     return (
         input_sequence((jnp.where(replaced, other, tokens), segments))
         | labels_in_place(tokens, is_text, 0, lengths["labels"])

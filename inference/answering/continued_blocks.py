@@ -65,7 +65,7 @@ def continue_blocks(
         check_words(text)
     rows = [trained.encode(text) for text in texts]
     spare = -max_new % form.block_size  # of the last block
-    check_texts(trained, [[*row, *[ids.special("mask")] * max_new] for row in rows])
+    check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
     noise = DiffusionNoise(form.noise, ids.special("mask"), ids.text)
@@ -75,7 +75,8 @@ def continue_blocks(
 
     def continued(chosen: list[int]) -> Iterator[Continued]:
         some = [rows[i] for i in chosen]
-        width = padded_width(some, max(model.max_positions - max_new - spare, 0))
+        limit = model.max_positions and max(model.max_positions - max_new - spare, 1)
+        width = padded_width(some, limit)
         prompts = decoder_prompts(some, width=width, block_size=form.block_size)
         required_capacity(model, prompts, max_new)
         keys = numbered_keys(seed, [numbers[i] for i in chosen])
@@ -109,18 +110,20 @@ def _continue(
     rows_Bx1, of_block_1xK = jnp.arange(given_BxP.shape[0])[:, None], jnp.arange(size)[None]
     blocks = -(-max_new // size) + 1  # the first of them may be that in which the prompt ends
     capacity = given_BxP.shape[1] + blocks * size
+    limit = model.max_positions or capacity  # a block ends there, as the last one of a document
     tokens_BxS = jnp.pad(given_BxP, [(0, 0), (0, blocks * size)])
 
     encodes = model.layout == "encoder_decoder"
     cache = None if encodes else model.prefill(params, prompts.batch, capacity)[1]
 
     def extended(cache, slots_BxK, tokens_BxK):
-        return model.extend(params, cache, _block_batch(slots_BxK, tokens_BxK, encodes))
+        return model.extend(params, cache, _block_batch(slots_BxK, tokens_BxK, limit, encodes))
 
     def encoded(tokens_BxS, slots_BxK):
         """Returns the KV cache of a block, with the encoder's slots; they are read up to it."""
         nothing_BxK = jnp.zeros_like(slots_BxK)
-        batch = _encoder_batch(tokens_BxS, size) | _block_batch(slots_BxK, nothing_BxK, encodes)
+        batch = _encoder_batch(tokens_BxS[:, :limit], size)
+        batch |= _block_batch(slots_BxK, nothing_BxK, limit, encodes)
         del batch["decoder_cache_slots"]
         return model.prefill(params, batch, size)[1]
 
@@ -130,7 +133,7 @@ def _continue(
         slots_BxK = begin_B[:, None] + of_block_1xK
         known_Bx1 = jnp.maximum(lengths_B - begin_B, 0)[:, None]  # tokens of the prompt
         masks_BxK = slots_BxK + known_Bx1  # the slots of masks, and slots after the block
-        asked_BxK = of_block_1xK < size - known_Bx1
+        asked_BxK = masks_BxK < jnp.minimum(begin_B + size, limit)[:, None]
         cache = encoded(tokens_BxS, slots_BxK) if encodes else kept
 
         def block_of(written_BxK):
@@ -170,15 +173,17 @@ def _continue(
     return lax.while_loop(unfinished, block, (0, cache, tokens_BxS, done_B))[2]
 
 
-def _block_batch(slots_BxK, tokens_BxK, encodes: bool) -> dict:
+def _block_batch(slots_BxK, tokens_BxK, limit: int, encodes: bool) -> dict:
     """Returns the batch with which `models.Model.extend` reads a block.
 
     A decoder caches all of a row. That of an encoder-decoder caches the block, and attends to the
-    encoder up to it.
+    encoder up to it. No slot from the limit on is attended to.
     """
     begin_BxK = jnp.broadcast_to(slots_BxK[:, :1], slots_BxK.shape)
-    cache_slots_BxK = slots_BxK - begin_BxK if encodes else slots_BxK
-    end_BxK = jnp.broadcast_to(cache_slots_BxK[:, -1:] + 1, slots_BxK.shape)
+    cached_from_BxK = begin_BxK if encodes else 0
+    cache_slots_BxK = slots_BxK - cached_from_BxK
+    end_BxK = jnp.minimum(slots_BxK[:, -1:] + 1, limit) - cached_from_BxK
+    end_BxK = jnp.broadcast_to(end_BxK, slots_BxK.shape)
     batch = {
         "decoder_input_tokens": tokens_BxK,
         "decoder_segment_ids": jnp.ones_like(tokens_BxK),

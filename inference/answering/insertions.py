@@ -58,7 +58,7 @@ def insert(
     """
     form, ids, model = prompt_form(trained, "insert"), trained.ids, trained.model
     rows = [[*form.before, *trained.encode(text), *form.after] for text in texts]
-    check_texts(trained, [[*row, *[ids.bos] * max_new] for row in rows])
+    check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
     run = jitted(_insert, model, form.head, max_new, Sampling(temperature=temperature))
     allowed_V = allowed_token_mask(ids, model.vocab_size, text_alone=True)

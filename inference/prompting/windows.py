@@ -33,11 +33,12 @@ class BeyondTraining(UserWarning):
         self.stack, self.slots, self.trained = stack, slots, trained
 
 
-def check_texts(trained: Trained, rows: Sequence[Sequence[int]]) -> None:
-    """Checks rows that one stack reads whole: raises and warns as `check_prompts` does."""
+def check_texts(trained: Trained, rows: Sequence[Sequence[int]], max_new: int = 0) -> None:
+    """Checks rows that one stack reads whole, with up to `max_new` tokens that it generates: raises
+    and warns as `check_prompts` does."""
     stack = "decoder" if trained.model.layout == "decoder" else "encoder"
     longest = max(rows, key=len, default=())
-    _check(trained, stack, len(longest), longest)
+    _check(trained, stack, len(longest) + max_new, longest, max_new)
 
 
 def check_prompts(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> None:

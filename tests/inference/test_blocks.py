@@ -19,23 +19,26 @@ TEXTS = [TEXT[:5], TEXT[: SIZE + 1], TEXT[: 2 * SIZE]]  # within a block, just b
 
 
 @functools.cache
-def model(layout="decoder"):
-    settings = dict(
-        merged_attention=True, rotate_encoded=True, positions="rotary", num_encoder_layers=2
-    )
-    more = settings if layout == "encoder_decoder" else {}
+def model(layout="decoder", positions=0):
+    """Of learned positions, so many; 0: of others, which have no end."""
+    encodes = dict(merged_attention=True, num_encoder_layers=2)
+    more = encodes if layout == "encoder_decoder" else {}
+    if positions:
+        more |= dict(positions="learned", max_positions=positions)
+    elif layout == "encoder_decoder":
+        more |= dict(positions="rotary", rotate_encoded=True)
     return trained(layout, "block_diffusion", **more)
 
 
 @functools.cache
-def logits_of_row(layout):
-    """tokens i32[WIDTH] -> f32[WIDTH, V], each attending to all before the end of its block."""
-    one = model(layout)
+def logits_of_row(layout, positions):
+    """tokens i32[T] -> f32[T, V], each attending to all before the end of its block."""
+    one, width = model(layout, positions), positions or WIDTH
 
     @jax.jit
     def logits(tokens_T):
         slot = jnp.arange(tokens_T.size)
-        begin, end = slot // SIZE * SIZE, (slot // SIZE + 1) * SIZE
+        begin, end = slot // SIZE * SIZE, jnp.minimum((slot // SIZE + 1) * SIZE, width)
         batch = {}
         for stack in ("encoder", "decoder"):
             batch |= {
@@ -50,19 +53,20 @@ def logits_of_row(layout):
         outputs = one.model.apply(one.params, {name: x[None] for name, x in batch.items()})
         return outputs.head("vocabulary", outputs.hidden["top"])[0]
 
-    return lambda row: np.array(logits(jnp.array(row + [0] * (WIDTH - len(row)), jnp.int32)))
+    return lambda row: np.array(logits(jnp.array(row + [0] * (width - len(row)), jnp.int32)))
 
 
-def continued_plainly(layout, text: str, max_new: int) -> list[int]:
+def continued_plainly(layout, text: str, max_new: int, positions=0) -> list[int]:
     """The surest mask of a block first; the whole row is read for each."""
     row = CODEC.encode(text)
-    allowed = np.array(allowed_token_mask(IDS, model(layout).model.vocab_size))
+    allowed = np.array(allowed_token_mask(IDS, model(layout, positions).model.vocab_size))
     allowed[IDS.mask] = False
     given = len(row)
     while len(row) < given + max_new:
         row += [IDS.mask] * (SIZE - len(row) % SIZE)
+        row = row[: positions or len(row)]
         while IDS.mask in row:
-            logits = np.where(allowed, logits_of_row(layout)(row), -1e30)
+            logits = np.where(allowed, logits_of_row(layout, positions)(row), -1e30)
             p = np.asarray(jax.nn.softmax(logits, -1)).max(-1)
             slot = max((i for i, x in enumerate(row) if x == IDS.mask), key=lambda i: (p[i], -i))
             row[slot] = int(logits[slot].argmax())
@@ -77,6 +81,15 @@ def test_blocks_are_written_as_by_reading_the_whole_row(layout):
     got = continue_blocks(model(layout), TEXTS, max_new=20)
     for text, one in zip(TEXTS, got):
         assert one.text == CODEC.decode(continued_plainly(layout, text, 20))
+
+
+@pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
+def test_the_last_block_ends_where_the_positions_of_the_model_do(layout):
+    """Here after 4 tokens, as the last block of a row of training; none shares a position."""
+    texts, end = ["Ada w", "tea x", "or so"], SIZE + 4
+    got = continue_blocks(model(layout, end), texts, max_new=end - 5)
+    for text, one in zip(texts, got):
+        assert one.text == CODEC.decode(continued_plainly(layout, text, end - 5, end))
 
 
 def test_samples_depend_on_their_number_alone():

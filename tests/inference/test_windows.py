@@ -1,10 +1,21 @@
 """Rows longer than a model's positions, and longer than those of training."""
 
+import re
 import warnings
 
 import pytest
 
-from pretrax.inference import Decoding, classify, embed, fill_masks, generate, score, unmask
+from pretrax.inference import (
+    Decoding,
+    classify,
+    continue_blocks,
+    embed,
+    fill_masks,
+    generate,
+    insert,
+    score,
+    unmask,
+)
 from pretrax.inference.prompting.prompts import text_prompt
 from pretrax.inference.prompting.windows import BeyondTraining
 from tests.inference.runs import CLASSES, trained
@@ -50,6 +61,18 @@ def test_a_warning_names_the_tokens_that_are_left():
         BeyondTraining, match="with up to 6 new .*shorter text than .* or max_new=4, or train"
     ):
         generated(one, "aaa", max_new=6)
+
+
+@pytest.mark.parametrize(
+    "write, builder, objective",
+    [(insert, "encoder", "insertion_lm"), (continue_blocks, "decoder", "block_diffusion")],
+)
+def test_what_is_written_into_a_text_is_told_apart_from_it(write, builder, objective):
+    one = trained(builder, objective)._replace(lengths={builder: 8})
+    with pytest.warns(BeyondTraining) as told:
+        write(one, ["aaa"], max_new=40)
+    assert "with up to 40 new tokens" in str(told[0].message)
+    assert not re.search(r"aaa.*(<pad>|<mask>)", str(told[0].message))
 
 
 def test_all_prompts_are_checked_before_one_is_answered():

@@ -10,6 +10,7 @@ from pretrax.objectives import (
     Row,
     adaptive_masked_lm,
     annealed,
+    block_diffusion,
     causal_lm,
     masked_lm,
     shifted_diffusion,
@@ -75,6 +76,12 @@ def test_what_the_noise_has_learnt_of_the_model_is_kept_from_stage_to_stage():
 def test_whole_numbers_stay_whole():
     spans = annealed(IDS, span_corruption, "mean_span_length", first=2, last=4, steps=10)
     assert [member.name for member in spans.members] == [f"mean_span_length_{n}" for n in (2, 3, 4)]
+
+
+def test_the_model_is_used_as_one_of_the_last_stage():
+    """Blocks are written as long as those on which its training ended."""
+    blocks = annealed(IDS, block_diffusion, "block_size", first=1, last=16, steps=10)
+    assert [form.block_size for form in blocks.prompt_forms] == [16]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,12 @@ def test_the_rate_of_hidden_tokens_is_their_share():
     assert got["rates"][0] / 2**24 == pytest.approx(0.2)
 
 
+def test_the_rate_of_all_tokens_hidden_is_the_highest_that_is_drawn():
+    """The loss at 1 is no number."""
+    got = hide(uniform_diffusion, IDS, np.arange(100, 110), np.full(10, True))
+    assert got["rates"][0] / 2**24 == pytest.approx(1 - 0.001, abs=1e-6)
+
+
 @pytest.mark.parametrize("lowest, expected", [(0.001, 5.537), (0.3, 4.007)])
 def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
     lowest, expected
