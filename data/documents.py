@@ -99,6 +99,11 @@ def joined(documents: DocumentArrays) -> DocumentArrays:
     return DocumentArrays(documents.name, [columns], block, starts, ends[last], closed)
 
 
+def text_size(documents: int, tokens: int) -> str:
+    """How much text there is, in words: "1 document, 2,345 tokens"."""
+    return f"{documents:,} document{'' if documents == 1 else 's'}, {tokens:,} tokens"
+
+
 def _cut(documents: DocumentArrays, longest: int) -> DocumentArrays:
     """Returns documents of which those of more than `longest` tokens are cut into equal pieces."""
     counts = -(-(documents.ends - documents.starts) // longest)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..constraints import Positive, checked
 from .corpus import Corpus, DocumentStream, Piece, Progress, state_within
-from .documents import UNCUT, joined, split_heldout, training_records
+from .documents import UNCUT, joined, split_heldout, text_size, training_records
 from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
 
@@ -262,7 +262,7 @@ def _names(stores: Sequence[TokenStore]) -> list[str]:
 def _summary(store: TokenStore) -> str:
     def counted(split: str) -> str:
         counts = store.counts(split)
-        return f"{counts.documents:,} documents, {counts.tokens:,} tokens"
+        return text_size(counts.documents, counts.tokens)
 
     held = counted(HELDOUT) if HELDOUT in store.splits else f"one in {_HELDOUT_EVERY}"
     return f"{store.folder.path}: {counted(TRAIN)} to train on; {held} held out"

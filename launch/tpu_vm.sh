@@ -53,7 +53,7 @@ install() { # Python by uv: the VM's own may be older than pretrax wants
     git archive --format=tar.gz --prefix=pretrax/ -o "$archive" "$COMMIT" &&
         gcloud_tpu scp "$archive" "$NAME:" --zone="$ZONE" --worker=all &&
         on_hosts "tar xzf pretrax.tar.gz && curl -LsSf https://astral.sh/uv/install.sh | sh &&
-        ~/.local/bin/uv venv --allow-existing --python 3.11 ~/environment &&
+        ~/.local/bin/uv venv --allow-existing --python 3.12 ~/environment &&
         ~/.local/bin/uv pip install --python ~/environment './pretrax${EXTRAS:-}' 'jax[tpu]<0.11' gcsfs"
 }
 

@@ -16,6 +16,7 @@ from pretrax.training.settings.command_line import add_gin_arguments, parse_with
 from pretrax.training.settings.configuration import read_run
 from tests.training.tiny import ROOT
 
+HAVING_ENVIRONMENTS = ("Dockerfile", "sky.yaml", "tpu_vm.sh")
 TRAIN = ["train", "--gin_file=runs/decoder.gin", "--files=data/my texts/*.txt"]
 
 
@@ -144,13 +145,26 @@ def made_for(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
-def test_images_have_the_python_that_the_package_wants():
-    least = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    version = least.removeprefix(">=")
-    assert f"FROM python:{version}-slim" in (ROOT / "launch/Dockerfile").read_text()
-    sky = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
-    assert f"--python {version}" in sky["setup"] and "$COMMAND" in sky["run"]
-    assert f"--python {version}" in (ROOT / "launch/tpu_vm.sh").read_text()
+def test_environments_have_one_python_that_the_package_is_for_and_the_jax_that_was_compiled():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    jax = re.search(r'COMPILE = \["jax==0\.(\d+)\.', (ROOT / "setup.py").read_text())[1]
+    image, sky, tpu = ((ROOT / "launch" / name).read_text() for name in HAVING_ENVIRONMENTS)
+    version = re.search(r"^FROM python:([\d.]+)-slim$", image, re.MULTILINE)[1]
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+    assert f"--python {version} " in sky and f"--python {version} " in tpu
+    for text in (image, sky, tpu):
+        assert re.findall(r"jax[^ ]*<0\.(\d+)", text) == [str(int(jax) + 1)]
+
+
+@pytest.mark.parametrize(
+    "accelerator, asked", [("", "<jax<0.11>"), ("cuda12", "<jax[cuda12]<0.11>")]
+)
+def test_the_image_installs_extras_and_jax_for_an_accelerator(accelerator, asked, tmp_path):
+    stand_in(tmp_path, "pip", "")
+    (command,) = re.findall(r"^RUN (.*)$", (ROOT / "launch/Dockerfile").read_text(), re.MULTILINE)
+    settings = {"ACCELERATOR": accelerator, "EXTRAS": "[seqio]"}
+    expected = f"pip <install> <--no-cache-dir> </opt/pretrax[seqio]> {asked}"
+    assert noted(tmp_path, ["sh", "-c", command], **settings) == ([expected], 0)
 
 
 def only(tmp_path, *commands: str) -> str:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 
 from ...data.corpus import Corpus
-from ...data.documents import heldout_records, split_heldout, training_records
+from ...data.documents import heldout_records, split_heldout, text_size, training_records
 from ...data.finding import find_files
 from ...data.records import DocumentArrays, Joined, RecordStream, Shuffled, first_tokens
 from ...data.token_file_formats import open_token_file
@@ -47,8 +47,7 @@ def token_files(
     else:
         train, heldout = opened(files), opened(heldout_files)
     counts = " to train on; ".join(
-        f"{sum(map(len, each)):,} documents, {sum(one.tokens for one in each):,} tokens"
-        for each in (train, heldout)
+        text_size(sum(map(len, each)), sum(one.tokens for one in each)) for each in (train, heldout)
     )
 
     @functools.cache

@@ -348,6 +348,7 @@ def test_one_document_holds_out_its_end(tmp_path, settings, share):
     assert decoded(corpus, train) == ["0123456789" * (100 - share)]
     assert decoded(corpus, heldout) == ["0123456789" * share]
     assert f"the last {share}% of the tokens" in corpus.summary
+    assert corpus.summary.count("1 document, ") == 2 and "1 documents" not in corpus.summary
 
 
 def test_heldout_files(tmp_path):

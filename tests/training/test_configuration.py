@@ -324,6 +324,13 @@ def test_macros_are_options_that_say_what_they_set_and_how():
     assert "--data_dir" not in said  # of other files
 
 
+def test_help_says_why_settings_are_not_listed(tmp_path):
+    absent = mine(tmp_path, "import of_an_absent_extra")
+    parser, _ = parser_and_bindings(f"--gin_file={absent}")
+    said = " ".join(parser.format_help().split())
+    assert re.search(r"settings of the gin files: cannot be listed: .*'of_an_absent_extra'", said)
+
+
 def test_macros_of_macros_functions_and_scopes(tmp_path):
     lines = """
 from pretrax import models

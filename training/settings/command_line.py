@@ -95,7 +95,7 @@ def parse_with_gin(
         macros = _macros(argv, configured, files)
     except ValueError as error:  # which comes again where they are read in earnest
         unread = str(error)
-    _add_macros(parser, macros)
+    _add_macros(parser, macros, f"cannot be listed: {printable(unread)}" if unread else None)
     offer_completions(parser)
     options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
     if others and unread:  # in which the others may be settings
@@ -142,9 +142,11 @@ def _gin_arguments(options: argparse.Namespace) -> GinArguments:
     return GinArguments(*map(tuple, lists))
 
 
-def _add_macros(parser: argparse.ArgumentParser, macros: Mapping[str, Macro]) -> None:
+def _add_macros(
+    parser: argparse.ArgumentParser, macros: Mapping[str, Macro], about: str | None
+) -> None:
     """Adds an option for each macro, but for those of which the parser has one of its own."""
-    group = parser.add_argument_group("settings of the gin files")
+    group = parser.add_argument_group("settings of the gin files", about)
     for name, macro in macros.items():
         meanings = filter(None, (meaning(*setting) for setting in macro.settings))
         words = next(meanings, "".join(f"{selector_of(f)}.{x}" for f, x in macro.settings[:1]))
