@@ -65,7 +65,7 @@ begin() { # The command, on every host, whatever becomes of this connection.
 
 start() { # one list, since `until` below has `set -e` ignored in it
     create && install && begin "$@" &&
-        echo "Started on $NAME. Next: $0 logs $NAME $ZONE" >&2
+        echo "${DRY_RUN:+Nothing was run; without DRY_RUN: }Started on $NAME. Next: $0 logs $NAME $ZONE" >&2
 }
 
 is_gone() { # taken away, or not there; a question that fails for another reason is asked again
