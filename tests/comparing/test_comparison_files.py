@@ -13,6 +13,8 @@ from pretrax.comparing.yardsticks.heldout_loss import ROW_TOKENS, computable
 from pretrax.comparing.yardsticks.parts.likelihoods import reading_of
 from pretrax.comparing.yardsticks.parts.noise import is_read_by_noise
 from pretrax.objectives.catalogue import find
+from pretrax.tasks.corpora import world_documents
+from pretrax.tasks.worlds.world import drawn_world
 from pretrax.training.settings.bound import bound, flattened
 from pretrax.training.settings.run import fields_of
 from tests.test_gin_runs import IDS, planned
@@ -99,3 +101,18 @@ def test_variants_are_planned_and_measured(named):
                 subject = SimpleNamespace(trained=trained, plan=one)
                 by_noise = kind != "fill_in" and is_read_by_noise(subject)
                 assert by_noise or reading_of(trained), (variant, kind)
+
+
+@pytest.mark.slow
+def test_the_documents_of_a_world_fit_a_row(named):
+    """A token is a word, and one more may end a document."""
+    _, _, runs = named
+    for variant, run in runs.items():
+        corpus = bound(run.corpus)
+        if corpus.function is not world_documents:
+            continue
+        one = planned(run)
+        most = max(limits.longest[0][-1] for limits in one.packing.limits.values())
+        texts = drawn_world(corpus.settings["world"], 0).heldout
+        longest = max(len(text.split()) for text in texts) + (one.end_of_document is not None)
+        assert longest <= most, variant
