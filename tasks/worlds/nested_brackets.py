@@ -11,7 +11,7 @@ arXiv:2207.14255, train causal models to fill in such a middle).
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -87,9 +87,9 @@ def brackets(
 
     The kind of questions is `filled_in`: a blank stands for brackets of which the first closes what
     was opened before it, and the last opens what is closed after it. They are the only ones of
-    their number with which the document is balanced; wrong ones, too, close nothing but what is
-    open before them, so that who does not read what comes after is worth chance. The world
-    `accepts` what is balanced.
+    their number with which the document is balanced. Wrong ones close what the right ones close,
+    and then open as many of other kinds, which is as likely after what comes before, so that who
+    does not read what comes after is worth chance. The world `accepts` what is balanced.
 
     Args:
       documents: how many there are to train on; a twentieth more is held out.
@@ -131,13 +131,12 @@ def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, WorldQuestion]
         document = drawn_brackets(rng, pairs, deepest)
         start = int(rng.integers(1, len(document) - hidden))
         before, true = document[:start], tuple(document[start : start + hidden])
-        opened, needed = open_after(before), open_after((*before, *true))
-        assert opened is not None
-        legal = [*_legal(opened, hidden, deepest)]
-        right = [one for one in legal if open_after(one, opened) == needed]
-        wrong = [one for one in legal if open_after(one, opened) != needed]
-        crosses = true[0] not in _OPENS and true[-1] in _OPENS
-        if crosses and right == [true] and len(wrong) >= choices - 1:
+        closing = tuple(itertools.takewhile(lambda one: one not in _OPENS, true))
+        opening = true[len(closing) :]
+        crosses = closing and opening and _OPENS.keys() >= {*opening}
+        # A pair among them could be of any kind; what is opened anew might never have been closed.
+        is_only_one = crosses and _OPENS[opening[0]] != closing[-1]
+        if is_only_one and len(_OPENS) ** len(opening) >= choices:
             break
     else:
         raise ValueError(
@@ -146,20 +145,9 @@ def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, WorldQuestion]
             "what comes before, and one alone what comes after, too: raise worlds.brackets.hidden, "
             "pairs or deepest, or lower its choices."
         )
+    kinds = itertools.product(_OPENS, repeat=len(opening))
+    wrong = [(*closing, *others) for others in kinds if others != opening]
     some = [wrong[k] for k in rng.permutation(len(wrong))[: choices - 1].tolist()]
     blank = f"{' '.join(before)}<extra_id_0> {' '.join(document[start + hidden :])}"
     answers = tuple("".join(f" {bracket}" for bracket in one) for one in (true, *some))
     return " ".join(document), WorldQuestion("filled_in", blank, answers)
-
-
-def _legal(opened: Open, count: int, deepest: int) -> Iterator[tuple[str, ...]]:
-    """Yields all sequences of so many brackets that close what is open, and go no deeper."""
-    if not count:
-        yield ()
-        return
-    able = [*_OPENS] if len(opened) < deepest else []
-    for one in able + [_OPENS[o] for o in opened[-1:]]:
-        after = open_after(one, opened)
-        assert after is not None
-        for rest in _legal(after, count - 1, deepest):
-            yield (one, *rest)

@@ -43,10 +43,11 @@ def test_what_is_not_balanced_is_not_accepted(text):
     assert not balanced(text)
 
 
-def test_both_sides_of_a_blank_tell_what_belongs_there():
+@pytest.mark.parametrize("hidden", [2, 3, 4])
+def test_both_sides_of_a_blank_tell_what_belongs_there(hidden):
     """All sequences of as many brackets are tried, and the deepest are left out of none."""
-    for question in WORLD.questions[:10]:
-        able = itertools.product("".join(KINDS), repeat=3)
+    for question in brackets(seed=0, documents=20, questions=8, hidden=hidden).questions:
+        able = itertools.product("".join(KINDS), repeat=hidden)
         fits = [one for one in able if closed_by_removal(filled(question, " " + " ".join(one)))]
         assert [" " + " ".join(one) for one in fits] == [question.answers[0]]
         assert (
@@ -74,6 +75,9 @@ def test_who_reads_both_sides_is_right_and_who_reads_one_is_worth_chance():
     for question in WORLD.questions:
         assert all(fits_before(question, answer) for answer in question.answers)
         assert len({*question.answers}) == 4
+        # After what comes before, documents go on with each of them equally often: where one may be
+        # opened it is of any kind, and where it is closed of one.
+        assert len({tuple(one in "([{<" for one in a.split()) for a in question.answers}) == 1
 
 
 def test_no_document_that_is_asked_is_trained_on_or_held_out():
