@@ -43,7 +43,7 @@ class TokenStore:
         """Raises ValueError where the table of its blocks is not as it was written."""
         with _all_there(self.folder):
             table = self.folder.mapped(f"{split}.blocks")
-        if zlib.crc32(table) != self.splits[split]["blocks_crc32"]:
+        if zlib.crc32(table.data) != self.splits[split]["blocks_crc32"]:
             raise ValueError(
                 f"{self.folder.where(split)}.blocks is not as it was written: its checksum "
                 "differs. Bring it back from a copy."
@@ -110,7 +110,7 @@ class StoreRecords:
         self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
         self.counts = blocks["records"].astype(np.uint16)  # BLOCK at most
         self.tokens = int(blocks["tokens"].sum(dtype=np.int64))
-        self.fingerprint = zlib.crc32(blocks.view(np.uint8))
+        self.fingerprint = zlib.crc32(blocks.view(np.uint8).data)
         self._verified = np.zeros(len(blocks), bool)
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:

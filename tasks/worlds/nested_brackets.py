@@ -59,7 +59,9 @@ def drawn_brackets(rng: np.random.Generator, pairs: int, deepest: int) -> list[s
 
     drawn_brackets(np.random.default_rng(0), 3, 2)    # ['[', '{', '}', ']', '(', ')']
     """
-    brackets, stack, left = [], [], pairs
+    brackets: list[str] = []
+    stack: list[str] = []
+    left = pairs
     while left or stack:
         if left and len(stack) < deepest and (not stack or rng.random() < 0.5):
             stack.append(KINDS[rng.integers(len(KINDS))])
