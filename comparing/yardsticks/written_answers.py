@@ -83,8 +83,8 @@ def _written(
     most = max(len(trained.encode(answer)) for one in questions for answer in one.answers)
     blanks = [one.text for one in questions if BLANK.search(one.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
-        # A token more than an answer has: it must have ended.
-        return {"": infilled(trained, [_gap(one) for one in questions], Decoding(max_new=most + 1))}
+        # Two tokens more than an answer has: a sentinel before it, and it must have ended.
+        return {"": infilled(trained, [_gap(one) for one in questions], Decoding(max_new=most + 2))}
     mode = continuing_mode(trained)
     if mode == "unmask":
         return {order: _in_masks(trained, mode, questions, order) for order in orders}

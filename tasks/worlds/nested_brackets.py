@@ -98,7 +98,7 @@ def brackets(
       pairs: of brackets in a document.
       deepest: how many are open at once, at most.
       hidden: consecutive brackets of a question's document.
-      questions: how many, each of another document.
+      questions: how many; of few pairs some may be of one document.
       choices: answers of a question.
 
     No document of a question is trained on or held out.

@@ -117,6 +117,14 @@ def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
     assert right != wrong and exchanged == pytest.approx([wrong, right], rel=1e-6)
 
 
+@pytest.mark.parametrize("texts", [("", "tea"), ("", ""), ("t", "e")])
+def test_short_texts_have_noise_too(texts):
+    """Nothing has no nats, and one token takes rows of two."""
+    subject = subject_with_noise(trained("decoder", "block_diffusion"), "block_diffusion")
+    found = log_probs_by_noise(subject, [MinimalPair("words", *texts)], 8)
+    assert [x == 0 for x in found] == [not text for text in texts]
+
+
 def test_each_pair_has_noise_of_its_own_and_a_tie_is_half_a_point():
     one = constant(trained("decoder", "block_diffusion"))
     subject = subject_with_noise(one, "block_diffusion")

@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from pretrax.comparing.yardsticks import written_answers
+from pretrax.comparing.yardsticks import generations, written_answers
+from pretrax.inference.prompting.prompts import filled
 from pretrax.tasks.corpora import world_documents
 from pretrax.tasks.worlds import World, WorldQuestion
 from pretrax.training.settings.bound import Bound
@@ -79,7 +80,7 @@ def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, obj
     def infilled(written, one, gaps, decoding):
         sides = [(gap.prefix, gap.suffix) for gap in gaps]
         assert sides == [("1 + 1 =", ""), ("5 + 5 =", ""), ("1 + 9 =", " ."), ("2 ", " 1")]
-        assert decoding.max_new == 4 + 1  # bytes of " 1 0", and an end
+        assert decoding.max_new == 1 + 4 + 1  # a sentinel, bytes of " 1 0", and an end
         return [" 0 2 5", " 1 0", "1 0", written]
 
     for written, share in ((" + ", 1.0), ("+ +", 0.0), ("", 0.0)):
@@ -90,6 +91,24 @@ def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, obj
             ("world_answers/signs", share),
         ]
         assert figures[0].note == "3 questions"
+
+
+def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
+    """A model of span corruption names the blank before it fills it."""
+
+    def of_signs(*, seed):
+        return sums(seed=seed, questions=[WorldQuestion("x", "2 <extra_id_0> 1", ("+-", "=="))])
+
+    for written, share in (("+-", 1.0), ("+-+", 0.0)):
+
+        def answer(model, mode, items, options, written=written):
+            tokens = model.encode(f"<extra_id_0>{written}<extra_id_1>")
+            text = model.decode(tokens[: options.decoding.max_new])
+            return [{"blanks": filled(item["text"], text)[1]} for item in items]
+
+        monkeypatch.setattr(generations, "answer", answer)
+        one = subject("encoder_decoder", "span_corruption", of=of_signs)
+        assert written_answers.world_answers(one)[0].value == share
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     """Returns f64[draws, texts]: the bound on each text's nats under each draw of noise.
 
     Args:
-      texts: tokens i32[n] of each.
+      texts: tokens i32[n] of each; no tokens have no nats.
       keys: key[draws, texts], of each draw of noise. Texts of equal length that share a key have
         noise in the same places, so that their difference varies little.
 
@@ -51,9 +51,13 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     objective = plan.recipe.objective
     bound = objective.bound
     assert bound is not None  # see `is_read_by_noise`
-    recipe, packing, _ = recipe_under(plan, objective, max(text.size for text in texts))
+    longest = max(2, *(text.size for text in texts))  # one token alone makes no row
+    recipe, packing, _ = recipe_under(plan, objective, longest)
     (group,) = recipe.groups
-    packed = rows_of_documents([Piece(text, True) for text in texts], "single", packing.limits[0])
+    # Of no tokens there is no row.
+    live = np.flatnonzero([text.size for text in texts])
+    pieces = [Piece(texts[i], True) for i in live]
+    packed = rows_of_documents(pieces, "single", packing.limits[0])
 
     def nats_of_row(params, key, row):
         batch = arranged(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
@@ -64,7 +68,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
         of_rows = jax.vmap(functools.partial(nats_of_row, params))
         return lax.map(lambda some: of_rows(some, rows), keys)
 
-    found = []
+    found = np.zeros((len(keys), len(texts)))
     with placed_on(plan.mesh):
         for i in range(0, len(packed), ROWS):
             some = packed[i : i + ROWS]
@@ -72,6 +76,6 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
             rows = stacked(
                 some + [empty_row()] * beyond, np.zeros(ROWS, np.int32), group.row_length
             )
-            of_rows = keys[:, np.minimum(np.arange(i, i + ROWS), len(texts) - 1)]
-            found.append(np.asarray(nats(params, of_rows, rows))[:, : len(some)])
-    return np.concatenate(found, axis=1).astype(np.float64)
+            of_rows = keys[:, live[np.minimum(np.arange(i, i + ROWS), len(live) - 1)]]
+            found[:, live[i : i + ROWS]] = nats(params, of_rows, rows)[:, : len(some)]
+    return found
