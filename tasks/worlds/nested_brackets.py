@@ -11,7 +11,6 @@ arXiv:2207.14255, train causal models to fill in such a middle).
 """
 
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,24 +22,6 @@ _OPENS = {kind[0]: kind[1] for kind in KINDS}
 _HELDOUT_EVERY = 20  # documents
 _DRAWS = 100  # of a document and a place, until it is given up
 
-Open = tuple[str, ...]  # brackets that are not closed yet, the outermost first
-
-
-def open_after(brackets: Sequence[str], opened: Open = ()) -> Open | None:
-    """Returns what is open after brackets, `opened` before them; None where one closes no bracket
-    of its kind.
-
-    >>> open_after("([]{"), open_after("(]")
-    (('(', '{'), None)
-    """
-    stack = [*opened]
-    for one in brackets:
-        if one in _OPENS:
-            stack.append(one)
-        elif not stack or _OPENS[stack.pop()] != one:
-            return None
-    return tuple(stack)
-
 
 def balanced(text: str) -> bool:
     """Returns whether a text is of brackets that are all closed, each by its own kind.
@@ -48,9 +29,14 @@ def balanced(text: str) -> bool:
     >>> balanced("( [ ] )"), balanced("( [ ) ]"), balanced("( )x")
     (True, False, False)
     """
+    stack: list[str] = []
     brackets = text.split()
-    known = {*"".join(KINDS)}
-    return bool(brackets) and known.issuperset(brackets) and open_after(brackets) == ()
+    for one in brackets:
+        if one in _OPENS:
+            stack.append(one)
+        elif not stack or _OPENS[stack.pop()] != one:
+            return False
+    return bool(brackets) and not stack
 
 
 def drawn_brackets(rng: np.random.Generator, pairs: int, deepest: int) -> list[str]:
