@@ -41,7 +41,7 @@ def test_kinds(builder, names, kind):
 def test_a_mixture_is_read_by_the_member_that_completes():
     one = trained("encoder_decoder", "span_corruption", "prefix_lm")
     assert reading_of(one).form.mode == "complete"
-    with pytest.raises(ValueError, match="can embed, which gives no likelihood"):
+    with pytest.raises(ValueError, match="answers by embed, which gives no likelihood"):
         reading_of(trained("encoder", "contrastive"))
 
 
