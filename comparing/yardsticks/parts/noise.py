@@ -56,7 +56,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     (group,) = recipe.groups
     # Of no tokens there is no row.
     live = np.flatnonzero([text.size for text in texts])
-    pieces = [Piece(texts[i], True) for i in live]
+    pieces = [Piece(text, True) for text in texts if text.size]
     packed = rows_of_documents(pieces, "single", packing.limits[0])
 
     def nats_of_row(params, key, row):
