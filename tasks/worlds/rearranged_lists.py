@@ -18,14 +18,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
-from .world import World, WorldQuestion
+from .world import World, WorldQuestion, train_and_heldout
 
 TASKS: dict[str, Callable[[Sequence[int]], list[int]]] = {
     "sort": sorted,
     "reverse": lambda items: [*reversed(items)],
     "copy": list,
 }
-_HELDOUT_EVERY = 20  # documents
 
 Asked = tuple[str, tuple[int, ...]]  # a task and a list
 
@@ -91,10 +90,9 @@ def rearranging(
         for task in itertools.cycle(TASKS)
         if (one := (task, drawn())) not in taken
     )
-    train, heldout = (
-        [*itertools.islice(unread, count)] for count in (documents, -(-documents // _HELDOUT_EVERY))
+    return World(
+        *train_and_heldout(unread, documents), [_question(rng, one, choices) for one in asked]
     )
-    return World(train, heldout, [_question(rng, one, choices) for one in asked])
 
 
 def _beginning(asked: Asked) -> str:

@@ -16,11 +16,10 @@ import itertools
 import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
-from .world import World, WorldQuestion
+from .world import World, WorldQuestion, train_and_heldout
 
 SIDE, BOX = 4, 2
 EMPTY = "_"
-_HELDOUT_EVERY = 20  # puzzles
 _MOST = SIDE**2 - 4  # cells that may have to be given
 _AT_ONCE = 500  # puzzles that are drawn
 _DRAWS = 20  # of a puzzle for a question
@@ -117,10 +116,7 @@ def sudoku(
         for grid, known in itertools.chain.from_iterable(drawn)
         if (text := written(grid, known)) not in taken
     )
-    train, heldout = (
-        [*itertools.islice(texts, count)] for count in (puzzles, -(-puzzles // _HELDOUT_EVERY))
-    )
-    return World(train, heldout, asked)
+    return World(*train_and_heldout(texts, puzzles), asked)
 
 
 def _question(rng: np.random.Generator, least: int, choices: int) -> WorldQuestion:

@@ -1,10 +1,13 @@
 """`World`: text that a function draws, and questions about it whose answers are known."""
 
 import inspect
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...training.settings.bound import bound
+
+_HELDOUT_EVERY = 20  # documents
 
 
 class WorldQuestion(NamedTuple):
@@ -53,6 +56,16 @@ class World(NamedTuple):
     questions: Sequence[WorldQuestion]  # the kind of the first one sums the world up
     accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
     pairs: Sequence[WorldPair] = ()  # of texts; the kind of the first one sums them up
+
+
+def train_and_heldout(texts: Iterator[str], documents: int) -> tuple[list[str], list[str]]:
+    """Returns so many texts to train on, and of those after them a twentieth more, to hold out.
+
+    >>> train_and_heldout(iter("abcd"), 3)
+    (['a', 'b', 'c'], ['d'])
+    """
+    train = [*itertools.islice(texts, documents)]
+    return train, [*itertools.islice(texts, -(-documents // _HELDOUT_EVERY))]
 
 
 def drawn_world(function: Callable[..., Any], seed: int) -> World:
