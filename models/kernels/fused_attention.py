@@ -181,7 +181,9 @@ def _on_every_device(function, arrays, outputs):
     q, k, bias = arrays[0], arrays[1], arrays[4]
     # Rows and slots that the mesh does not divide are computed by every device.
     rows, slots = spec_of(("batch", "length"), q.shape[:2], mesh)
-    if bias is not None and q.shape[1] // num_shards("length", q.shape[1]) % SHARD:
+    of_shard = q.shape[1] // num_shards("length", q.shape[1])
+    multiple = 1 if bias is None else SHARD
+    if of_shard % multiple:
         slots = None
     sharded = {
         "batch": rows,
@@ -202,12 +204,15 @@ def _on_every_device(function, arrays, outputs):
             return jax.lax.psum(x, of_slots)
         return jax.lax.psum_scatter(x, of_keys, scatter_dimension=1, tiled=True)
 
-    def local(q, *arrays):
-        before = jax.lax.axis_index(of_slots) * q.shape[1] if of_slots else 0
+    def local(q, k, v, *arrays):
         if of_keys:
-            gathered = functools.partial(jax.lax.all_gather, axis_name=of_keys, axis=1, tiled=True)
-            arrays = *map(gathered, arrays[:2]), *arrays[2:]
-        found = function(jnp.full(1, before, jnp.int32), q, *arrays)
+            k, v = (jax.lax.all_gather(x, of_keys, axis=1, tiled=True) for x in (k, v))
+        arrays = q, k, v, *arrays
+        if of_slots and of_shard % (2 * multiple) == 0:
+            found = _on_mirrored_halves(function, of_slots, arrays, outputs)
+        else:
+            before = jax.lax.axis_index(of_slots) * of_shard if of_slots else 0
+            found = function(jnp.full(1, before, jnp.int32), *arrays)
         return tuple(map(summed, found, outputs))
 
     return jax.shard_map(
@@ -216,3 +221,33 @@ def _on_every_device(function, arrays, outputs):
         out_specs=tuple(specs[len(arrays) :]),
         check_vma=False,  # it cannot tell of a kernel's outputs
     )(*arrays)
+
+
+def _on_mirrored_halves(function, axes, arrays, outputs):
+    """Calls `function` for half of a device's queries, and for half of those of its mirror image.
+
+    The later a causal query is, the more keys it attends to. So the devices of a row swap the
+    second halves of their queries, the first device with the last and so on: the first half of
+    shard i and the second half of shard n - 1 - i attend to as many keys for every i.
+    """
+    own, devices, slots = jax.lax.axis_index(axes), jax.lax.axis_size(axes), arrays[0].shape[1]
+    mirror = devices - 1 - own
+
+    def swapped(x):
+        return jax.lax.ppermute(x, axes, [(i, devices - 1 - i) for i in range(devices)])
+
+    def halves(x, names):
+        if "length" not in names:
+            return x, x
+        first, second = jnp.split(x, 2, names.index("length"))
+        return first, swapped(second)
+
+    def joined(first, second, names):
+        if "length" not in names:  # a gradient of what both halves read
+            return jax.tree.map(jnp.add, first, second)
+        return jnp.concatenate([first, swapped(second)], names.index("length"))
+
+    parts = zip(*map(halves, arrays, _INPUTS))
+    befores = own * slots, mirror * slots + slots // 2
+    found = (function(jnp.full(1, first, jnp.int32), *part) for first, part in zip(befores, parts))
+    return tuple(map(joined, *found, outputs))

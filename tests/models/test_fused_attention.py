@@ -218,6 +218,32 @@ def test_queries_of_a_shard_of_slots_attend_to_all_keys(kernels, keys):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-3), gradients, of_expected)
 
 
+@pytest.mark.parametrize("slots", [64, 60], ids=["halves of 8", "shards of an odd number of slots"])
+def test_devices_of_a_row_attend_to_as_many_keys(slots, monkeypatch):
+    """Of causal queries, of which the last shard's see most; shards that have no halves compute
+    their own."""
+    given, _ = arrays(2, slots, slots, 2, 1, False)
+    slot = np.arange(slots)
+    intervals = np.tile(np.array([0 * slot, slot + 1], np.int32), (2, 1, 1))
+    pairs, forward = np.zeros(4, int), attention.forward
+
+    def counted(softcap, q, k, v, intervals, bias):
+        count = lambda device, keys: np.add.at(pairs, device, keys)  # noqa: E731
+        seen = (intervals[:, 1] - intervals[:, 0]).sum()
+        jax.debug.callback(count, jax.lax.axis_index("context"), seen)
+        return forward(softcap, q, k, v, intervals, bias)
+
+    monkeypatch.setattr(attention, "forward", counted)
+    with placed_on(make_mesh(data=2, context=4)):
+        jax.jit(fused_attention.attend)(*given[:3], intervals)
+    jax.effects_barrier()
+    assert pairs.sum() == 2 * slots * (slots + 1) // 2
+    if slots == 64:
+        assert (pairs == pairs.mean()).all()
+    else:
+        assert pairs[3] > 1.7 * pairs.mean()
+
+
 def test_heads_that_a_mesh_does_not_divide_are_refused():
     given, d_out = arrays(4, 50, 50, 3, 3, False)
     with pytest.raises(ValueError, match="3 heads and 3 key heads on a mesh .* over 2 devices"):
