@@ -152,6 +152,12 @@ def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
         check(dataclasses.replace(compared, **changed))
 
 
+def test_a_variant_that_a_file_names_twice_is_not_lost(tmp_path):
+    lines = "comparing.Comparison.variants = {'a': [], 'b': [], 'a': ['PEAK = 1e-2']}"
+    with pytest.raises(ValueError, match="small.gin cannot be read: a dict has the key 'a' twice"):
+        read_comparison(small.write(tmp_path, lines), trusted=["tests"])
+
+
 @pytest.mark.parametrize(
     "lines, expected",
     [
