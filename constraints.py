@@ -172,7 +172,12 @@ def _words(kind: Any, several: bool = False) -> str:
     ('a number above 0 and below 1, or None', 'a list of whole numbers of at least 1')
     """
     if typing.get_origin(kind) is Annotated:
-        limits = [_RANGES[type(one)][2].format(limit) for one, limit in _limits(kind)]
+        limits = [
+            f", at least {limit} of them"
+            if isinstance(one, MinLen) and limit > 1
+            else _RANGES[type(one)][2].format(limit)
+            for one, limit in _limits(kind)
+        ]
         return _words(kind.__origin__, several) + " and".join(limits)
     origin, args = _origin(kind), typing.get_args(kind)
     if origin is typing.Union:
