@@ -33,6 +33,7 @@ from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt, MinLen, M
 Count = Annotated[int, Ge(1)]
 AtLeastTwo = Annotated[int, Ge(2)]
 Natural = Annotated[int, Ge(0)]
+Seed = Annotated[int, Interval(ge=0, lt=2**32)]  # JAX reads the last 32 bits of one, and no more
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Interval(ge=0, le=1)]

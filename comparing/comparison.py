@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import MinLen
 
-from ..constraints import AtLeastTwo, Count, Natural, NonEmptyText, Positive, check_fields
+from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
 from .matching import macro_of
 
 
@@ -37,7 +37,7 @@ class Comparison:
     # (training.Plan) -> steps, or several by name.
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
     yardsticks: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
-    seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
+    seeds: Annotated[Sequence[Seed], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
     checkpoints: Count = 1  # of a run, evenly spaced, its end the last, that yardsticks measure
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     tuning: Callable | None = None  # () -> tuning.Tuning: what is chosen for each variant before
@@ -106,6 +106,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 yield f"{of} has the name {name!r}, expected a text of one line"
     if twice := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
         yield f"seeds has {twice[0]} twice, got {list(c.seeds)}: give each once"
+    _check_budgets(c.budget)
     if c.tuning is not None and (shared := set(c.tuning().seeds) & set(c.seeds)):
         yield (
             f"seeds has {min(shared)}, which is a seed of its tuning too: give the tuning others, "
@@ -133,6 +134,14 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give "
                 f"another variant as reference, got {c.reference!r}"
             )
+
+
+def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
+    """Raises ValueError for a setting that a budget cannot have, before text is prepared for it."""
+    from ..training.settings.bound import bound
+
+    for one in budget.values() if isinstance(budget, Mapping) else (budget,):
+        bound(one).check(None)
 
 
 def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
@@ -183,11 +192,20 @@ def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
 
 def _mistakes_of_wanted(c: Comparison) -> Iterator[str]:
     from ..training.settings.bound import bound
+    from .figures import labelled, settings_in_words
 
-    names = [bound(yardstick).function.__name__ for yardstick in c.yardsticks]
+    names = [
+        labelled(bound(one).function.__name__, settings_in_words(one, c.yardsticks))
+        for one in c.yardsticks
+    ]
     for figure in c.wanted or {}:
-        if figure.partition(" (")[0] not in names:  # else its settings, as in "norm (power=4)"
+        # Its unit may follow, where runs have several: "norm (units)", "norm (power=4, units)".
+        if not any(figure == name or figure.startswith(_before_unit(name)) for name in names):
             yield (
                 f"wanted has {figure!r}, which no yardstick measures: give figures of "
-                f"{', '.join(dict.fromkeys(names))}"
+                f"{', '.join(names)}"
             )
+
+
+def _before_unit(name: str) -> str:
+    return f"{name[:-1]}, " if name.endswith(")") else f"{name} ("

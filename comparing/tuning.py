@@ -18,10 +18,10 @@ from annotated_types import MinLen
 
 from ..constraints import (
     AtLeastTwo,
-    Natural,
     NonEmptyText,
     Positive,
     PositiveShare,
+    Seed,
     checked,
     selector_of,
 )
@@ -46,7 +46,7 @@ class Tuning(NamedTuple):
 def successive_halving(
     *,
     parameter: NonEmptyText,
-    seeds: Annotated[Sequence[Natural], MinLen(1)],
+    seeds: Annotated[Sequence[Seed], MinLen(1)],
     factors: Annotated[Sequence[Positive], MinLen(2)] | None = None,
     values: Annotated[Sequence[float], MinLen(2)] | None = None,
     share: PositiveShare = 0.5,

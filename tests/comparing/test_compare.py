@@ -323,7 +323,7 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
 
 
 def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
-    file, started = small.write(tmp_path, "budgets.text_tokens.number = 0"), small.here(monkeypatch)
+    file, started = small.write(tmp_path), small.here(monkeypatch)
     with open(file, "a") as out:
         out.write("comparing.Comparison.variants = {'x': ['training.Run.batch_size = 3']}\n")
     assert small.compare_here(file) == 2 and not started

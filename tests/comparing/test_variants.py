@@ -112,7 +112,15 @@ other_norm.__name__ = "norm"
             "variants must be a mapping to lists of texts, .*'STEPS = 2'",
         ),
         (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
-        (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0, not empty, got"),
+        (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0 .*, not empty, got"),
+        (dict(seeds=[0, 2**32]), "seeds must be .* below 4,294,967,296"),  # the same as 0 to JAX
+        (dict(budget=Bound(budgets.text_tokens)), "text_tokens has no value for its number"),
+        (dict(budget=Bound(budgets.model_flops, number=-1.0)), "number must be a number above 0"),
+        (dict(wanted={"nrm": 1.0}), "wanted has 'nrm', which no yardstick measures: .* of norm"),
+        (
+            dict(wanted={"norm": 1.0}, yardsticks=[Bound(small.norm, power=p) for p in (2, 4)]),
+            r"wanted has 'norm', .* of norm \(power=2\), norm \(power=4\)",
+        ),
         (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
         (dict(yardsticks=[Bound(small.norm, power="two")]), "norm.power must be a whole number"),
         (dict(yardsticks=[loss_under]), "loss_under has no value for its objectives"),
@@ -150,6 +158,14 @@ other_norm.__name__ = "norm"
 def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
     with pytest.raises(ValueError, match=expected):
         check(dataclasses.replace(compared, **changed))
+
+
+def test_figures_that_may_be_wanted(compared):
+    """Of a yardstick with its settings, and with its unit, which runs may differ in."""
+    yardsticks = [small.norm, Bound(small.norm, power=4)]
+    figures = ("norm", "norm (units)", "norm (power=4)", "norm (power=4, units)")
+    one = dataclasses.replace(compared, yardsticks=yardsticks, wanted=dict.fromkeys(figures, 1.0))
+    assert check(one) is one
 
 
 def test_a_variant_that_a_file_names_twice_is_not_lost(tmp_path):
