@@ -20,9 +20,9 @@ from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
 from .measured_checkpoints import measured_steps
-from .results import of_fields
+from .results import TRIALS, of_fields, read_trials
 from .tuning import line_of, trial_steps, values_for, with_value
-from .variants import RUNS, SET, SHARED, runs_of_variants
+from .variants import RUNS, SET, SHARED, TUNING, runs_of_variants
 
 FACTS = "facts.json"
 COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
@@ -157,6 +157,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
         for variant in sorted(trained_variants(c), key=lambda variant: variant != c.reference):
             if read_facts(c.directory, variant) is None:
                 try:
+                    _check_nothing_left(c, variant)
                     write_facts(c.directory, variant, _planned(c, variant, search_paths))
                 except Exception as error:
                     raise ValueError(f"The variant {variant!r}: {failure_words(error)}") from error
@@ -197,6 +198,22 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
         tuning=tuning_text(comparison),
         checkpoints=comparison.checkpoints,
     )
+
+
+def _check_nothing_left(comparison: Comparison, variant: str) -> None:
+    """Raises ValueError for runs and trials of a variant whose facts were removed: what they are
+    of is known no more, and they would be taken for those of the variant as it is now."""
+    directory, folder = Path(comparison.directory), folder_of(variant)
+    left = [*(directory / RUNS / folder).glob("seed_*")]
+    if comparison.tuning is not None:
+        left += directory.glob(f"{TUNING}/{folder}")
+        kept = any(trial.variant == variant for trial in read_trials(directory))
+        left += [directory / TRIALS] * kept
+    if left:
+        raise ValueError(
+            f"{', '.join(map(str, left))} have runs or trials of it, and {FACTS} that says what "
+            "they are of is gone: remove them too, or give the comparison another directory."
+        )
 
 
 def _check_trials(comparison: Comparison, run: Run, steps: int) -> None:

@@ -404,6 +404,21 @@ def test_values_and_rounds_that_trials_cannot_have_are_refused(compared, setting
         facts._check_trials(dataclasses.replace(one, tuning=tuning), run, steps)
 
 
+def test_trials_that_are_left_of_another_plan_are_not_taken(compared):
+    """As where someone has removed the runs, to start again with other settings."""
+    one, planned = compared
+    tune(one, planned, (), (), run_all)
+    facts._check_nothing_left(dataclasses.replace(one, tuning=None), "small")
+    with pytest.raises(
+        ValueError, match="/tuning/small, .*/tuning.jsonl have runs or trials of it"
+    ):
+        facts._check_nothing_left(one, "small")
+    facts._check_nothing_left(one, "other")
+    (pathlib.Path(one.directory) / "runs/other/seed_0").mkdir(parents=True)
+    with pytest.raises(ValueError, match="runs/other/seed_0 have runs or trials of it, and facts"):
+        facts._check_nothing_left(one, "other")
+
+
 # --- whole ----------------------------------------------------------------------------------------
 
 
