@@ -169,13 +169,21 @@ def cell_of(
     trusted: Sequence[str],
 ) -> Cell:
     """Returns the cell of a run with a seed, in a folder of a comparison's directory."""
-    corpus = bound(run.corpus)
-    if "seed" in (parameters(corpus.function) or {}):
-        seeded = Bound(corpus.function, **{**corpus.settings, "seed": seed})
-        run = dataclasses.replace(run, corpus=seeded)
-    run = dataclasses.replace(run, run_dir=str(Path(directory) / folder), seed=seed)
+    where = str(Path(directory) / folder)
+    run = dataclasses.replace(run, corpus=_seeded(run.corpus, seed), run_dir=where, seed=seed)
     modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
     return Cell(directory, variant, seed, run, facts, tuple(yardsticks), modules)
+
+
+def _seeded(corpus: Callable, seed: int) -> Callable:
+    """Returns a corpus that reads documents in the order of a seed, also where it is one that
+    another reads, as within `corpora.validation_split`; as it is where neither has a seed."""
+    one = bound(corpus)
+    if "seed" in (parameters(one.function) or {}):
+        return Bound(one.function, **{**one.settings, "seed": seed})
+    if callable(within := one.settings.get("corpus")):
+        return Bound(one.function, **{**one.settings, "corpus": _seeded(within, seed)})
+    return corpus
 
 
 def train_and_measure(cell: Cell) -> int:

@@ -21,6 +21,7 @@ from pretrax.comparing.variants import (
     runs_of_variants,
 )
 from pretrax.comparing.yardsticks import loss_under
+from pretrax.tasks.corpora import validation_split
 from pretrax.training.planning import open_batches
 from pretrax.training.settings.bound import Bound, flattened
 from pretrax.training.settings.configuration import GIN_CONFIGS
@@ -68,6 +69,17 @@ def test_the_seed_of_a_corpus_follows_that_of_the_run():
     facts = dict.fromkeys(one.variants, small.facts(700))
     cells = cells_of(one, runs_of_variants(one), facts)
     assert {cell.run.corpus.settings["seed"] for cell in cells if cell.seed == 3} == {3}
+
+
+def test_the_seed_of_a_corpus_within_another_follows_that_of_the_run():
+    one = read_comparison("masking_rate")
+    runs = {
+        variant: dataclasses.replace(run, corpus=Bound(validation_split, corpus=run.corpus))
+        for variant, run in runs_of_variants(one).items()
+    }
+    cells = cells_of(one, runs, dict.fromkeys(runs, small.facts(6)))
+    within = {cell.seed: cell.run.corpus.settings["corpus"].settings["seed"] for cell in cells}
+    assert within == {seed: seed for seed in one.seeds}
 
 
 def test_values_are_overridden_on_the_command_line(compared, tmp_path):
