@@ -129,7 +129,13 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     if macro := macro_of(c.base):
         yield f"base has %{macro}, which is solved for a variant: give it in the variants' lines"
     for name, lines in c.variants.items():
-        if (macro := macro_of(lines)) and c.reference in (None, name):
+        macro = macro_of(lines)
+        if macro and isinstance(c.budget, Mapping):
+            yield (
+                f"variants[{name!r}] has %{macro}, which makes it equal to a reference, and "
+                "several budgets have none: give a number"
+            )
+        if macro and c.reference in (None, name):
             yield (
                 f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give "
                 f"another variant as reference, got {c.reference!r}"
@@ -175,18 +181,28 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
     from ..training.settings.bound import bound
+    from .figures import labelled, settings_in_words, settings_of_yardstick
 
     functions: dict[str, Callable] = {}
-    for i, yardstick in enumerate(yardsticks):
-        if yardstick in yardsticks[:i]:
-            yield f"yardsticks has {yardstick!r} twice: give each once, or other settings"
+    known: list[dict] = []  # settings with defaults, which a yardstick may also be given
+    named: dict[str, Callable] = {}
+    for yardstick in yardsticks:
         bound(yardstick).check(None)  # before hours of training, not after
+        if (settings := settings_of_yardstick(yardstick)) in known:
+            yield f"yardsticks has {yardstick!r} twice: give each once, or other settings"
+        known.append(settings)
         function = bound(yardstick).function
         other = functions.setdefault(function.__name__, function)
         if other is not function:
             yield (
                 f"yardsticks has two functions named {function.__name__}, of {other.__module__} "
                 f"and {function.__module__}, whose figures would have one name: rename one"
+            )
+        name = labelled(function.__name__, settings_in_words(yardstick, yardsticks))
+        if (same := named.setdefault(name, yardstick)) is not yardstick:
+            yield (
+                f"yardsticks has {same!r} and {yardstick!r}, whose figures would have one name, "
+                f"{name}: leave one out"
             )
 
 

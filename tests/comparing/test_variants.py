@@ -139,6 +139,14 @@ other_norm.__name__ = "norm"
         (dict(yardsticks=[]), "yardsticks must be a list of functions, not empty, got"),
         (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
         (
+            dict(yardsticks=[small.norm, Bound(small.norm, power=2)]),
+            "yardsticks has .*norm.* twice",
+        ),
+        (
+            dict(yardsticks=[Bound(small.named, first="x"), Bound(small.named, second="x")]),
+            r"whose figures would have one name, named \(x\): leave one out",
+        ),
+        (
             dict(yardsticks=[small.norm, other_norm]),
             "two functions named norm, of tests.comparing.sm",
         ),
@@ -161,6 +169,10 @@ other_norm.__name__ = "norm"
         (dict(budget={"": len}), "budget has the name '', expected a text of one line"),
         (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!', which would share"),
         (dict(budget={"1": len}, reference="small"), "'small' goes with one budget"),
+        (
+            dict(budget={"1": len}, variants={"a": ["X = %EQUAL_FLOPS"]}),
+            "'a'. has %EQUAL_FLOPS, .* several budgets have none: give a number",
+        ),
         (
             dict(variants={"a": [], "a, 1": []}, budget={"1, 2": len, "2": len}),
             "'a, 1, 2' and 'a, 1, 2', which would share the folder",
