@@ -175,7 +175,7 @@ def changed_code(yardsticks: Iterable[Callable], corpus: Callable | None = None)
         was = checksum_of_code(module)
         try:
             now = _checksum_on_disk(module)
-        except (SyntaxError, ValueError) as error:  # half of an update
+        except (SyntaxError, ValueError, OSError) as error:  # half of an update
             now = f"none, for it cannot be read: {error}"
         if now != was:
             found.append(f"{module} (its checksum was {was}, is {now})")

@@ -385,14 +385,13 @@ def written(own, tmp_path, monkeypatch):
     return file, code
 
 
-def changing(monkeypatch, code, moment: int, text: str) -> list:
-    """Has the code change on disk before the runs of a comparison are started, from that of this
-    moment on. Returns the cells that were started."""
+def changing(monkeypatch, code: pathlib.Path, text: str) -> list:
+    """Has a file of code change as the first run of a comparison is started; "": it is removed.
+    Returns the cells that were started."""
     started, before = [], compare.start_cell
 
     def start_cell(cell, cores):
-        if len(started) == moment:
-            code.write_text(text)
+        code.write_text(text) if text else code.unlink()
         started.append(cell)
         return before(cell, cores)
 
@@ -400,12 +399,12 @@ def changing(monkeypatch, code, moment: int, text: str) -> list:
     return started
 
 
-@pytest.mark.parametrize("text", [YARDSTICK.replace("1.0", "2.0"), "<<<<<<< half of an update"])
+@pytest.mark.parametrize("text", [YARDSTICK.replace("1.0", "2.0"), "<<<<<<< half", ""])
 def test_code_that_changes_while_a_comparison_runs_ends_it_in_words(
     written, monkeypatch, capsys, text
 ):
     file, code = written
-    started = changing(monkeypatch, code, 0, text)
+    started = changing(monkeypatch, code, text)
     assert small.compare_here(file, "--workers=1") == 2
     said = " ".join(capsys.readouterr().err.split())
     assert f"has changed while the comparison ran: {code.stem} (its checksum was " in said
