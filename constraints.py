@@ -33,6 +33,7 @@ from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt, MinLen, M
 Count = Annotated[int, Ge(1)]
 AtLeastTwo = Annotated[int, Ge(2)]
 Natural = Annotated[int, Ge(0)]
+Seed = Annotated[int, Interval(ge=0, lt=2**32)]  # JAX reads the last 32 bits of one, and no more
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Interval(ge=0, le=1)]
@@ -172,7 +173,12 @@ def _words(kind: Any, several: bool = False) -> str:
     ('a number above 0 and below 1, or None', 'a list of whole numbers of at least 1')
     """
     if typing.get_origin(kind) is Annotated:
-        limits = [_RANGES[type(one)][2].format(limit) for one, limit in _limits(kind)]
+        limits = [
+            f", at least {limit} of them"
+            if isinstance(one, MinLen) and limit > 1
+            else _RANGES[type(one)][2].format(limit)
+            for one, limit in _limits(kind)
+        ]
         return _words(kind.__origin__, several) + " and".join(limits)
     origin, args = _origin(kind), typing.get_args(kind)
     if origin is typing.Union:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
-from ..constraints import Count, checked
+from ..constraints import Count, Positive, checked
 from ..models.builders import abstract_params
 from ..objectives import Row
 from ..training.devices.mesh import placed_on
@@ -98,7 +98,8 @@ def tokens_of(plan: Plan, steps: int) -> int:
     return round(total * steps / counted)
 
 
-def model_flops(plan: Plan, *, number: float) -> int:
+@checked
+def model_flops(plan: Plan, *, number: Positive) -> int:
     """Returns the steps whose forward and backward passes take about `number` FLOPs.
 
     Args:
@@ -109,7 +110,8 @@ def model_flops(plan: Plan, *, number: float) -> int:
     return _affordable(plan, round(number / per_step), per_step, "model_flops")
 
 
-def seconds(plan: Plan, *, number: float) -> int:
+@checked
+def seconds(plan: Plan, *, number: Positive) -> int:
     """Returns the steps that take `number` seconds on this machine, by a pilot of a few steps.
 
     To compile, evaluate and save is not counted. The pilot's speed differs from time to time; a

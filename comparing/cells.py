@@ -86,6 +86,29 @@ class Cell(NamedTuple):
         return statistics.fmean(taken or [self.is_trained])
 
     @property
+    def unmeasured(self) -> list[str]:
+        """The names of the yardsticks that have not measured all of its checkpoints."""
+        by_step = [self.measured(step) for step in self.measured_steps]
+        return [
+            bound(yardstick).function.__name__
+            for yardstick, *measured in zip(self.yardsticks, *by_step)
+            if None in measured
+        ]
+
+    @property
+    def changed_code(self) -> str:
+        """Why it can be measured no more as it was planned, since code has changed on disk, and
+        what to do; "" where none has."""
+        changed = kept_figures.changed_code(self.yardsticks, self.run.corpus)
+        if not changed:
+            return ""
+        return (
+            f"The code that measures has changed while the comparison ran: {'; '.join(changed)}. "
+            "Start the comparison again: it goes on from the runs that there are, and measures "
+            "again what the changed code measures."
+        )
+
+    @property
     def is_complete(self) -> bool:
         """Whether it is trained, and all yardsticks have measured it or refused."""
         return self.is_trained and self.measured_share == 1
@@ -146,13 +169,21 @@ def cell_of(
     trusted: Sequence[str],
 ) -> Cell:
     """Returns the cell of a run with a seed, in a folder of a comparison's directory."""
-    corpus = bound(run.corpus)
-    if "seed" in (parameters(corpus.function) or {}):
-        seeded = Bound(corpus.function, **{**corpus.settings, "seed": seed})
-        run = dataclasses.replace(run, corpus=seeded)
-    run = dataclasses.replace(run, run_dir=str(Path(directory) / folder), seed=seed)
+    where = str(Path(directory) / folder)
+    run = dataclasses.replace(run, corpus=_seeded(run.corpus, seed), run_dir=where, seed=seed)
     modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
     return Cell(directory, variant, seed, run, facts, tuple(yardsticks), modules)
+
+
+def _seeded(corpus: Callable, seed: int) -> Callable:
+    """Returns a corpus that reads documents in the order of a seed, also where it is one that
+    another reads, as within `corpora.validation_split`; as it is where neither has a seed."""
+    one = bound(corpus)
+    if "seed" in (parameters(one.function) or {}):
+        return Bound(one.function, **{**one.settings, "seed": seed})
+    if callable(within := one.settings.get("corpus")):
+        return Bound(one.function, **{**one.settings, "corpus": _seeded(within, seed)})
+    return corpus
 
 
 def train_and_measure(cell: Cell) -> int:
@@ -160,6 +191,7 @@ def train_and_measure(cell: Cell) -> int:
     keep_compiled()
 
     def work() -> int:
+        kept_figures.read_code(cell.yardsticks, cell.run.corpus)
         if not cell.is_trained:
             _link_shared(cell.directory, cell.run.run_dir)
             console = PrintableConsole(width=120, highlight=False)

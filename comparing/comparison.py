@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import MinLen
 
-from ..constraints import AtLeastTwo, Count, Natural, NonEmptyText, Positive, check_fields
+from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
 from .matching import macro_of
 
 
@@ -37,7 +37,7 @@ class Comparison:
     # (training.Plan) -> steps, or several by name.
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
     yardsticks: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
-    seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
+    seeds: Annotated[Sequence[Seed], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
     checkpoints: Count = 1  # of a run, evenly spaced, its end the last, that yardsticks measure
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     tuning: Callable | None = None  # () -> tuning.Tuning: what is chosen for each variant before
@@ -106,6 +106,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 yield f"{of} has the name {name!r}, expected a text of one line"
     if twice := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
         yield f"seeds has {twice[0]} twice, got {list(c.seeds)}: give each once"
+    _check_budgets(c.budget)
     if c.tuning is not None and (shared := set(c.tuning().seeds) & set(c.seeds)):
         yield (
             f"seeds has {min(shared)}, which is a seed of its tuning too: give the tuning others, "
@@ -128,11 +129,25 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     if macro := macro_of(c.base):
         yield f"base has %{macro}, which is solved for a variant: give it in the variants' lines"
     for name, lines in c.variants.items():
-        if (macro := macro_of(lines)) and c.reference in (None, name):
+        macro = macro_of(lines)
+        if macro and isinstance(c.budget, Mapping):
+            yield (
+                f"variants[{name!r}] has %{macro}, which makes it equal to a reference, and "
+                "several budgets have none: give a number"
+            )
+        if macro and c.reference in (None, name):
             yield (
                 f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give "
                 f"another variant as reference, got {c.reference!r}"
             )
+
+
+def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
+    """Raises ValueError for a setting that a budget cannot have, before text is prepared for it."""
+    from ..training.settings.bound import bound
+
+    for one in budget.values() if isinstance(budget, Mapping) else (budget,):
+        bound(one).check(None)
 
 
 def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
@@ -166,12 +181,16 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
     from ..training.settings.bound import bound
+    from .figures import labelled, settings_in_words, settings_of_yardstick
 
     functions: dict[str, Callable] = {}
-    for i, yardstick in enumerate(yardsticks):
-        if yardstick in yardsticks[:i]:
-            yield f"yardsticks has {yardstick!r} twice: give each once, or other settings"
+    known: list[dict] = []  # settings with defaults, which a yardstick may also be given
+    named: dict[str, Callable] = {}
+    for yardstick in yardsticks:
         bound(yardstick).check(None)  # before hours of training, not after
+        if (settings := settings_of_yardstick(yardstick)) in known:
+            yield f"yardsticks has {yardstick!r} twice: give each once, or other settings"
+        known.append(settings)
         function = bound(yardstick).function
         other = functions.setdefault(function.__name__, function)
         if other is not function:
@@ -179,15 +198,30 @@ def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
                 f"yardsticks has two functions named {function.__name__}, of {other.__module__} "
                 f"and {function.__module__}, whose figures would have one name: rename one"
             )
+        name = labelled(function.__name__, settings_in_words(yardstick, yardsticks))
+        if (same := named.setdefault(name, yardstick)) is not yardstick:
+            yield (
+                f"yardsticks has {same!r} and {yardstick!r}, whose figures would have one name, "
+                f"{name}: leave one out"
+            )
 
 
 def _mistakes_of_wanted(c: Comparison) -> Iterator[str]:
     from ..training.settings.bound import bound
+    from .figures import labelled, settings_in_words
 
-    names = [bound(yardstick).function.__name__ for yardstick in c.yardsticks]
+    names = [
+        labelled(bound(one).function.__name__, settings_in_words(one, c.yardsticks))
+        for one in c.yardsticks
+    ]
     for figure in c.wanted or {}:
-        if figure.partition(" (")[0] not in names:  # else its settings, as in "norm (power=4)"
+        # Its unit may follow, where runs have several: "norm (units)", "norm (power=4, units)".
+        if not any(figure == name or figure.startswith(_before_unit(name)) for name in names):
             yield (
                 f"wanted has {figure!r}, which no yardstick measures: give figures of "
-                f"{', '.join(dict.fromkeys(names))}"
+                f"{', '.join(names)}"
             )
+
+
+def _before_unit(name: str) -> str:
+    return f"{name[:-1]}, " if name.endswith(")") else f"{name} ("

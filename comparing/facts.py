@@ -20,9 +20,9 @@ from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
 from .measured_checkpoints import measured_steps
-from .results import of_fields
-from .tuning import trial_steps, with_value
-from .variants import RUNS, SET, SHARED, runs_of_variants
+from .results import TRIALS, of_fields, read_trials
+from .tuning import line_of, trial_steps, values_for, with_value
+from .variants import RUNS, SET, SHARED, TUNING, runs_of_variants
 
 FACTS = "facts.json"
 COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
@@ -157,6 +157,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
         for variant in sorted(trained_variants(c), key=lambda variant: variant != c.reference):
             if read_facts(c.directory, variant) is None:
                 try:
+                    _check_nothing_left(c, variant)
                     write_facts(c.directory, variant, _planned(c, variant, search_paths))
                 except Exception as error:
                     raise ValueError(f"The variant {variant!r}: {failure_words(error)}") from error
@@ -199,16 +200,44 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     )
 
 
+def _check_nothing_left(comparison: Comparison, variant: str) -> None:
+    """Raises ValueError for runs and trials of a variant whose facts were removed: what they are
+    of is known no more, and they would be taken for those of the variant as it is now."""
+    directory, folder = Path(comparison.directory), folder_of(variant)
+    left = [*(directory / RUNS / folder).glob("seed_*")]
+    if comparison.tuning is not None:
+        left += directory.glob(f"{TUNING}/{folder}")
+        kept = any(trial.variant == variant for trial in read_trials(directory))
+        left += [directory / TRIALS] * kept
+    if left:
+        raise ValueError(
+            f"{', '.join(map(str, left))} have runs or trials of it, and {FACTS} that says what "
+            "they are of is gone: remove them too, or give the comparison another directory."
+        )
+
+
 def _check_trials(comparison: Comparison, run: Run, steps: int) -> None:
-    """Raises ValueError where the steps of a variant's trials are too few for its schedule."""
-    for share in () if comparison.tuning is None else comparison.tuning().shares:
-        try:
-            run.optimizer(trial_steps(share, steps))
-        except ValueError as error:
-            raise ValueError(
-                f"Its trials take {share:.3g} of its {steps} steps. {error} Or raise "
-                "tuning.successive_halving.share, or the budget."
-            ) from error
+    """Raises ValueError where a variant's optimizer cannot have one of the values that are tried,
+    or its schedule so few steps as its trials take; and where no round takes more than another."""
+    if comparison.tuning is None:
+        return
+    tuning = comparison.tuning()
+    rounds = [trial_steps(share, steps) for share in tuning.shares]
+    for share, taken in zip(tuning.shares, rounds):
+        for value in values_for(tuning, run):
+            try:
+                with_value(tuning, run, value).optimizer(taken)
+            except ValueError as error:
+                raise ValueError(
+                    f"Its trials take {share:.3g} of its {steps} steps, with "
+                    f"{line_of(tuning, value)}. {error} Or give other values, or raise "
+                    "tuning.successive_halving.share, or the budget."
+                ) from error
+    if len(set(rounds)) < len(rounds):
+        raise ValueError(
+            f"Its trials would take {', '.join(map(str, rounds))} of its {steps} steps in their "
+            "rounds, which are to grow: raise tuning.successive_halving.share, or the budget."
+        )
 
 
 def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:

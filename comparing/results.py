@@ -81,7 +81,7 @@ class Trial(NamedTuple):
     """A run of a variant with a value of the setting that is tuned."""
 
     variant: str
-    value: float
+    value: int | float
     round: int  # from 0
     seed: int
     run: str = ""  # as in `TrainedRun`

@@ -21,8 +21,7 @@ from .facts import Facts, runs_with, write_facts
 from .failures import failure_of, has_diverged
 from .results import Trial, read_trials, write_trials
 from .tuning import Standing, Tuning, standing, trial_steps, values_for, with_value
-
-TUNING = "tuning"  # a folder of a comparison's directory
+from .variants import TUNING
 
 
 def tune(

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from annotated_types import MinLen
 
-from ..constraints import AtLeastTwo, Natural, NonEmptyText, PositiveShare, checked, selector_of
+from ..constraints import (
+    AtLeastTwo,
+    NonEmptyText,
+    Positive,
+    PositiveShare,
+    Seed,
+    checked,
+    selector_of,
+)
 
 if TYPE_CHECKING:
     from ..training.settings.bound import Bound
@@ -38,8 +46,8 @@ class Tuning(NamedTuple):
 def successive_halving(
     *,
     parameter: NonEmptyText,
-    seeds: Annotated[Sequence[Natural], MinLen(1)],
-    factors: Annotated[Sequence[float], MinLen(2)] | None = None,
+    seeds: Annotated[Sequence[Seed], MinLen(1)],
+    factors: Annotated[Sequence[Positive], MinLen(2)] | None = None,
     values: Annotated[Sequence[float], MinLen(2)] | None = None,
     share: PositiveShare = 0.5,
     eta: AtLeastTwo = 2,

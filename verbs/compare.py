@@ -159,9 +159,9 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     if not console.is_terminal:
         console.width = 120
     _, *settings = given
+    check_options(options)
     if options.report:
-        asked = options.comparison
-        kept = asked if Path(asked).is_dir() else read_comparison(asked, *settings).directory
+        kept = reported(options.comparison, settings)
         write_report(kept, console)
         console.print(f"\n{kept} holds report.html and report.md.", markup=False)
         return True
@@ -219,6 +219,32 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         print_failed(console, failed)
         print_end(console, comparison, failed)
     return not failed
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raises ValueError for options that nothing would read."""
+    idle = [
+        f"--{name}" for name in ("power", "wanted", "slurm", "workers") if getattr(options, name)
+    ]
+    if options.report and idle:
+        raise ValueError(
+            f"--report runs nothing, and so has no use for {', '.join(idle)}: leave it out, or "
+            "them."
+        )
+    if job_options(options) != JobOptions() and not options.slurm:
+        needs = ", ".join(f"--{name}" for name in JobOptions._fields)
+        raise ValueError(f"{needs} are of jobs: add --slurm, or leave them out.")
+
+
+def reported(asked: str, settings: Sequence[Sequence[str]]) -> str:
+    """Returns the directory of the results that a name, a file or a directory asks for.
+
+    A directory may have the name of a comparison, as the folder objectives of a checkout has.
+    """
+    is_name = asked.endswith(".gin") or asked in named_comparisons()
+    if Path(asked).is_dir() and not (is_name and not (Path(asked) / results.COMPARISON).exists()):
+        return asked
+    return read_comparison(asked, *settings).directory
 
 
 def run_to_the_last_look(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..cells import Cell, train_and_measure
-from ..failures import FAILURE, LOG, failure_of, write_failure
+from ..failures import FAILURE, LOG, STOPPED, failure_of, write_failure
 
 WAIT = 0.2  # seconds between two polls of the processes
 GRACE = 120.0  # seconds in which a process that is terminated may save
@@ -102,6 +102,9 @@ def run_cells(
       watch: called with the cells that run and those that failed so far, a few times a second.
 
     However it is left, as by Ctrl-C, each process is terminated so that it saves, and waited for.
+
+    Raises ValueError before it runs a cell whose yardsticks have other code on disk than when this
+    process began: it would not know the figures.
     """
     waiting, free = list(cells), list(shares)
     workers: list[Worker] = []
@@ -110,6 +113,8 @@ def run_cells(
         while waiting or workers:
             while waiting and free:
                 cell, cores = waiting.pop(0), free.pop(0)
+                if changed := cell.changed_code:
+                    raise ValueError(changed)
                 workers.append(Worker(cell, start(cell, cores), cores))
             for worker in workers[:]:
                 status = worker.process.poll()
@@ -131,14 +136,29 @@ def _note_failure(cell: Cell, status: int) -> None:
     """Writes why a cell failed where its process could not, as where a signal ended it."""
     if failure_of(cell.run.run_dir):
         return
-    words = f"its process ended with status {status}"
-    if status < 0:
+    words = f"its process ended with status {status}: see its {LOG}"
+    if status == 0:
+        words = cell.changed_code or _lacking(cell)
+    elif status == STOPPED:
+        words = "its process was stopped before the end, by SIGTERM or its cluster, and has saved"
+    elif status < 0:
         name = signal.strsignal(-status) or f"signal {-status}"
         with contextlib.suppress(ValueError):  # real-time signals have no name
             name = signal.Signals(-status).name
         words = f"its process was ended by {name}"
         words += ", as Linux does where memory is short" * (name == "SIGKILL")
     write_failure(cell.run.run_dir, words)
+
+
+def _lacking(cell: Cell) -> str:
+    """Returns what a cell lacks whose process ended without an error."""
+    if not cell.is_trained:
+        return f"its process ended before its {cell.run.steps} steps were taken: see its {LOG}"
+    return (
+        f"its process ended without the figures of {', '.join(cell.unmeasured)}: see its {LOG}. "
+        "Where it printed that it measured them, a setting of theirs may have another text in each "
+        "process, as that of an object has which has no __repr__"
+    )
 
 
 def _stop(processes: Sequence[Process]) -> None:

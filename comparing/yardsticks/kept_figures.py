@@ -130,17 +130,21 @@ def forget_refusals(run_dir: str) -> None:
 
 
 def _line(step: int | None, yardstick: Callable, corpus: Callable | None) -> dict[str, Any]:
-    function = bound(yardstick).function
     line = {
-        "yardstick": function.__name__,
+        "yardstick": bound(yardstick).function.__name__,
         "step": step,
         "settings": settings_of_yardstick(yardstick),
-        "code": checksum_of_code(function.__module__),
     }
+    modules = _modules(yardstick, corpus).items()
+    return line | {whose: checksum_of_code(module) for whose, module in modules}
+
+
+def _modules(yardstick: Callable, corpus: Callable | None) -> dict[str, str]:
+    """Returns the modules whose code is kept with a figure: "code" is that of the yardstick,
+    "world" that of the corpus's world, where it has one."""
+    modules = {"code": bound(yardstick).function.__module__}
     world = None if corpus is None else bound(corpus).settings.get("world")
-    if world is None:
-        return line
-    return line | {"world": checksum_of_code(bound(world).function.__module__)}
+    return modules if world is None else {**modules, "world": bound(world).function.__module__}
 
 
 def _path(run_dir: str) -> Path:
@@ -154,10 +158,38 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
     return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
 
 
+def read_code(yardsticks: Iterable[Callable], corpus: Callable | None = None) -> None:
+    """Reads the checksums of code that `write_measured` will keep: call it before hours of
+    training, in which files may change whose code this process has imported."""
+    for yardstick in yardsticks:
+        for module in _modules(yardstick, corpus).values():
+            checksum_of_code(module)
+
+
+def changed_code(yardsticks: Iterable[Callable], corpus: Callable | None = None) -> list[str]:
+    """Returns the modules whose code has changed on disk since this process first read it, each
+    with both checksums; those of yardsticks, and of the world of this corpus."""
+    modules = [m for one in yardsticks for m in _modules(one, corpus).values()]
+    found = []
+    for module in dict.fromkeys(modules):
+        was = checksum_of_code(module)
+        try:
+            now = _checksum_on_disk(module)
+        except (SyntaxError, ValueError, OSError) as error:  # half of an update
+            now = f"none, for it cannot be read: {error}"
+        if now != was:
+            found.append(f"{module} (its checksum was {was}, is {now})")
+    return found
+
+
 @functools.lru_cache(maxsize=64)
 def checksum_of_code(module: str) -> str:
     """Returns a checksum of the code of a yardstick's module, or a world's, without comments and
-    docstrings."""
+    docstrings, as it was when this process first asked for it."""
+    return _checksum_on_disk(module)
+
+
+def _checksum_on_disk(module: str) -> str:
     trees = sorted((name, ast.dump(tree)) for name, tree in code_of(module).items())
     return hashlib.sha256(repr(trees).encode()).hexdigest()[:16]
 

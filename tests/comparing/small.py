@@ -65,6 +65,11 @@ def layers(subject) -> list[Figure]:
     return [Figure("layers", 2.0, unit, LOWER), Figure("layers/part", 1.0, "share", LOWER)]
 
 
+def named(subject, *, first: str = "", second: str = "") -> list[Figure]:
+    """Two settings that a report would tell by their texts alone."""
+    return [Figure("named", 1.0, "units", LOWER)]
+
+
 def refusing(subject) -> list[Figure]:
     raise ValueError("no such model can be measured")
 

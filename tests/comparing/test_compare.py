@@ -1,6 +1,7 @@
 """`pretrax compare`: what it runs, leaves, goes on with, refuses and reports."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ from pretrax.comparing.facts import read_facts
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.comparing.workers import cluster, worker_processes
 from pretrax.data import whole_files
+from pretrax.verbs import compare
 from tests.comparing import small
 from tests.training.tiny import ROOT, environment
 
@@ -321,7 +323,7 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
 
 
 def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
-    file, started = small.write(tmp_path, "budgets.text_tokens.number = 0"), small.here(monkeypatch)
+    file, started = small.write(tmp_path), small.here(monkeypatch)
     with open(file, "a") as out:
         out.write("comparing.Comparison.variants = {'x': ['training.Run.batch_size = 3']}\n")
     assert small.compare_here(file) == 2 and not started
@@ -355,9 +357,80 @@ def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     process = worker_processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
     worker_processes._note_failure(cell_of(tmp_path), 3)
-    assert failures.failure_of(str(tmp_path)) == "its process ended with status 3"
+    said = "its process ended with status 3: see its compare.log"
+    assert failures.failure_of(str(tmp_path)) == said
     worker_processes._note_failure(cell_of(tmp_path), -35)  # a real-time signal, without a name
-    assert failures.failure_of(str(tmp_path)) == "its process ended with status 3"
+    assert failures.failure_of(str(tmp_path)) == said
+
+
+YARDSTICK = """
+from pretrax.comparing.figures import LOWER, Figure
+
+
+def written(subject):
+    return [Figure("written", 1.0, "units", LOWER)]
+"""
+
+
+@pytest.fixture
+def written(own, tmp_path, monkeypatch):
+    """A comparison whose yardstick is a file that may change: (its file, the file of its code)."""
+    file, _ = own
+    name = f"{tmp_path.name}_yardsticks".replace("-", "_")
+    code = tmp_path / f"{name}.py"
+    code.write_text(YARDSTICK)
+    monkeypatch.syspath_prepend(tmp_path)
+    with open(file, "a") as out:
+        out.write(f"import {name}\ncomparing.Comparison.yardsticks = [@{name}.written]\n")
+    return file, code
+
+
+def changing(monkeypatch, code: pathlib.Path, text: str) -> list:
+    """Has a file of code change as the first run of a comparison is started; "": it is removed.
+    Returns the cells that were started."""
+    started, before = [], compare.start_cell
+
+    def start_cell(cell, cores):
+        code.write_text(text) if text else code.unlink()
+        started.append(cell)
+        return before(cell, cores)
+
+    monkeypatch.setattr(compare, "start_cell", start_cell)
+    return started
+
+
+@pytest.mark.parametrize("text", [YARDSTICK.replace("1.0", "2.0"), "<<<<<<< half", ""])
+def test_code_that_changes_while_a_comparison_runs_ends_it_in_words(
+    written, monkeypatch, capsys, text
+):
+    file, code = written
+    started = changing(monkeypatch, code, text)
+    assert small.compare_here(file, "--workers=1") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"has changed while the comparison ran: {code.stem} (its checksum was " in said
+    assert "Start the comparison again: it goes on from the runs" in said
+    assert "Traceback" not in said and len(started) == 1  # the run that had its code already
+
+
+def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own, monkeypatch):
+    one = read_comparison(own[0], trusted=["tests"])
+    of = {v: read_facts(one.directory, v) for v in one.variants}
+    cell, *_ = cells_of(one, runs_of_variants(one), of)
+
+    def noted(cell, status=0) -> str:
+        worker_processes._note_failure(cell, status)
+        folder = pathlib.Path(cell.run.run_dir)
+        said = failures.failure_of(str(folder))
+        (folder / "failure.txt").unlink()
+        return said
+
+    longer = cell._replace(run=dataclasses.replace(cell.run, steps=99))
+    assert noted(longer) == "its process ended before its 99 steps were taken: see its compare.log"
+    said = noted(cell._replace(yardsticks=(small.norm, small.layers)))
+    assert said.startswith("its process ended without the figures of layers: see its compare.log")
+    assert noted(cell, failures.STOPPED).startswith("its process was stopped before the end")
+    monkeypatch.setattr(cells.kept_figures, "checksum_of_code", lambda module: "another")
+    assert "tests.comparing.small (its checksum was another, is " in noted(cell)
 
 
 # `pretrax compare`, which says whether it took the devices, that its runs need.

@@ -435,6 +435,27 @@ def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
     assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary(made))
 
 
+def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypatch):
+    """As objectives in a checkout; unless it has results."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "objectives").mkdir()
+    assert compare.reported("objectives", ((), ())) == "comparisons/objectives"
+    results.write(tmp_path / "objectives", made)
+    assert compare.reported("objectives", ((), ())) == "objectives"
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--report", "--power", "--workers=2"], "has no use for --power, --workers: leave it out"),
+        (["--gpus=4"], "--partition, --minutes, --cpus, --gpus are of jobs: add --slurm"),
+    ],
+)
+def test_options_that_nothing_reads_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        compare.check_options(compare.parse(["masking_rate", *options])[0])
+
+
 def test_a_folder_without_results_has_no_report(tmp_path, capsys):
     with pytest.raises(SystemExit, match="^2$"):
         compare.main([str(tmp_path), "--report"])

@@ -47,7 +47,8 @@ LINES = (
         (dict(), "tries factors = None and values = None, expected one of them"),
         (dict(factors=[1, 3], values=[1, 3]), "expected one of them"),
         (dict(factors=[1, 3, 1]), r"factors has one twice, got \[1, 3, 1\]"),
-        (dict(values=[0.1]), "values|a list of numbers"),
+        (dict(values=[0.1]), "values must be a list of numbers, at least 2 of them, or None, got"),
+        (dict(factors=[-1, 3]), "factors must be a list of numbers above 0"),
         (dict(values=[1, 3], seeds=[7, 7]), "seeds has one twice"),
         (dict(values=[1, 3], share=1.5), "share must be a number above 0 and at most 1"),
         (dict(values=[1, 3], eta=1), "eta must be a whole number of at least 2"),
@@ -228,6 +229,16 @@ def test_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compa
     assert tune(one, tuned, (), (), None) == tuned
 
 
+def test_whole_numbers_stay_whole(compared):
+    """As in a setting that takes no others, such as a number of steps."""
+    one, planned = compared
+    steps = dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 3], seeds=[7])
+    one = dataclasses.replace(one, tuning=Bound(successive_halving, **steps))
+    tuned = tune(one, planned, (), (), run_all)
+    assert [(of.tuned, type(of.tuned)) for of in tuned.values()] == [(1, int), (1, int)]
+    assert {type(trial.value) for trial in read_trials(one.directory)} == {int}
+
+
 def test_trials_are_scored_on_training_text_and_have_seeds_of_their_own(compared):
     one, planned = compared
     seen = []
@@ -367,6 +378,45 @@ def test_trials_too_short_for_their_warm_up_are_refused(compared):
     facts._check_trials(one, run, 100)
     with pytest.raises(ValueError, match="Its trials take 0.25 of its 40 steps. .* got 12"):
         facts._check_trials(one, run, 40)
+
+
+@pytest.mark.parametrize(
+    "settings, steps, expected",
+    [
+        (
+            dict(values=[-0.1, 0.1]),
+            40,
+            f"with {PEAK} = -0.1. {PEAK} must be a number of at least 0",
+        ),
+        (
+            dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 2.5]),
+            40,
+            "warmup_steps must be a whole number of at least 0, got 2.5",
+        ),
+        (dict(factors=[0.1, 1, 3]), 1, "trials would take 1, 1 of its 1 steps in their rounds"),
+    ],
+)
+def test_values_and_rounds_that_trials_cannot_have_are_refused(compared, settings, steps, expected):
+    one, _ = compared
+    tuning = Bound(successive_halving, **(dict(parameter=PEAK, seeds=[7]) | settings))
+    run = runs_of_variants(one)["small"]
+    with pytest.raises(ValueError, match=expected):
+        facts._check_trials(dataclasses.replace(one, tuning=tuning), run, steps)
+
+
+def test_trials_that_are_left_of_another_plan_are_not_taken(compared):
+    """As where someone has removed the runs, to start again with other settings."""
+    one, planned = compared
+    tune(one, planned, (), (), run_all)
+    facts._check_nothing_left(dataclasses.replace(one, tuning=None), "small")
+    with pytest.raises(
+        ValueError, match="/tuning/small, .*/tuning.jsonl have runs or trials of it"
+    ):
+        facts._check_nothing_left(one, "small")
+    facts._check_nothing_left(one, "other")
+    (pathlib.Path(one.directory) / "runs/other/seed_0").mkdir(parents=True)
+    with pytest.raises(ValueError, match="runs/other/seed_0 have runs or trials of it, and facts"):
+        facts._check_nothing_left(one, "other")
 
 
 # --- whole ----------------------------------------------------------------------------------------

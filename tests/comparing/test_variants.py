@@ -21,6 +21,7 @@ from pretrax.comparing.variants import (
     runs_of_variants,
 )
 from pretrax.comparing.yardsticks import loss_under
+from pretrax.tasks.corpora import validation_split
 from pretrax.training.planning import open_batches
 from pretrax.training.settings.bound import Bound, flattened
 from pretrax.training.settings.configuration import GIN_CONFIGS
@@ -70,6 +71,17 @@ def test_the_seed_of_a_corpus_follows_that_of_the_run():
     assert {cell.run.corpus.settings["seed"] for cell in cells if cell.seed == 3} == {3}
 
 
+def test_the_seed_of_a_corpus_within_another_follows_that_of_the_run():
+    one = read_comparison("masking_rate")
+    runs = {
+        variant: dataclasses.replace(run, corpus=Bound(validation_split, corpus=run.corpus))
+        for variant, run in runs_of_variants(one).items()
+    }
+    cells = cells_of(one, runs, dict.fromkeys(runs, small.facts(6)))
+    within = {cell.seed: cell.run.corpus.settings["corpus"].settings["seed"] for cell in cells}
+    assert within == {seed: seed for seed in one.seeds}
+
+
 def test_values_are_overridden_on_the_command_line(compared, tmp_path):
     file = small.write(tmp_path)
     one = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
@@ -112,12 +124,28 @@ other_norm.__name__ = "norm"
             "variants must be a mapping to lists of texts, .*'STEPS = 2'",
         ),
         (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
-        (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0, not empty, got"),
+        (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0 .*, not empty, got"),
+        (dict(seeds=[0, 2**32]), "seeds must be .* below 4,294,967,296"),  # the same as 0 to JAX
+        (dict(budget=Bound(budgets.text_tokens)), "text_tokens has no value for its number"),
+        (dict(budget=Bound(budgets.model_flops, number=-1.0)), "number must be a number above 0"),
+        (dict(wanted={"nrm": 1.0}), "wanted has 'nrm', which no yardstick measures: .* of norm"),
+        (
+            dict(wanted={"norm": 1.0}, yardsticks=[Bound(small.norm, power=p) for p in (2, 4)]),
+            r"wanted has 'norm', .* of norm \(power=2\), norm \(power=4\)",
+        ),
         (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
         (dict(yardsticks=[Bound(small.norm, power="two")]), "norm.power must be a whole number"),
         (dict(yardsticks=[loss_under]), "loss_under has no value for its objectives"),
         (dict(yardsticks=[]), "yardsticks must be a list of functions, not empty, got"),
         (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
+        (
+            dict(yardsticks=[small.norm, Bound(small.norm, power=2)]),
+            "yardsticks has .*norm.* twice",
+        ),
+        (
+            dict(yardsticks=[Bound(small.named, first="x"), Bound(small.named, second="x")]),
+            r"whose figures would have one name, named \(x\): leave one out",
+        ),
         (
             dict(yardsticks=[small.norm, other_norm]),
             "two functions named norm, of tests.comparing.sm",
@@ -142,6 +170,10 @@ other_norm.__name__ = "norm"
         (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!', which would share"),
         (dict(budget={"1": len}, reference="small"), "'small' goes with one budget"),
         (
+            dict(budget={"1": len}, variants={"a": ["X = %EQUAL_FLOPS"]}),
+            "'a'. has %EQUAL_FLOPS, .* several budgets have none: give a number",
+        ),
+        (
             dict(variants={"a": [], "a, 1": []}, budget={"1, 2": len, "2": len}),
             "'a, 1, 2' and 'a, 1, 2', which would share the folder",
         ),
@@ -150,6 +182,20 @@ other_norm.__name__ = "norm"
 def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
     with pytest.raises(ValueError, match=expected):
         check(dataclasses.replace(compared, **changed))
+
+
+def test_figures_that_may_be_wanted(compared):
+    """Of a yardstick with its settings, and with its unit, which runs may differ in."""
+    yardsticks = [small.norm, Bound(small.norm, power=4)]
+    figures = ("norm", "norm (units)", "norm (power=4)", "norm (power=4, units)")
+    one = dataclasses.replace(compared, yardsticks=yardsticks, wanted=dict.fromkeys(figures, 1.0))
+    assert check(one) is one
+
+
+def test_a_variant_that_a_file_names_twice_is_not_lost(tmp_path):
+    lines = "comparing.Comparison.variants = {'a': [], 'b': [], 'a': ['PEAK = 1e-2']}"
+    with pytest.raises(ValueError, match="small.gin cannot be read: a dict has the key 'a' twice"):
+        read_comparison(small.write(tmp_path, lines), trusted=["tests"])
 
 
 @pytest.mark.parametrize(

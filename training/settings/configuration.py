@@ -423,7 +423,7 @@ class _Reader:
         def bind(key: _Key, value: Any) -> None:
             self._bindings[key] = _Binding(value, source, path, next(self._numbers))
 
-        parser = config_parser.ConfigParser(text, _Delegate(reference, macro))
+        parser = _Parser(text, _Delegate(reference, macro))
         for statement in parser:
             at = place(statement.location.line_num)
             match statement:
@@ -644,6 +644,28 @@ class _Reader:
             )
         chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
         return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
+
+
+class _Parser(config_parser.ConfigParser):
+    """Gin's own, which also refuses a key that a dict has twice: Python would keep the last."""
+
+    def __init__(self, *arguments: Any):
+        self._keys: list[Any] = []  # of the innermost dict that is open
+        super().__init__(*arguments)
+
+    def _maybe_parse_container(self) -> tuple[bool, Any]:
+        outer, self._keys = self._keys, []
+        try:
+            return super()._maybe_parse_container()
+        finally:
+            self._keys = outer
+
+    def _parse_dict_item(self) -> tuple[Any, Any]:
+        key, value = super()._parse_dict_item()
+        if key in self._keys:
+            self._raise_syntax_error(f"a dict has the key {key!r} twice, expected each once")
+        self._keys.append(key)
+        return key, value
 
 
 class _Delegate(config_parser.ParserDelegate):
