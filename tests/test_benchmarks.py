@@ -19,6 +19,7 @@ from benchmarks import (
     objectives,
     packing,
     prepare,
+    sharded_decoding,
     slices,
     token_store,
 )
@@ -338,3 +339,26 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
 
 def test_every_small_run_has_its_steps():
     assert {run_of(name) for name in CATALOGUE} <= set(objectives.STEPS)
+
+
+def test_sharded_decoding(tmp_path, monkeypatch, capsys):
+    """Devices of this process stand for a slice, which has no cycles."""
+    run = tmp_path / "small.gin"
+    run.write_text(
+        "from __gin__ import dynamic_registration\n"
+        "from pretrax import models\nfrom pretrax import training\n"
+        "include 'runs/decoder.gin'\n"
+        "models.decoder.num_layers = 1\n"
+        "training.Run.vocabulary_rows = 262144\n"  # 128 MiB
+    )
+    monkeypatch.setattr(sharded_decoding, "devices_of", lambda topology: jax.devices())
+    monkeypatch.setattr(sharded_decoding, "use_cpu", lambda: None)
+    sharded_decoding.main([str(run), "v5e:2x4", "--rows=8", "--prompt=8", "--new=4"])
+    said = capsys.readouterr().out
+    rows = re.findall(r"(tensor 8|fsdp 8) +(prompts|a token) +([\d.]+) +([\d.]+) +–", said)
+    assert [row[:2] for row in rows] == [
+        *[("tensor 8", "prompts"), ("tensor 8", "a token")],
+        *[("fsdp 8", "prompts"), ("fsdp 8", "a token")],
+    ]
+    memory = [float(row[2]) for row in rows]
+    assert all(0.03 < gib < 0.5 for gib in memory)

@@ -1,0 +1,157 @@
+"""Whether a slice can generate with a model that one chip cannot hold, by the compiler.
+
+    pip install -e '.[compile]'
+    python benchmarks/sharded_decoding.py                         # UL2 20B on v5e:4x4
+    python benchmarks/sharded_decoding.py models/t5_1_1_xl.gin v5e:2x4 --rows=32
+
+The two programs of `pretrax predict` are compiled, that which reads the prompts and that which then
+writes a token at a time, for parameters spread over all chips by `--fsdp` (gathered when they are
+used) and by `--tensor` (products are divided). No parameter is allocated. For each it prints the
+memory of a chip, what the chips send each other, and the time that the compiler expects: for the
+prompts of all rows, and for one token of each.
+"""
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
+
+from pretrax.inference.decoding import decoding
+from pretrax.inference.decoding.sampling import GREEDY
+from pretrax.models.builders import abstract_params, model_of
+from pretrax.training.devices.accelerators import ACCELERATORS
+from pretrax.training.devices.collectives import traffic
+from pretrax.training.devices.cycles import estimate
+from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
+from pretrax.training.devices.topologies import Topology, devices_of, read_topology, use_cpu
+from pretrax.training.settings.configuration import read_run
+from pretrax.training.settings.run import T5_VOCABULARY
+from pretrax.training.state import unboxed
+
+GIB = 2**30
+
+
+class Figures(NamedTuple):
+    """What the compiler says of a program on one chip."""
+
+    memory: int  # bytes, its arguments among them
+    sent: int  # bytes
+    seconds: float | None  # None: it gives no cycles
+    problem: str = ""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    topology = read_topology(options.slice)
+    use_cpu()
+    console = Console(highlight=False)
+    most = ACCELERATORS[topology.kind].gib
+    table = Table(box=None)
+    for column in ("mesh", "program"):
+        table.add_column(column)
+    for column in (f"GiB a chip, of {most}", "GB sent", "estimated"):
+        table.add_column(column, justify="right")
+    for axis in ("tensor", "fsdp"):
+        console.print(f"{axis} {topology.chips}: compiling for {topology} …")
+        for program, found in compiled(options, topology, axis).items():
+            took = "–" if found.seconds is None else f"{1e3 * found.seconds:,.1f} ms"
+            memory = found.problem or f"{found.memory / GIB:.2f}"
+            sent = f"{found.sent / 1e9:.2f}"
+            table.add_row(f"{axis} {topology.chips}", program, memory, sent, took)
+    console.print(table)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("model", nargs="?", default="runs/ul2_20b_c4.gin", help="gin file of a run that writes")
+    add("slice", nargs="?", default="v5e:4x4")
+    add("--rows", type=int, default=16, help="texts at once")
+    add("--prompt", type=int, default=512, help="tokens of each")
+    add("--new", type=int, default=128, help="tokens to write after each")
+    return parser.parse_args(arguments)
+
+
+def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
+    """Returns the figures of both programs where one axis of the mesh has all chips."""
+    sizes = dict(data=1, fsdp=1, tensor=1) | {axis: topology.chips}
+    mesh = make_mesh(**sizes, devices=devices_of(topology))
+    model, params = sharded_model(options.model, mesh)
+    prompts = prompts_of(model.layout, options.rows, options.prompt)
+    capacity = decoding.required_capacity(model, prompts, options.new)
+    keys = jax.eval_shape(lambda: decoding.row_keys(GREEDY, None, prompts))
+    prefill = decoding.jitted(decoding._prefill, model, False, capacity)
+    generate = decoding.jitted(decoding._generate, model, GREEDY, (1,), donated=2)
+    chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
+    with placed_on(mesh.abstract_mesh):
+        read = compile_for(prefill.lower(params, prompts, keys, None))
+        if isinstance(read, str):
+            return {"prompts": Figures(0, 0, None, read)}
+        state = jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            jax.eval_shape(prefill, params, prompts, keys, None),
+            read.output_shardings,
+        )
+        write = compile_for(generate.lower(params, prompts, state, None, options.new))
+    programs = {"prompts": read, "a token": write}
+    return {
+        name: Figures(0, 0, None, program)
+        if isinstance(program, str)
+        else figures(program, topology, chips)
+        for name, program in programs.items()
+    }
+
+
+def sharded_model(gin_file: str, mesh):
+    """Returns the model of a run with its layers apart, as decoding has them, and its parameters'
+    shapes, sharded."""
+    run = read_run([gin_file])
+    config = run.model(run.vocabulary_rows or T5_VOCABULARY).config
+    model = model_of(dataclasses.replace(config, scan_layers=False, remat_policy="none"))
+    boxed = abstract_params(model)
+    return model, jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=sharding),
+        unboxed(boxed),
+        shardings_of(boxed, mesh),
+    )
+
+
+def prompts_of(layout: str, rows: int, slots: int) -> decoding.Prompts:
+    """Returns prompts of so many tokens each, for a decoder, or for an encoder."""
+    texts = [[1] * slots] * rows
+    if layout == "decoder":
+        return decoding.decoder_prompts(texts)
+    return decoding.encoder_decoder_prompts(texts, [[0]] * rows)
+
+
+def compile_for(lowered: jax.stages.Lowered) -> jax.stages.Compiled | str:
+    """Returns the program, or why there is none: what it lacks of a chip's memory."""
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return "too much"
+
+
+def figures(program: jax.stages.Compiled, topology: Topology, chips) -> Figures:
+    sizes, text = program.memory_analysis(), program.as_text()
+    new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    memory = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + new
+    sent = sum(each.bytes for each in traffic(text).values())
+    time = estimate(text, topology, chips)
+    return Figures(memory, sent, time and time.seconds)
+
+
+if __name__ == "__main__":
+    main()
