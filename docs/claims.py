@@ -1,7 +1,8 @@
 """What papers and textbooks claim, and what kept comparisons say of it: docs/what_was_found.md.
 
 `python docs/guide.py` writes the page. A claim names the comparison, the pair of variants and the
-figure that come nearest to what its source measured; the verdict is then read off their difference.
+figure that come nearest to what its source measured; the verdict is then read off their difference,
+unless neither variant is shown to be better than knowing nothing.
 """
 
 import math
@@ -88,7 +89,7 @@ CLAIMS = (
         "causal",
     ),
     Claim(
-        "Masked diffusion solves Sudoku, where causal models that write from left to right fail.",
+        "Masked diffusion solves more Sudoku than causal models that write from left to right.",
         "beyond",
         "sudoku",
         "world_answers",
@@ -358,9 +359,10 @@ def _verdict(found: Found, claim: Claim) -> Verdict:
     if told is None or difference is None:
         return Verdict(claim, MISSING)
     low, mean, high = _as_claimed(told, difference, claim)
-    return Verdict(
-        claim, _read(difference, low, high, claim.margin), low, mean, high, difference.corrected
-    )
+    column = told.column(difference)
+    is_told = any(_knows(column, variant) for variant in pair)
+    verdict = _read(difference, low, high, claim.margin) if is_told else OPEN
+    return Verdict(claim, verdict, low, mean, high, difference.corrected)
 
 
 def _as_claimed(told: Summary, d: Difference, claim: Claim) -> tuple[float, float, float]:
@@ -372,7 +374,8 @@ def _as_claimed(told: Summary, d: Difference, claim: Claim) -> tuple[float, floa
 
 
 def _read(d: Difference, low: float, high: float, margin: float | None) -> str:
-    """Returns the verdict; of a claim with a margin by where the interval lies beside it."""
+    """Returns the verdict on figures that tell something; of a claim with a margin by where the
+    interval lies beside it."""
     if margin is not None:
         return CONFIRMED if low > -margin else CONTRADICTED if high < -margin else OPEN
     return (CONFIRMED if low > 0 else CONTRADICTED) if d.holds else OPEN
@@ -411,7 +414,8 @@ def _effect(found: Found, v: Verdict) -> str:
     if v.claim.margin is not None:
         what += f"; worse by less than {v.claim.margin:g} counts as no worse"
     if not _knows(column, v.claim.better):
-        what += f"; {v.claim.better} does not pass its baseline, {column.baseline:.3g}"
+        what += f"; {v.claim.better} is not shown to be better than knowing nothing"
+        what += f" ({column.baseline:.3g})"
     return f"{mean} ({low} to {high}), p {chance(v.p)}: {what}"
 
 
@@ -429,7 +433,9 @@ def _cost(found: Found, v: Verdict) -> str:
     runs = [run for run in found[name].trained if run.variant in (v.claim.better, v.claim.than)]
     size, tokens = (max(x) / 1e6 for x in zip(*((r.parameters, r.text_tokens) for r in runs)))
     seeds = len({run.seed for run in runs})
-    rates = "rates tuned" if found[name].setup.tuned else "rates not tuned"
+    tried = max((len(one.losses) for one in found[name].tuned.values()), default=0)
+    tuned = f"the best of {tried} rates each" if tried else "rates tuned"
+    rates = tuned if found[name].setup.tuned else "rates not tuned"
     took = f"{size:.2g}M parameters, {tokens:.2g}M tokens, {seeds} seeds, {rates}"
     return f"{took}: [report](comparisons/{name}.md), `pretrax compare {name}`"
 

@@ -24,9 +24,11 @@ from pretrax.comparing.report.charts import chart_files, curve_files
 from pretrax.comparing.report.markdown_report import markdown
 from pretrax.comparing.report.summary import Column, Summary, summary
 from pretrax.comparing.report.wording import mean_words
+from pretrax.comparing.statistics import Difference
 
 DOCS = Path(__file__).resolve().parent
 PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
+HOME = "Home ground:"  # begins the note of `loss_under` for a variant that was trained so
 BAG_OF_WORDS = "/bag_of_words"  # the part of a figure that a model of words alone reaches
 
 PAPERS = {  # by the key that a cell names: words, number at arXiv
@@ -441,7 +443,8 @@ def settled(told: Summary) -> str:
     for d in told.differences:
         if d.holds:
             which = "better at" if told.gain(d) > 0 else "worse at"
-            held.setdefault((d.variant, d.other), {}).setdefault(which, []).append(d.figure)
+            figure = d.figure + _home_words(told, d)
+            held.setdefault((d.variant, d.other), {}).setdefault(which, []).append(figure)
     if not held:
         return " ".join(wording.in_short(told)[:2])
     lines = [
@@ -451,6 +454,15 @@ def settled(told: Summary) -> str:
     ]
     open_ones = sum(not d.holds for d in told.differences)
     return f"{'. '.join(lines)}. {open_ones} of {len(told.differences)} differences do not hold."
+
+
+def _home_words(told: Summary, d: Difference) -> str:
+    """Returns " (home ground of UL2)" where the better one alone was trained on what is measured,
+    or on more of it; else ""."""
+    better, worse = (d.variant, d.other) if told.gain(d) > 0 else (d.other, d.variant)
+    notes = told.column(d).notes.items()
+    home = [some for note, some in notes if note.startswith(HOME) and better in some]
+    return f" (home ground of {better})" if home and worse not in home[0] else ""
 
 
 def unlearned(told: Summary) -> str:

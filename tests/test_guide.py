@@ -235,6 +235,46 @@ def test_a_claim_is_read_off_its_difference():
     assert verdict(0.0).verdict == claims.OPEN
 
 
+def test_a_difference_between_two_that_know_nothing_decides_nothing():
+    worse = {(variant, PAIRS): -0.4 for variant in ("15%", "40%")}  # of .5 by chance
+    claim = claims.Claim("It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
+    for effects in (worse | {("40%", PAIRS): -0.25}, worse):
+        told = summary(planted.results(["15%", "40%"], effects=effects, reference="15%"))
+        for margin in (None, 0.9):
+            (one,) = claims.verdicts({"masking_rate": told}, [claim._replace(margin=margin)])
+            assert one.verdict == claims.OPEN
+    assert told.differences[0].holds is False
+    row = claims.table({"masking_rate": told}, [claim])
+    assert "40% is not shown to be better than knowing nothing (0.5)" in row
+
+
+def test_a_claim_says_among_how_many_rates_was_chosen():
+    claim = claims.Claim("It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
+    made = planted.results(["15%", "40%"], reference="15%")
+    assert "5 seeds, rates not tuned:" in claims.table({"masking_rate": summary(made)}, [claim])
+    told = summary(planted.tuned(made))
+    rates = len(told.tuned["40%"].losses)
+    words = f"5 seeds, the best of {rates} rates each:"
+    assert rates > 1 and words in claims.table({"masking_rate": told}, [claim])
+
+
+def test_a_figure_on_ones_home_ground_is_marked(tmp_path):
+    made = planted.results(["a", "b"], effects={("a", PAIRS): 0.2}, reference="b")
+
+    def told(*at_home):
+        note = f"{guide.HOME} it was trained on such noise (masked_lm)."
+        noted = [
+            m._replace(figure=m.figure._replace(note=note * (m.variant in at_home)))
+            for m in made.measurements
+        ]
+        page = drawn(tmp_path, masking_rate=made._replace(measurements=noted))[guide.PAGE]
+        return here(page, "masking rate")
+
+    assert f"better at {PAIRS} (home ground of a)." in told("a")
+    for others in ((), ("b",), ("a", "b")):
+        assert f"better at {PAIRS}." in told(*others)
+
+
 def test_no_worse_is_what_lies_above_a_loss_of_the_margin():
     assert verdict(0.0, margin=0.5).verdict == claims.CONFIRMED
     assert verdict(-0.9, margin=0.5).verdict == claims.CONFIRMED  # better, by more than the margin

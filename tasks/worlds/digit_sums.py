@@ -11,9 +11,10 @@ Theirs are numbers without leading zeros; here all have as many digits as each o
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from ...constraints import AtLeastTwo, Count, checked
 from .world import World, WorldQuestion
@@ -51,7 +52,7 @@ def long_carry(rng: np.random.Generator, digits: int) -> tuple[int, int]:
 def arithmetic(
     *,
     seed: int,
-    digits: AtLeastTwo = 3,
+    digits: Annotated[int, Ge(2), Le(18)] = 3,  # of numbers that 64 bits hold
     order: DigitOrder = "plain",
     sums: Count = 10_000,
     questions: Count = 200,

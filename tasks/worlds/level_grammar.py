@@ -91,7 +91,8 @@ def grammar(
 
     The kind of questions is `filled_in`: the answers are all sequences of as many terminals, and
     those are right with which the grammar has the string. The world `accepts` strings that the
-    grammar has.
+    grammar has. Much of it is told by the terminals nearby: of one grammar (seed 0), frequencies of
+    three of them in a row are right in .33, of five in .60, of seven in .88, of .05 by chance.
 
     Args:
       strings: how many there are to train on; a twentieth more is held out.

@@ -54,7 +54,9 @@ def rearranging(
 
     Kinds of questions are the tasks: `sort`, `reverse` and `copy`. No document has the same list
     with the same task. Wrong answers are the right one with two neighbours exchanged, so that who
-    knows only which items a list has is worth chance.
+    knows only which items a list has is worth chance. Of `sort` the right one alone goes up
+    throughout: who knows the order of the items need not read the list, and only what is written
+    (`world_answers`) takes that.
 
     Args:
       documents: how many there are to train on; a twentieth more is held out.

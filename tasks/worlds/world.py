@@ -52,7 +52,7 @@ class World(NamedTuple):
     """
 
     documents: Sequence[str]  # to train on
-    heldout: Sequence[str]  # text of the same world, for the loss
+    heldout: Sequence[str]  # text of the same world that is no document, for the loss
     questions: Sequence[WorldQuestion]  # the kind of the first one sums the world up
     accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
     pairs: Sequence[WorldPair] = ()  # of texts; the kind of the first one sums them up
@@ -69,12 +69,20 @@ def train_and_heldout(texts: Iterator[str], documents: int) -> tuple[list[str], 
 
 
 def drawn_world(function: Callable[..., Any], seed: int) -> World:
-    """Returns the world that a function draws from a seed.
+    """Returns the world that a function draws from a seed, without the held-out texts that are
+    among its documents.
 
-    Raises ValueError for a function without `seed`, for what is no world, has no text or no
-    question, or for a question or pair that names no kind or has nothing wrong.
+    Raises ValueError for what has no name, as a `functools.partial`, for a function without `seed`,
+    for what is no world, has no text or no question, or for a question or pair that names no kind
+    or has nothing wrong.
     """
-    name = bound(function).function.__name__
+    name = getattr(bound(function).function, "__name__", None)
+    if name is None:
+        raise ValueError(
+            f"Got {bound(function).function!r:.80} as a world, which has no name that a run could "
+            "keep, expected a function: write `def my_world(*, seed): …`, and bind settings of it "
+            "in a gin file, my_module.my_world.size = 3, or as Bound(my_world, size=3)."
+        )
     try:
         one = bound(function)
         inspect.signature(one.function).bind(**{**one.settings, "seed": seed})
@@ -118,7 +126,15 @@ def drawn_world(function: Callable[..., Any], seed: int) -> World:
             )
     for pair in made.pairs:
         _check_pair(name, pair)
-    return made
+    read = {*made.documents}
+    heldout = [text for text in made.heldout if text not in read]
+    if not heldout:
+        raise ValueError(
+            f"{name} returned no held-out text but {made.heldout[0]!r:.80} and such, which are "
+            "documents to train on as well, expected others: leave them out of the documents, or "
+            "let it draw from more, so that not all of them are read."
+        )
+    return made._replace(heldout=heldout)
 
 
 def _check_pair(name: str, pair: Any) -> None:

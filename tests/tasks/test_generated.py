@@ -65,6 +65,7 @@ def test_a_run_whose_world_has_changed_is_refused(tmp_path, monkeypatch):
         (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=("a",))]), "two right texts"),
         (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(kind="x/y")]), "a kind such as 'ord"),
         (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=PAIR.right)]), "not the right"),
+        (World(["a", "b"], ["b"], [QUESTION]), "no held-out text but 'b' and such, .* as well, ex"),
     ],
 )
 def test_what_is_no_world_is_refused(made, said):
@@ -81,6 +82,19 @@ def test_a_function_that_takes_no_seed_or_wants_more_is_refused():
             ValueError, match="cannot draw a world .* expected a function of `seed`"
         ):
             world.drawn_world(function, 0)
+
+
+def test_a_world_without_a_name_is_refused_when_it_is_drawn(tmp_path):
+    with pytest.raises(ValueError, match=r"functools.partial\(.* no name .*Bound\(my_world"):
+        opened(tmp_path, functools.partial(colours, more=("snow is white",)))
+
+
+def test_what_is_trained_on_is_not_held_out():
+    def repeating(*, seed):
+        made = colours(seed=seed)
+        return made._replace(heldout=[made.documents[0], *made.heldout])
+
+    assert world.drawn_world(repeating, 0).heldout == ["is snow white"]
 
 
 @pytest.mark.parametrize(
