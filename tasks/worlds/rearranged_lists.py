@@ -54,9 +54,10 @@ def rearranging(
 
     Kinds of questions are the tasks: `sort`, `reverse` and `copy`. No document has the same list
     with the same task. Wrong answers are the right one with two neighbours exchanged, so that who
-    knows only which items a list has is worth chance. Of `sort` the right one alone goes up
-    throughout: who knows the order of the items need not read the list, and only what is written
-    (`world_answers`) takes that.
+    knows only which items a list has is worth chance. Of `sort` every second one goes up as the
+    right one does, and has an item that the list has not (where there are others): of four answers
+    who knows only the order of the items is left with two, who knows only those of a list with
+    three.
 
     Args:
       documents: how many there are to train on; a twentieth more is held out.
@@ -93,7 +94,8 @@ def rearranging(
         if (one := (task, drawn())) not in taken
     )
     return World(
-        *train_and_heldout(unread, documents), [_question(rng, one, choices) for one in asked]
+        *train_and_heldout(unread, documents),
+        [_question(rng, one, choices, items) for one in asked],
     )
 
 
@@ -102,9 +104,14 @@ def _beginning(asked: Asked) -> str:
     return f"{task}{written(items)} ="
 
 
-def _question(rng: np.random.Generator, asked: Asked, choices: int) -> WorldQuestion:
-    task, items = asked
-    right = TASKS[task](items)
-    places = rng.permutation(len(right) - 1)[: choices - 1].tolist()
-    wrong = [[*right[:k], right[k + 1], right[k], *right[k + 2 :]] for k in places]
+def _question(rng: np.random.Generator, asked: Asked, choices: int, items: int) -> WorldQuestion:
+    task, given = asked
+    right = TASKS[task](given)
+    others = rng.permutation([item for item in range(items) if item not in given])
+    wrong = []
+    for number, k in enumerate(rng.permutation(len(right) - 1)[: choices - 1].tolist()):
+        if task == "sort" and number % 2 and len(others):
+            wrong.append(sorted([*right[:k], int(others[0]), *right[k + 1 :]]))
+        else:
+            wrong.append([*right[:k], right[k + 1], right[k], *right[k + 2 :]])
     return WorldQuestion(task, _beginning(asked), tuple(map(written, (right, *wrong))))

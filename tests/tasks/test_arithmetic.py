@@ -68,7 +68,10 @@ def test_who_forgets_carries_is_never_right_about_long_ones():
     ("settings", "expected"),
     [
         ({"sums": 3000, "digits": 2}, "2500 together at most, half of all pairs and not 3550"),
-        ({"digits": 19}, "arithmetic.digits must be a whole number of at least 2 and at most 18, got 19"),
+        (
+            {"digits": 19},
+            "arithmetic.digits must be a whole number of at least 2 and at most 18, got 19",
+        ),
         ({"choices": 6}, "6 choices among sums of numbers of 3 digits, expected 5 at most"),
     ],
 )

@@ -43,9 +43,26 @@ def test_who_does_the_task_is_always_right_and_who_guesses_is_worth_chance():
     assert shares_of_reader(WORLD, done) == dict.fromkeys(TASKS, 1.0)
     chance = dict.fromkeys(TASKS, 1 / 4)
     assert shares_of_reader(WORLD, lambda question: None) == chance
-    for question in WORLD.questions:  # items alone tell nothing
-        assert len({tuple(sorted(answer.split())) for answer in question.answers}) == 1
+    for question in WORLD.questions:
+        sets = {tuple(sorted(answer.split())) for answer in question.answers}
+        assert len(sets) == (2 if question.kind == "sort" else 1)
         assert len({*question.answers}) == 4 and question.after == ""
+
+
+def test_neither_order_nor_items_alone_tell_what_is_sorted():
+    def goes_up(question, items):
+        return items == sorted(items)
+
+    def has_its_items(question, items):
+        return sorted(items) == sorted(parts(question.text)[1])
+
+    left = {goes_up: 2, has_its_items: 3}  # of four answers, the right one among them
+    for question in WORLD.questions:
+        answers = [[*map(int, answer.split())] for answer in question.answers]
+        if question.kind == "sort":
+            for rule, number in left.items():
+                assert sum(rule(question, items) for items in answers) == number
+                assert rule(question, answers[0])
 
 
 def test_no_list_that_is_asked_is_trained_on_or_held_out_with_its_task():
