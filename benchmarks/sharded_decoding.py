@@ -64,6 +64,8 @@ def main(arguments: list[str] | None = None) -> None:
         for program, found in compiled(options, topology, axis).items():
             took = "–" if found.seconds is None else f"{1e3 * found.seconds:,.1f} ms"
             memory = found.problem or f"{found.memory / GIB:.2f}"
+            if found.memory > most * GIB:
+                memory += ", too much"
             sent = f"{found.sent / 1e9:.2f}"
             table.add_row(f"{axis} {topology.chips}", program, memory, sent, took)
     console.print(table)
