@@ -21,7 +21,8 @@ PAIRS = [
 
 def numbers(*, seed, pairs=PAIRS):
     question = WorldQuestion("ends", "one", (" two", " one"))
-    return World([" ".join(TEXTS)], [" ".join(TEXTS)], [question], pairs=pairs)
+    documents, heldout = " ".join(TEXTS), " ".join(TEXTS[::-1])
+    return World([documents], [heldout], [question], pairs=pairs)
 
 
 def subject(builder="encoder", objective="masked_lm", constant=False, of=numbers):
