@@ -242,7 +242,8 @@ def reported(asked: str, settings: Sequence[Sequence[str]]) -> str:
     A directory may have the name of a comparison, as the folder objectives of a checkout has.
     """
     is_name = asked.endswith(".gin") or asked in named_comparisons()
-    if Path(asked).is_dir() and not (is_name and not (Path(asked) / results.COMPARISON).exists()):
+    has_results = (Path(asked) / results.COMPARISON).exists()
+    if has_results or (Path(asked).is_dir() and not is_name):
         return asked
     return read_comparison(asked, *settings).directory
 
