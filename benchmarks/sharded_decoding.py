@@ -2,13 +2,13 @@
 
     pip install -e '.[compile]'
     python benchmarks/sharded_decoding.py                         # UL2 20B on v5e:4x4
-    python benchmarks/sharded_decoding.py models/t5_1_1_xl.gin v5e:2x4 --rows=32
+    python benchmarks/sharded_decoding.py runs/t5_1_1_xl_c4.gin v5e:2x4 --rows=32
 
 The two programs of `pretrax predict` are compiled, that which reads the prompts and that which then
-writes a token at a time, for parameters spread over all chips by `--fsdp` (gathered when they are
-used) and by `--tensor` (products are divided). No parameter is allocated. For each it prints the
-memory of a chip, what the chips send each other, and the time that the compiler expects: for the
-prompts of all rows, and for one token of each.
+writes a token at a time, for parameters spread over all chips as its `--tensor` does (products are
+divided) and its `--fsdp` (gathered when they are used). No parameter is allocated. For each it
+prints the memory of a chip, what the chips send each other, and the time that the compiler expects:
+for the prompts of all rows, and for one token of each.
 """
 
 import argparse
@@ -20,23 +20,21 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
 
 import jax
-import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
 from pretrax.inference.decoding import decoding
 from pretrax.inference.decoding.sampling import GREEDY
 from pretrax.models.builders import abstract_params, model_of
+from pretrax.training.compile_check import GIB
 from pretrax.training.devices.accelerators import ACCELERATORS
 from pretrax.training.devices.collectives import traffic
 from pretrax.training.devices.cycles import estimate
-from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
+from pretrax.training.devices.mesh import make_mesh, placed_on
 from pretrax.training.devices.topologies import Topology, devices_of, read_topology, use_cpu
+from pretrax.training.saved.runs import placed
 from pretrax.training.settings.configuration import read_run
 from pretrax.training.settings.run import T5_VOCABULARY
-from pretrax.training.state import unboxed
-
-GIB = 2**30
 
 
 class Figures(NamedTuple):
@@ -76,7 +74,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("model", nargs="?", default="runs/ul2_20b_c4.gin", help="gin file of a run that writes")
+    add("run", nargs="?", default="runs/ul2_20b_c4.gin", help="gin file of one that writes")
     add("slice", nargs="?", default="v5e:4x4")
     add("--rows", type=int, default=16, help="texts at once")
     add("--prompt", type=int, default=512, help="tokens of each")
@@ -88,7 +86,7 @@ def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
     """Returns the figures of both programs where one axis of the mesh has all chips."""
     sizes = dict(data=1, fsdp=1, tensor=1) | {axis: topology.chips}
     mesh = make_mesh(**sizes, devices=devices_of(topology))
-    model, params = sharded_model(options.model, mesh)
+    model, params = sharded_model(options.run, mesh)
     prompts = prompts_of(model.layout, options.rows, options.prompt)
     capacity = decoding.required_capacity(model, prompts, options.new)
     keys = jax.eval_shape(lambda: decoding.row_keys(GREEDY, None, prompts))
@@ -98,7 +96,7 @@ def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
     with placed_on(mesh.abstract_mesh):
         read = compile_for(prefill.lower(params, prompts, keys, None))
         if isinstance(read, str):
-            return {"prompts": Figures(0, 0, None, read)}
+            return {"prompts": figures(read, topology, chips)}
         state = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             jax.eval_shape(prefill, params, prompts, keys, None),
@@ -106,12 +104,7 @@ def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
         )
         write = compile_for(generate.lower(params, prompts, state, None, options.new))
     programs = {"prompts": read, "a token": write}
-    return {
-        name: Figures(0, 0, None, program)
-        if isinstance(program, str)
-        else figures(program, topology, chips)
-        for name, program in programs.items()
-    }
+    return {name: figures(program, topology, chips) for name, program in programs.items()}
 
 
 def sharded_model(gin_file: str, mesh):
@@ -120,12 +113,7 @@ def sharded_model(gin_file: str, mesh):
     run = read_run([gin_file])
     config = run.model(run.vocabulary_rows or T5_VOCABULARY).config
     model = model_of(dataclasses.replace(config, scan_layers=False, remat_policy="none"))
-    boxed = abstract_params(model)
-    return model, jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=sharding),
-        unboxed(boxed),
-        shardings_of(boxed, mesh),
-    )
+    return model, placed(abstract_params(model), mesh)
 
 
 def prompts_of(layout: str, rows: int, slots: int) -> decoding.Prompts:
@@ -146,7 +134,9 @@ def compile_for(lowered: jax.stages.Lowered) -> jax.stages.Compiled | str:
         return "too much"
 
 
-def figures(program: jax.stages.Compiled, topology: Topology, chips) -> Figures:
+def figures(program: jax.stages.Compiled | str, topology: Topology, chips) -> Figures:
+    if isinstance(program, str):
+        return Figures(0, 0, None, program)
     sizes, text = program.memory_analysis(), program.as_text()
     new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     memory = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + new

@@ -80,7 +80,7 @@ def load_model(
             rows = _embedding_rows(shapes, f"Checkpoint {step} of {directory}")
             with settings_in_words(directory):
                 model = _saved_model(builder, shapes, rows)
-        target = _spread(abstract_params(model), mesh)
+        target = placed(abstract_params(model), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
             raise ValueError(
@@ -166,8 +166,9 @@ def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], rows: in
     return builder(rows, heads)
 
 
-def _spread(params, mesh: Mesh | None) -> dict:
-    """Abstract parameters with where they go."""
+def placed(params, mesh: Mesh | None) -> dict:
+    """Returns abstract parameters with where they go: over a mesh as in training, or, without one,
+    to the first device."""
 
     def abstract(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=sharding)
