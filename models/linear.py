@@ -40,26 +40,35 @@ def project(x, kernel, dtype=None, axes=1, slots_last=False):
     # Where slots are sharded, XLA would gather them to join them with rows.
     apart = len(rows) > 1 and num_shards("length", rows[1]) > 1
     x, kernel = x.reshape(*(rows if apart else (-1,)), inputs), kernel.reshape(inputs, -1)
-    if len(columns) > 1 and platform() == "tpu":
-        kernel = _with_whole_gradient(kernel)
+    # By heads, in the shape before or after, XLA for TPUs would compute gradients with columns of
+    # 64 for a matrix unit of 128. The kernels of attention write theirs with slots last.
+    if axes > 1 and not apart:
+        x = with_whole_gradient(x.T).T
+    if len(columns) > 1:
+        kernel = with_whole_gradient(kernel)
     settings = dict(preferred_element_type=dtype or x.dtype)
     if slots_last and not apart:
         product = jax.lax.dot_general(kernel, x, (((0,), (1,)), ((), ())), **settings).T
     else:
         product = jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), **settings)
+    if len(columns) > 1 and not apart:
+        product = with_whole_gradient(product.T).T
     return product.reshape(*rows, *columns)
 
 
+def with_whole_gradient(x):
+    """Returns x, whose gradient XLA for TPUs computes once, in the shape of x, and then uses: else
+    it may compute it anew, and more slowly, within each product that takes it."""
+    return _with_whole_gradient(x) if platform() == "tpu" else x
+
+
 @jax.custom_vjp
-def _with_whole_gradient(kernel):
-    """Returns a matrix whose gradient XLA computes as a matrix: by heads, in the shape that it is
-    stored in, it would have columns of 64 for a matrix unit of 128."""
-    return kernel
+def _with_whole_gradient(x):
+    return x
 
 
 _with_whole_gradient.defvjp(
-    lambda kernel: (kernel, None),
-    lambda _, d_kernel: (jax.lax.optimization_barrier(d_kernel),),
+    lambda x: (x, None), lambda _, d_x: (jax.lax.optimization_barrier(d_x),)
 )
 
 

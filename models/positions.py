@@ -9,6 +9,7 @@ Learned positions are a table beside the token embedding: `models.transformer`. 
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -169,11 +170,25 @@ def rotate_slots_last(x_BxTxHxd, rotation):
     """Returns what `rotate` does, computed as [H, d, B T].
 
     The kernels of fused attention for TPUs take it so; as [B, T, H, d] the compiler would copy it
-    before and after.
+    before and after. The two of a pair change places by a reversal of halves, P = 2, which it
+    computes with the rest; it would pad halves that are joined.
     """
     rows, slots, heads, width = x_BxTxHxd.shape
-    x_HxdxBT = x_BxTxHxd.reshape(rows * slots, -1).T.reshape(heads, width, -1)
-    cos, sin = (x.reshape(-1, x.shape[-1]).T[None] for x in rotation)
-    a, b = jnp.split(x_HxdxBT.astype(jnp.float32), 2, axis=1)
-    rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
-    return rotated.astype(x_BxTxHxd.dtype).reshape(heads * width, -1).T.reshape(x_BxTxHxd.shape)
+    x_HxPxRxBT = x_BxTxHxd.reshape(rows * slots, -1).T.reshape(heads, 2, width // 2, -1)
+    rotated = _turned(x_HxPxRxBT, *(x.reshape(-1, x.shape[-1]).T for x in rotation))
+    return rotated.reshape(heads * width, -1).T.reshape(x_BxTxHxd.shape)
+
+
+@jax.custom_vjp
+def _turned(x_HxPxRxN, cos_RxN, sin_RxN):
+    """Rotates pairs along P; the gradient is the rotation back, where XLA would keep two terms."""
+    x = x_HxPxRxN.astype(jnp.float32)
+    signed_PxRxN = jnp.stack([-sin_RxN, sin_RxN])
+    turned = x * cos_RxN[None, None] + x[:, ::-1] * signed_PxRxN[None]
+    return turned.astype(x_HxPxRxN.dtype)
+
+
+_turned.defvjp(
+    lambda x, cos, sin: (_turned(x, cos, sin), (cos, sin)),
+    lambda rotation, d_x: (_turned(d_x, rotation[0], -rotation[1]), None, None),
+)

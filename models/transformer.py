@@ -47,6 +47,7 @@ from .linear import (
     linear,
     project,
     weights,
+    with_whole_gradient,
 )
 from .positions import RelativeBias, bias_at, rotation_of, sinusoids
 from .sharding import constrain, num_shards, partitioned
@@ -779,6 +780,8 @@ class MLP(nn.Module):
         shape, axes = (c.emb_dim, c.mlp_dim), ("embed", "mlp")
         names = [f"wi_{i}" for i in range(len(c.mlp_activations))]
         projections = [linear(self, name, x_BxTxE, shape, axes) for name in names]
+        if len(projections) > 1:
+            projections = [with_whole_gradient(y_BxTxM) for y_BxTxM in projections]
         inner_BxTxM = activated(c.mlp_activations, projections)
         inner_BxTxM = constrain(inner_dropout(self, inner_BxTxM), "batch", "length", "mlp")
         # The largest activations of a T5 leave this product (in float16 they overflow, which is

@@ -329,9 +329,37 @@ def test_a_bias_of_other_differences_is_refused(differences):
 def test_rotations_with_slots_last_are_the_same():
     x = jax.random.normal(jax.random.key(0), (2, 5, 3, 8), jnp.bfloat16)
     rotation = rotation_of(jnp.array([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]), 8, 100.0)
-    rotated = rotate(x, rotation)
+    (rotated, back), (got, got_back) = (
+        jax.vjp(lambda x, of=of: of(x, rotation), x) for of in (rotate, rotate_slots_last)
+    )
     assert (rotated != x).any()
-    np.testing.assert_array_equal(rotate_slots_last(x, rotation), rotated)
+    np.testing.assert_array_equal(got, rotated)
+    np.testing.assert_array_equal(*(of(rotated)[0] for of in (got_back, back)))
+
+
+@pytest.mark.parametrize("slots_last", [False, True])
+@pytest.mark.parametrize("joined", ["columns", "inputs"])
+def test_products_of_heads_are_the_same_on_tpus_with_whole_gradients(
+    joined, slots_last, monkeypatch
+):
+    keys = jax.random.split(jax.random.key(0), 2)
+    shape, axes = ((8, 2, 4), 1) if joined == "columns" else ((2, 4, 8), 2)
+    x = jax.random.normal(keys[0], (3, 5, *shape[:axes]))
+    kernel = jax.random.normal(keys[1], shape)
+    found = {}
+    for name in ("cpu", "tpu"):
+        monkeypatch.setattr(linear, "platform", lambda name=name: name)
+
+        def squares(x, kernel):
+            return (project(x, kernel, axes=axes, slots_last=slots_last) ** 2).sum()
+
+        gradients = jax.grad(squares, (0, 1))
+        text = str(jax.make_jaxpr(gradients)(x, kernel))
+        assert text.count("optimization_barrier") == {"cpu": 0, "tpu": 3 - axes}[name]
+        out = project(x, kernel, axes=axes, slots_last=slots_last)
+        found[name] = out, gradients(x, kernel)
+    assert found["tpu"][0].shape == (3, 5, *shape[axes:])
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), *found.values())
 
 
 def test_products_with_slots_last_are_the_same_and_are_saved_so():
