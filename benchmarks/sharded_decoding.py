@@ -12,7 +12,6 @@ for the prompts of all rows, and for one token of each.
 """
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from rich.table import Table
 from pretrax.inference.decoding import decoding
 from pretrax.inference.decoding.sampling import GREEDY
 from pretrax.models.builders import abstract_params, model_of
+from pretrax.models.unrolled import without_scans
 from pretrax.training.compile_check import GIB
 from pretrax.training.devices.accelerators import ACCELERATORS
 from pretrax.training.devices.collectives import traffic
@@ -112,7 +112,7 @@ def sharded_model(gin_file: str, mesh):
     shapes, sharded."""
     run = read_run([gin_file])
     config = run.model(run.vocabulary_rows or T5_VOCABULARY).config
-    model = model_of(dataclasses.replace(config, scan_layers=False, remat_policy="none"))
+    model = model_of(without_scans(config))
     return model, placed(abstract_params(model), mesh)
 
 

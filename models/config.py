@@ -162,7 +162,11 @@ class Config:
     # Of products of the layers' weights, in training and after it, see `models.quantization`.
     quantization: Literal["int8", "fp8"] | None = None
     remat_policy: Literal["none", "minimal", "full"] = "minimal"  # what the gradient recomputes
-    scan_layers: bool = True  # compile one layer and loop over stacked parameters, or unroll
+    scan_layers: bool = True  # stacked parameters and a loop over them, or each layer's own arrays
+    # Writes the loop over stacked parameters out, which takes several times as long to compile: the
+    # compiler copies less for the gradient, and keeps of what `remat_policy` would compute again,
+    # unless it is "full", what fits.
+    unroll_scan: bool = False
 
     # --- multi-token prediction, of a decoder
     num_ahead: SizeOrZero = 0  # tokens predicted beyond the next one
@@ -261,6 +265,7 @@ def _check_together(c: Config):
             c.merged_attention and rotary and c.local_rope_theta is None,
         ),
         "share_encoder_decoder_embeddings": ("an encoder-decoder", both),
+        "unroll_scan": ("scan_layers", c.scan_layers),
         **dict.fromkeys(
             ("experts_per_token", "normalize_expert_weights", "expert_capacity", "sparse_every"),
             ("num_experts", c.num_experts > 0),

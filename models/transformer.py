@@ -380,7 +380,8 @@ class Stack(nn.Module):
                 scanned, more = RepeatedLayers, {"layer": layer}
                 over = None if over is None else over.reshape(-1, c.repeated_layers)
             length = (num_layers - first) // c.repeated_layers
-            layers = _scanned(scanned, length, (nn.broadcast, 0))
+            unroll = c.unroll_scan and not self.is_initializing()
+            layers = _scanned(scanned, length, (nn.broadcast, 0), unroll)
             x_BxTxE, _ = layers(*settings, **more, name="layers")(x_BxTxE, context, over)
         else:
             for i in range(first, num_layers):
@@ -392,8 +393,10 @@ class Stack(nn.Module):
         c = self.config
         if c.remat_policy == "none":
             return Block
-        # Inside a scan XLA cannot merge the recomputation away, so the guard would only cost time.
-        return nn.remat(Block, policy=REMAT_POLICIES[c.remat_policy], prevent_cse=not c.scan_layers)
+        # Inside a loop XLA cannot merge the recomputation away, so that the guard against it would
+        # only cost time; written out, XLA for TPUs computes again by itself what does not fit.
+        guard = c.remat_policy == "full" if c.unroll_scan else not c.scan_layers
+        return nn.remat(Block, policy=REMAT_POLICIES[c.remat_policy], prevent_cse=guard)
 
 
 class RepeatedLayers(nn.Module):
@@ -545,7 +548,8 @@ def _shifted_left(embedded_BxTxE):
 def _ahead(module, length, name, config, *layer):
     """Returns (carry, *args) -> (carry, outputs [length, …]): `length` modules in sequence."""
     if config.scan_layers:
-        return _scanned(module, length, nn.broadcast)(config, *layer, name=name)
+        unroll = config.unroll_scan
+        return _scanned(module, length, nn.broadcast, unroll)(config, *layer, name=name)
     modules = [module(config, *layer, name=f"{name}_{k}") for k in range(length)]
 
     def one_after_another(carry, *args):
@@ -558,11 +562,12 @@ def _ahead(module, length, name, config, *layer):
     return one_after_another
 
 
-def _scanned(module, length, in_axes):
+def _scanned(module, length, in_axes, unroll):
     """Returns the module repeated `length` times, with parameters of its own each."""
     return nn.scan(
         module,
         length=length,
+        unroll=length if unroll else 1,
         in_axes=in_axes,
         variable_axes={"params": 0, ROUTING: 0},
         split_rngs={"params": True, "dropout": True},

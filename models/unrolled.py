@@ -31,7 +31,7 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
     if config is None or not config.scan_layers:
         return model, params
     first = 0 if config.first_norm else 1
-    config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
+    config = without_scans(config)
 
     def split():
         for path, array in named(params).items():
@@ -41,6 +41,11 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
                 array.delete()
 
     return model_of(config), nested(split())
+
+
+def without_scans(config: Config) -> Config:
+    """Returns the settings of the same network in which each layer has arrays of its own."""
+    return dataclasses.replace(config, scan_layers=False, unroll_scan=False, remat_policy="none")
 
 
 def _split(path: str, array: jax.Array, first: int, repeated: int):

@@ -69,7 +69,7 @@ TRAINING_FIELDS = (
     *("vocab_size", "heads", "num_classes", "num_ahead", "ahead"),
     *("init_stddev", "init_scaled_by_depth", "init_locality", "init_matching"),
     *("attention", "dropout_rate", "dropout_inside", "dropout_shared"),
-    *("dtype", "quantization", "remat_policy", "scan_layers"),
+    *("dtype", "quantization", "remat_policy", "scan_layers", "unroll_scan"),
 )
 # Values for a family's config.json in place of settings that a model does not have.
 PLACEHOLDERS = dict(max_positions=512, num_types=2, num_experts=8) | dict(

@@ -242,6 +242,21 @@ def test_scanned_layers_equal_unrolled_ones():
     )
 
 
+@pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
+def test_a_scan_that_is_written_out_computes_the_same(layout):
+    local = {"window": 2, "global_every": 2} if layout == "decoder" else {}
+    batch = batch_for(layout)
+    results = []
+    for unroll in (False, True):
+        shape = dict(scan_layers=True, unroll_scan=unroll, remat_policy="minimal")
+        model = build(layout, layers=3, **shape, **local)
+        params = init(model, batch)
+        results.append((params, loss_and_gradients(model, params, batch)))
+        program = str(jax.make_jaxpr(top, static_argnums=0)(model, params, batch))
+        assert ("unroll=3" in program) == unroll
+    assert_close(results[1], results[0], atol=1e-5)
+
+
 @pytest.mark.slow
 def test_rematerialisation_changes_nothing():
     batch = batch_for("encoder_decoder")

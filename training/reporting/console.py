@@ -198,8 +198,9 @@ def _advice(state: int, most: int) -> str:
         )
     return (
         "Most is taken by activations: raise --gin.training.Run.microbatches, recompute more (the "
-        "model's remat_policy = 'full'), lower batch_size or sequence_lengths, divide rows among "
-        "chips (--gin.mesh.make_mesh.context=NUMBER), or take a larger slice."
+        "model's remat_policy = 'full', or unroll_scan = False), lower batch_size or "
+        "sequence_lengths, divide rows among chips (--gin.mesh.make_mesh.context=NUMBER), or "
+        "take a larger slice."
     )
 
 
