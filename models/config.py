@@ -19,12 +19,15 @@ ACTIVATIONS = {
     "linear": lambda x: x,
 }
 Activation = Literal["gelu", "gelu_exact", "silu", "relu", "linear"]
+WIDE_PRODUCT = "wide_product"  # of `linear.project` with narrow gradients, as policies know it
 REMAT_POLICIES = {
     "none": None,  # save every intermediate value
     # Save products with a weight, and of attention only what its gradient needs.
     "minimal": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(attention.SAVED, grouped_products.SAVED),
+        jax.checkpoint_policies.save_only_these_names(
+            attention.SAVED, grouped_products.SAVED, WIDE_PRODUCT
+        ),
     ),
     "full": jax.checkpoint_policies.nothing_saveable,  # save only what passes between layers
 }

@@ -1,6 +1,7 @@
 """The kernels of fused attention, interpreted on this CPU, against plain attention."""
 
 import functools
+import re
 
 import jax
 import jax.extend
@@ -360,6 +361,28 @@ def test_products_of_heads_are_the_same_on_tpus_with_whole_gradients(
         found[name] = out, gradients(x, kernel)
     assert found["tpu"][0].shape == (3, 5, *shape[axes:])
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), *found.values())
+
+
+def test_gradients_of_a_wider_product_are_computed_in_the_dtype_of_its_factors():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 8), jnp.bfloat16)
+    kernel = jax.random.normal(jax.random.key(1), (8, 4), jnp.bfloat16)
+    found, dtypes, saved = [], [], []
+    for narrow in (False, True):
+
+        @functools.partial(jax.checkpoint, policy=REMAT_POLICIES["minimal"])
+        def squares(x, kernel, narrow=narrow):
+            return (project(x, kernel, jnp.float32, narrow_gradients=narrow) ** 2).sum()
+
+        gradients = jax.grad(squares, (0, 1))
+        out = project(x, kernel, jnp.float32, narrow_gradients=narrow)
+        found.append((out, gradients(x, kernel)))
+        text = jax.jit(gradients).lower(x, kernel).as_text()
+        dtypes.append(re.findall(r"dot_general .* -> tensor<\d+x\d+x(\w+)>", text))
+        saved.append({x.shape for x in jax.tree.leaves(jax.vjp(squares, x, kernel)[1])})
+    assert dtypes == [["f32"] * 3, ["f32", "bf16", "bf16"]]
+    assert saved[1] == saved[0] and (10, 4) in saved[0]
+    close = functools.partial(np.testing.assert_allclose, rtol=0.02, atol=0.1)
+    jax.tree.map(close, *found)
 
 
 def test_products_with_slots_last_are_the_same_and_are_saved_so():
