@@ -16,7 +16,16 @@ from .accelerators import ACCELERATORS
 from .collectives import Collective, collectives
 from .exchange_times import Coordinates, exchange_seconds
 from .products import Product, products_of
-from .program_text import Computations, arrays, branches, called, computations_of, size, times
+from .program_text import (
+    Computations,
+    arrays,
+    branches,
+    called,
+    computations_of,
+    result_name,
+    size,
+    times,
+)
 from .topologies import Topology
 
 # Parts of the step, by the first of these that the path of an operation's name has.
@@ -102,9 +111,10 @@ def estimate(
         program = step.lower(state, rows).compile()
         estimate(program.as_text(), topology, [d.coords for d in mesh.devices.flat]).seconds
 
-    Of the branches of a conditional the longest one counts. An exchange that is started and waited
-    for elsewhere is waited for as far as it takes longer than what its loop computes in a turn.
-    Copies into the chip's own memory ahead of their use count nothing.
+    Of the branches of a conditional the longest one counts. Exchanges follow one another on the
+    links. What is started ahead is waited for where the program's order has its end, if it takes
+    longer than what is computed until then; what ends in another turn of its loop, if it takes
+    longer than a turn computes. Copies into the chip's own memory ahead of their use count nothing.
 
     Args:
       own_experts: share of the experts that a chip has, and of assignments to them, as if all
@@ -120,31 +130,30 @@ def estimate(
     sent = unknown = 0
     links = waited = 0.0
     for name, runs in times(computations, _run_by).items():
-        computed = 0.0
+        own = {one.line: one for one in exchanged[name]}
+        turn = _Turn()
         for line in computations[name]:
+            turn.end(_ended(line, computations))
+            for key, one in _exchanges(line, own, computations, exchanged):
+                sent += runs * one.bytes
+                took = exchange_seconds(one, topology, chips)
+                if took is None:
+                    unknown += runs * one.bytes
+                else:
+                    links += runs * took
+                    turn.exchange(took, key if one.asynchronous else None)
             seconds, is_kernel = _seconds(line, computations, tpu, peak)
             if not seconds:
                 continue
             place = _place(line)
             if is_kernel and place[0] == "experts":
                 seconds *= own_experts
-            computed += seconds
+            turn.compute(seconds)
             parts[place] = parts.get(place, 0.0) + runs * seconds
             kernels += runs * seconds * is_kernel
             if within := list(products_of([line, *_fused(line, computations)])):
                 _add_products(products, within, place[0], runs, seconds)
-        beside, alone = 0.0, 0.0
-        for one in _exchanges(computations[name], exchanged[name], computations, exchanged):
-            sent += runs * one.bytes
-            took = exchange_seconds(one, topology, chips)
-            if took is None:
-                unknown += runs * one.bytes
-            elif one.asynchronous:
-                beside += took
-            else:
-                alone += took
-        links += runs * (alone + beside)
-        waited += runs * (alone + max(0.0, beside - computed))
+        waited += runs * turn.all_waited()
     table = {
         part: PartTime(*(parts.get((part, which), 0.0) for which in (FORWARD, BACKWARD, NEITHER)))
         for part in (*PARTS, COPIES)
@@ -220,14 +229,72 @@ def _fused(line: str, computations: Computations) -> Sequence[str]:
     return computations.get(found[1], ()) if found else ()
 
 
-def _exchanges(lines, own: Sequence[Collective], computations: Computations, exchanged):
-    """Yields the collectives of a computation, and of its fusions."""
-    yield from own
-    for line in lines:
-        if found := _FUSED.search(line):
-            within = exchanged.get(found[1], ())
-            started = " async-start(" in line
-            yield from (one._replace(asynchronous=one.asynchronous or started) for one in within)
+# --- exchanges beside computation -----------------------------------------------------------------
+
+_CHAIN = re.compile(r'chain_id="(\d+)"|channel_id=(\d+)')
+_DONE = re.compile(r"-done\(.*?(%[\w.-]+)")
+
+
+class _Turn:
+    """The time of a turn of a loop, or of what is in none, in the program's order."""
+
+    def __init__(self):
+        self.now = self.computed = self.waited = 0.0  # seconds
+        self.links = 0.0  # when the links are free
+        self.running: dict[str, tuple[float, float]] = {}  # when each ends, and how long it takes
+
+    def compute(self, seconds: float):
+        self.now += seconds
+        self.computed += seconds
+
+    def exchange(self, seconds: float, key: str | None):
+        """Sends what `end` waits for by its key, or, without one, what is waited for at once."""
+        self.links = max(self.now, self.links) + seconds
+        if key is None:
+            self._wait(self.links)
+        else:
+            self.running[key] = self.links, seconds
+
+    def end(self, keys: Sequence[str]):
+        for key in keys:
+            self._wait(self.running.pop(key, (0.0, 0.0))[0])
+
+    def all_waited(self) -> float:
+        elsewhere = sum(seconds for _, seconds in self.running.values())
+        return self.waited + max(0.0, elsewhere - self.computed)
+
+    def _wait(self, until: float):
+        self.waited += max(0.0, until - self.now)
+        self.now = max(self.now, until)
+
+
+def _exchanges(
+    line: str, own: Mapping[str, Collective], computations: Computations, exchanged
+) -> Iterator[tuple[str, Collective]]:
+    """Yields the collectives of an instruction, or of its fusion, each by what names its end."""
+    if line in own:
+        yield result_name(line), own[line]
+    if found := _FUSED.search(line):
+        started = " async-start(" in line
+        for one in exchanged.get(found[1], ()):
+            key = result_name(line) if started else _chain(one.line)
+            yield key, one._replace(asynchronous=one.asynchronous or started)
+
+
+def _ended(line: str, computations: Computations) -> list[str]:
+    """Returns what names the exchanges that end in an instruction."""
+    if done := _DONE.search(line):
+        return [done[1]]
+    fused = _fused(line, computations)
+    if not any("AsyncCollectiveDone" in x for x in fused):
+        return []
+    return [key for x in fused if (key := _chain(x))]
+
+
+def _chain(line: str) -> str:
+    """Returns the number that the parts of an exchange in several fusions share."""
+    found = _CHAIN.findall(line)
+    return next((chain for chain, _ in found if chain), found[0][1] if found else "")
 
 
 # --- of which part of the step --------------------------------------------------------------------
