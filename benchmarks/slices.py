@@ -77,7 +77,7 @@ CASES = {
     "switch_base": Case(
         "v5e:2x4",
         ("runs/t5_1_1_base_c4.gin", "models/switch_base_8.gin"),
-        ("mesh.make_mesh.data = 1", "mesh.make_mesh.expert = 8"),
+        ("mesh.make_mesh.fsdp = 1", "mesh.make_mesh.expert = 8"),
     ),
     "bert_base": store("bert_base", 30_592),
     "roberta_base": store("roberta_base", 50_304),
