@@ -225,7 +225,10 @@ def test_traceback_shows_where(data, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "error, expected",
     [
-        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 8G"), r"8G.*lower batch_size.*fsdp"),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 8G"),
+            r"8G.*lower batch_size.*unroll_scan.*fsdp",
+        ),
         (FloatingPointError("the loss is nan"), r"loss is nan"),
     ],
 )

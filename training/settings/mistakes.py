@@ -10,8 +10,8 @@ from ...data.extras import words_of_absent
 from ...data.printable import printable
 
 OUT_OF_MEMORY = """
-Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
-shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
+Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full' or
+unroll_scan = False, or shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
 
 
 def explanation(error: Exception) -> str | None:
