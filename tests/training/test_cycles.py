@@ -164,6 +164,20 @@ def test_an_exchange_that_ends_in_the_next_turn_runs_beside_all_that_a_turn_comp
         assert more == pytest.approx(24 * (a_turn - beside))
 
 
+@pytest.mark.parametrize("size", [2**26, 2**28])
+def test_an_exchange_runs_beside_the_loop_between_its_start_and_its_end(size):
+    start = f"  %all-gather-start.9 = (f32[{size // 16}]{{0}}, f32[{size}]{{0}}) all-gather-start(%p0), channel_id=9, replica_groups={{}}, dimensions={{0}}\n"  # fmt: skip
+    done = f"  %all-gather-done.9 = f32[{size}]{{0}} all-gather-done(%all-gather-start.9)\n"
+    loop = next(x for x in PROGRAM.splitlines(True) if "%while.1 =" in x)
+    before = estimate(PROGRAM, V5E, CHIPS)
+    found = estimate(PROGRAM.replace(loop, start + loop + done), V5E, CHIPS)
+    assert before is not None and found is not None
+    took, beside = 4 * size * 15 / 16 / 90e9, 24 * 0.3e-3  # what the loop computes
+    assert found.exchanges.seconds - before.exchanges.seconds == pytest.approx(took)
+    more = found.exchanges.waited - before.exchanges.waited
+    assert more == pytest.approx(max(0.0, took - beside))
+
+
 def test_exchanges_that_are_started_together_take_turns_on_the_links():
     start = next(x for x in PROGRAM.splitlines(True) if "calls=%start" in x)
     other = start.replace("%fusion.1 ", "%fusion.9 ").replace("%start", "%other")

@@ -114,7 +114,8 @@ def estimate(
     Of the branches of a conditional the longest one counts. Exchanges follow one another on the
     links. What is started ahead is waited for where the program's order has its end, if it takes
     longer than what is computed until then; what ends in another turn of its loop, if it takes
-    longer than a turn computes. Copies into the chip's own memory ahead of their use count nothing.
+    longer than a turn computes. A loop between start and end counts with all its turns, as if it
+    left the links free. Copies into the chip's own memory ahead of their use count nothing.
 
     Args:
       own_experts: share of the experts that a chip has, and of assignments to them, as if all
@@ -129,11 +130,15 @@ def estimate(
     products = dict[tuple[str, str], _Products]()
     sent = unknown = 0
     links = waited = 0.0
-    for name, runs in times(computations, _run_by).items():
+    all_runs, lasting = times(computations, _run_by), dict[str, float]()  # seconds of a run of each
+    for name in dict.fromkeys(_inner_first("", computations)):
+        runs = all_runs[name]
         own = {one.line: one for one in exchanged[name]}
         turn = _Turn()
         for line in computations[name]:
             turn.end(_ended(line, computations))
+            for inner, turns in _run_by(line, computations):
+                turn.compute(turns * lasting[inner])
             for key, one in _exchanges(line, own, computations, exchanged):
                 sent += runs * one.bytes
                 took = exchange_seconds(one, topology, chips)
@@ -154,6 +159,7 @@ def estimate(
             if within := list(products_of([line, *_fused(line, computations)])):
                 _add_products(products, within, place[0], runs, seconds)
         waited += runs * turn.all_waited()
+        lasting[name] = turn.computed + turn.all_waited()
     table = {
         part: PartTime(*(parts.get((part, which), 0.0) for which in (FORWARD, BACKWARD, NEITHER)))
         for part in (*PARTS, COPIES)
@@ -180,6 +186,14 @@ def _run_by(line: str, computations: Computations) -> Iterator[tuple[str, int]]:
         yield from called(line, computations)
     elif " conditional(" in line:
         yield max(branches(line), key=lambda name: _cycles(name, computations)), 1
+
+
+def _inner_first(name: str, computations: Computations) -> Iterator[str]:
+    """Yields what a computation runs by `_run_by`, each after what runs within it, itself last."""
+    for line in computations[name]:
+        for inner, _ in _run_by(line, computations):
+            yield from _inner_first(inner, computations)
+    yield name
 
 
 def _cycles(name: str, computations: Computations) -> int:
