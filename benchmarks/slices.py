@@ -32,7 +32,6 @@ from pretrax.training.compile_check import GIB, Check, check
 from pretrax.training.devices.topologies import read_topology, use_cpu
 from pretrax.training.settings.configuration import read_run
 
-WHOLE_PRODUCTS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
 LARGEST = 4  # parts that the table names
 
 
@@ -55,7 +54,6 @@ def decoder(model: str, slice: str, rows: int, slots: int, vocabulary: int, **me
             f"training.Run.batch_size = {rows}",
             f"training.Run.vocabulary_rows = {vocabulary}",
             f"training.Run.data_shards = {rows}",
-            f"training.Run.tpu_compiler_options = {WHOLE_PRODUCTS}",
             *(f"mesh.make_mesh.{axis} = {size}" for axis, size in sizes.items()),
         ),
     )
