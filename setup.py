@@ -48,10 +48,12 @@ PREPARE = [  # raw text into a token store
     "lxml_html_clean>=0.4.6,<0.5",
     "lingua-language-detector>=2.1.1,<2.2",  # its models are in the wheel: 96 MB
 ]
+NAMED = [f"{one}; python_version < '3.14'" for one in SEQIO]  # what gin files of runs on C4 name
 # The compiler for TPUs, of the version that jax 0.10.2 was made with.
-COMPILE = ["jax==0.10.2", "libtpu==0.0.42.1"]
+COMPILE = ["jax==0.10.2", "libtpu==0.0.42.1", *NAMED]
 # The compiler for NVIDIA's GPUs, without the libraries that running on one takes (jax[cuda12]).
 COMPILE_GPU = [
+    *NAMED,
     "jax==0.10.2",
     "jax-cuda12-plugin==0.10.2",
     "jax-cuda12-pjrt==0.10.2",
