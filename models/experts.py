@@ -11,10 +11,12 @@ arXiv:2211.15841). Padding is processed by no expert.
 
 On a mesh, experts are sharded over the mesh axis of "experts". Each device gathers the tokens of
 the devices along it, computes what its own experts contribute to them, and the contributions are
-summed where the tokens came from.
+summed where the tokens came from. It computes the assignments to its own experts alone, some more
+at once than it has where experts are balanced; if it has more, the others follow in further turns.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -32,6 +34,10 @@ from .sharding import mesh_axes, partitioned, spec_of
 ROUTING = "routing"  # the collection of the routers' statistics
 # Logical axes of the kernels into an expert and out of it.
 INTO, OUT_OF = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
+# How many assignments a device computes at once, as a multiple of those that it has where all
+# experts have as many; and the name of further turns in a program.
+SLACK, UNBALANCED = 1.25, "unbalanced_experts"
+_ROWS_OF_TILE = 512  # they are a multiple of these, as the kernels for TPUs take them
 
 
 class Routing(NamedTuple):
@@ -130,72 +136,153 @@ def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -
 
 
 def _contributions(
-    activations, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, first=None
+    activations, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, first=None, parts=1
 ):
-    """Returns what the experts of these kernels contribute: f32[B, T, E].
+    """Returns what the experts of these kernels contribute: [B, T, E].
 
-    They are those from number `first` on, and tokens of others get zeros; None: they are all.
-    Products are saved for the gradient where they are all: else most rows of the arrays are of no
-    expert here.
+    They are those from number `first` on, one of `parts` equal parts, and tokens of others get
+    zeros; None: they are all. The gradient computes products of further turns again.
     """
-    saved = functools.partial(checkpoint_name, name=SAVED) if first is None else lambda y: y
-    *kernels_in, kernel_out = kernels
-    N, E = kernel_out.shape[0], x_BxTxE.shape[-1]
+    n, N = expert_BxTxK[..., 0].size, kernels[-1].shape[0]
     # The K of a token lie apart, so that sums over them are of whole arrays.
-    expert_KxBxT, weight_KxBxT = (jnp.moveaxis(a, -1, 0) for a in (expert_BxTxK, weight_BxTxK))
-    own_A = expert_KxBxT.reshape(-1) - (0 if first is None else first)
+    expert_Kxn, weight_Kxn = (
+        jnp.moveaxis(a, -1, 0).reshape(-1, n) for a in (expert_BxTxK, weight_BxTxK)
+    )
+    own_A = expert_Kxn.reshape(-1) - (0 if first is None else first)
     group_A = jnp.where((own_A >= 0) & (own_A < N), own_A, N)
     order_A = jnp.argsort(group_A)
-    back_A = jnp.argsort(order_A)
-    starts = jnp.searchsorted(group_A[order_A], jnp.arange(N + 1)).astype(jnp.int32)
-    sizes_N = jnp.diff(starts)
+    row_Kxn = jnp.argsort(order_A).reshape(expert_Kxn.shape)
+    ends_N = jnp.searchsorted(group_A[order_A], jnp.arange(N), side="right").astype(jnp.int32)
+    kept_SxM = None if kept_BxSxM is None else kept_BxSxM.reshape(-1, kept_BxSxM.shape[-1])
+    assigned = _Assigned(order_A, row_Kxn, ends_N, kept_SxM)
+    arrays = x_BxTxE.reshape(n, -1), weight_Kxn, kernels
 
-    sorted_AxE = _sorted(x_BxTxE.reshape(-1, E), order_A, back_A)
-    projections = [saved(grouped_product(sorted_AxE, kernel, sizes_N)) for kernel in kernels_in]
-    inner_AxM = activated(activations, projections)
-    if kept_BxSxM is not None:
-        tokens = expert_KxBxT[0].size
-        kept = kept_BxSxM.reshape(-1, kept_BxSxM.shape[-1])  # of each token, or of each row
-        inner_AxM *= kept[order_A % tokens // (tokens // len(kept))]
-    out_AxE = saved(grouped_product(inner_AxM, kernel_out, sizes_N))
-    out_KxBxTxE = _permuted(out_AxE, back_A, order_A).reshape(*weight_KxBxT.shape, E)
-    return _added(weight_KxBxT[..., None].astype(jnp.float32) * out_KxBxTxE)
+    R = _rows_at_once(order_A.size, parts)
+    compute = functools.partial(_contribution, activations)
+    if R == order_A.size:
+        y_nxE = compute(assigned.rows(0, R), *arrays)
+    else:
+        y_nxE = _in_turns(compute, R, assigned, *arrays)
+    return y_nxE.reshape(x_BxTxE.shape)
 
 
-# The gradient of a gather is a scatter, which is slow on a TPU; of these it is a gather too.
+class _Assigned(NamedTuple):
+    """Assignments of n tokens in the order of their experts, or some consecutive ones of these."""
+
+    order_R: jax.Array  # i32: the assignment of each row, k · n + token
+    row_Kxn: jax.Array  # i32: the row of each assignment; outside of [0, R) if it is not of these
+    ends_N: jax.Array  # i32: the row after the last of each expert
+    kept_SxM: jax.Array | None  # dropout's factors, of tokens or of rows of the batch
+
+    def rows(self, start, R):
+        """Returns R of them, from row `start` on; those beyond the last are of no expert."""
+        order_R = lax.dynamic_slice_in_dim(jnp.pad(self.order_R, (0, R)), start, R)
+        ends_N = jnp.clip(self.ends_N - start, 0, R)
+        return _Assigned(order_R, self.row_Kxn - start, ends_N, self.kept_SxM)
+
+
+def _rows_at_once(A: int, parts: int) -> int:
+    if parts == 1:
+        return A
+    return min(A, -(-math.ceil(SLACK * A / parts) // _ROWS_OF_TILE) * _ROWS_OF_TILE)
+
+
+def assigned_share(parts: int) -> float:
+    """Returns which share of the rows that a part computes at once is assigned to its experts,
+    where all have as many."""
+    return 1.0 if parts == 1 else 1 / SLACK
+
+
+def _contribution(activations, assigned: _Assigned, x_nxE, weight_Kxn, kernels):
+    """Returns what these assignments contribute to each token: [n, E]."""
+    *kernels_in, kernel_out = kernels
+    order_R, row_Kxn, ends_N, kept_SxM = assigned
+    n, sizes_N = x_nxE.shape[0], jnp.diff(ends_N, prepend=0)
+    token_R = order_R % n
+    x_RxE = _taken(x_nxE, token_R, row_Kxn)
+    projections = [
+        checkpoint_name(grouped_product(x_RxE, kernel, sizes_N), SAVED) for kernel in kernels_in
+    ]
+    # Weighed before the last product, whose result the gradient of the weights then does not need.
+    weight_R = _taken(weight_Kxn.reshape(-1), order_R, row_Kxn.reshape(1, -1))
+    inner_RxM = activated(activations, projections) * weight_R[:, None].astype(jnp.float32)
+    if kept_SxM is not None:
+        inner_RxM *= kept_SxM[token_R // (n // len(kept_SxM))]
+    out_RxE = grouped_product(inner_RxM.astype(x_nxE.dtype), kernel_out, sizes_N)
+    return _summed(out_RxE, token_R, row_Kxn)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _in_turns(compute, R, assigned: _Assigned, *arrays):
+    """Returns the sum of `compute` over turns of R rows, until all that are assigned are computed.
+
+    It is differentiated by hand, since the number of turns is known to the program alone."""
+    return _and_further(compute, R, assigned, arrays, compute(assigned.rows(0, R), *arrays))
+
+
+def _and_further(compute, R, assigned, arrays, y):
+    def add(turn, y):
+        return y + compute(assigned.rows(turn * R, R), *arrays)
+
+    with jax.named_scope(UNBALANCED):
+        return lax.fori_loop(1, _turns(assigned, R), add, y)
+
+
+def _in_turns_forward(compute, R, assigned, *arrays):
+    y, pull_back = jax.vjp(functools.partial(compute, assigned.rows(0, R)), *arrays)
+    y = _and_further(compute, R, assigned, arrays, y)
+    return y, (pull_back, assigned, arrays)
+
+
+def _in_turns_backward(compute, R, saved, d_y):
+    pull_back, assigned, arrays = saved
+
+    def add(turn, gradients):
+        _, pull_back = jax.vjp(functools.partial(compute, assigned.rows(turn * R, R)), *arrays)
+        return jax.tree.map(jnp.add, gradients, pull_back(d_y))
+
+    gradients = pull_back(d_y)
+    with jax.named_scope(UNBALANCED):
+        return None, *lax.fori_loop(1, _turns(assigned, R), add, gradients)
+
+
+_in_turns.defvjp(_in_turns_forward, _in_turns_backward)
+
+
+def _turns(assigned, R):
+    return -(-assigned.ends_N[-1] // R)
+
+
+# The gradient of a gather is a scatter, which is slow on a TPU; of these two each is the other's.
 
 
 @jax.custom_vjp
-def _sorted(x_nxE, order_A, back_A):
-    """Returns the token of each assignment, in the order of the experts: [A, E]."""
-    return x_nxE[order_A % x_nxE.shape[0]]
+def _taken(x_n, index_R, row_Kxn):
+    """Returns `x_n[index_R]`, by rows; `row_Kxn` are the K of the result that each of x may be, of
+    which those outside of [0, R) are none."""
+    return x_n.at[index_R].get(mode="clip")
 
 
-def _sorted_backward(saved, d_AxE):
-    n, back_A = saved
-    d_KxnxE = d_AxE[back_A].reshape(-1, n, d_AxE.shape[-1])
-    return _added(d_KxnxE.astype(jnp.float32)).astype(d_AxE.dtype), None, None
+@jax.custom_vjp
+def _summed(x_R, index_R, row_Kxn):
+    """Returns the sum of its K rows for each of n, added in float32."""
+
+    def of_each(row_n):
+        is_here_n = (row_n >= 0) & (row_n < len(x_R))
+        x_n = x_R.at[row_n].get(mode="clip").astype(jnp.float32)
+        return jnp.where(is_here_n.reshape(-1, *[1] * (x_n.ndim - 1)), x_n, 0)
+
+    # One by one: on a TPU a reduction over a first axis, of few, takes several times as long.
+    return functools.reduce(jnp.add, map(of_each, row_Kxn)).astype(x_R.dtype)
 
 
-_sorted.defvjp(
-    lambda x, order, back: (_sorted(x, order, back), (x.shape[0], back)), _sorted_backward
+_taken.defvjp(
+    lambda x, index, row: (_taken(x, index, row), (index, row)),
+    lambda saved, d: (_summed(d, *saved), None, None),
 )
-
-
-def _added(x):
-    """Returns the sum over the first axis, of few, in one pass: on a TPU a reduction takes several
-    times as long."""
-    return functools.reduce(jnp.add, x)
-
-
-@jax.custom_vjp
-def _permuted(x_AxE, order_A, back_A):
-    return x_AxE[order_A]
-
-
-_permuted.defvjp(
-    lambda x, order, back: (_permuted(x, order, back), back),
-    lambda back, d: (d[back], None, None),
+_summed.defvjp(
+    lambda x, index, row: (_summed(x, index, row), index),
+    lambda index, d: (d.at[index].get(mode="clip"), None, None),
 )
 
 
@@ -214,6 +301,7 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
     # Devices that share experts have rows of their own each, unless the mesh does not divide them.
     exchanged = experts is not None and experts in mesh_axes(rows[0])
 
+    parts = math.prod(mesh.shape[axis] for axis in mesh_axes(experts))
     is_shared = kept_BxSxM is not None and kept_BxSxM.shape[1] == 1  # by all slots of a row
     of_kept = P(rows[0], None if is_shared else rows[1], inner)
 
@@ -227,17 +315,12 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
                 lambda a: _gathered(a, experts, 0), (x, weight, expert, kept)
             )
         first = None if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
-        y = compute(x, weight, expert, kept, *whole, first=first)
+        y = compute(x, weight, expert, kept, *whole, first=first, parts=parts)
         if inner is not None:
             y = lax.psum(y, inner)
-        if experts is None:
-            return y
-        y = y.astype(x.dtype)  # of a token few devices have more than zeros
         if exchanged:
-            y = lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
-        else:
-            y = lax.psum(y, experts)
-        return y.astype(jnp.float32)
+            return lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
+        return y if experts is None else lax.psum(y, experts)
 
     return jax.shard_map(
         on_device,

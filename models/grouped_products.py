@@ -36,8 +36,8 @@ def _forward(x_AxI, kernels_NxIxO, sizes_N):
 def _backward(saved, d_y_AxO):
     x_AxI, kernels_NxIxO, sizes_N = saved
     d_x_AxI = _product(d_y_AxO, kernels_NxIxO, sizes_N, transposed=True)
-    d_kernels_NxIxO = _outer(x_AxI, d_y_AxO, sizes_N)
-    return d_x_AxI, d_kernels_NxIxO.astype(kernels_NxIxO.dtype), None
+    d_kernels_NxIxO = _outer(x_AxI, d_y_AxO, sizes_N, kernels_NxIxO.dtype)
+    return d_x_AxI, d_kernels_NxIxO, None
 
 
 grouped_product.defvjp(_forward, _backward)
@@ -55,13 +55,13 @@ def _product(x_AxI, kernels, sizes_N, transposed=False):
     return jnp.where(in_a_group_Ax1, y_AxO, 0)
 
 
-def _outer(x_AxI, y_AxO, sizes_N):
-    """Returns the sums of outer products over each group: f32[N, I, O]."""
+def _outer(x_AxI, y_AxO, sizes_N, dtype):
+    """Returns the sums of outer products over each group, [N, I, O], added in float32."""
     if platform() == "tpu":
         from . import grouped_products_tpu
 
-        return grouped_products_tpu.outer(x_AxI, y_AxO, sizes_N)
-    return _outer_by_blocks(_block(), x_AxI, y_AxO, sizes_N)
+        return grouped_products_tpu.outer(x_AxI, y_AxO, sizes_N, dtype)
+    return _outer_by_blocks(_block(), x_AxI, y_AxO, sizes_N).astype(dtype)
 
 
 def _block():

@@ -23,10 +23,10 @@ def product(x_AxI, kernels, sizes_N, transposed):
     return y[: x_AxI.shape[0]]
 
 
-def outer(x_AxI, y_AxO, sizes_N):
-    """Returns the sums of outer products over each group: f32[N, I, O]."""
+def outer(x_AxI, y_AxO, sizes_N, dtype):
+    """Returns the sums of outer products over each group, [N, I, O], added in float32."""
     x, y = _whole_tiles(x_AxI), _whole_tiles(y_AxO)
-    return tgmm(x.T, y, sizes_N, jnp.float32, _within(TILE_OF_OUTER, *x.shape, y.shape[1]))
+    return tgmm(x.T, y, sizes_N, dtype, _within(TILE_OF_OUTER, *x.shape, y.shape[1]))
 
 
 def _within(tile, *sizes):

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from ..constraints import name_of
 from ..data.corpus import Corpus
-from ..models.experts import active_parameters
+from ..models.experts import active_parameters, assigned_share
 from ..objectives.contract import with_counted_classes
 from ..objectives.token_ids import specimen_ids
 from .buckets import folder_of, is_bucket
@@ -124,7 +124,8 @@ def check(run: Run, topology: Topology) -> Check:
         text = program.as_text() or ""
         collectives = traffic(text)
         chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
-        estimated = estimate(text, topology, chips, own_experts=1 / mesh.shape["expert"])
+        assigned = assigned_share(mesh.shape["expert"])
+        estimated = estimate(text, topology, chips, assigned=assigned)
         new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         memory = memory._replace(
             activations=sizes.temp_size_in_bytes + new,

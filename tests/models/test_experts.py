@@ -12,7 +12,7 @@ from flax import linen as nn
 from jax import lax
 
 from pretrax import models
-from pretrax.models import grouped_products, grouped_products_tpu
+from pretrax.models import experts, grouped_products, grouped_products_tpu
 from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
 from pretrax.models.grouped_products import grouped_product
@@ -82,7 +82,7 @@ def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
             product = grouped_products_tpu.product(x, given, sizes, transposed)
             assert_close(*(jnp.where(inside, some, 0) for some in (product, by_blocks)), atol=1e-4)
         outer = grouped_products._outer_by_blocks(block, x, y, sizes)
-        assert_close(grouped_products_tpu.outer(x, y, sizes), outer, atol=1e-3)
+        assert_close(grouped_products_tpu.outer(x, y, sizes, jnp.float32), outer, atol=1e-3)
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
@@ -126,7 +126,7 @@ def test_experts_are_a_plain_loop_over_experts(normalized):
     of = lambda apply: jax.value_and_grad(lambda p, x: jnp.sin(apply(p, x)).sum(), (0, 1))  # noqa: E731
     got = jax.jit(of(lambda p, x: module.apply({"params": p}, x)))(params, x)
     expected = jax.jit(of(lambda p, x: loop_over_experts(module.config, p, x)))(params, x)
-    assert_close(got, expected, atol=2e-3)
+    assert_close(got, expected, atol=2e-2)
     assert max(float(jnp.abs(g).max()) for g in jax.tree.leaves(got)) > 1
 
 
@@ -164,6 +164,55 @@ def test_no_token_is_dropped_where_all_choose_one_expert():
     assert_close(y, loop_over_experts(module.config, params, x), atol=1e-3)
     (routing,) = found["routing"]["statistics"]
     np.testing.assert_array_equal(routing.assigned_BxN, [[0, 0, 150, 0]] * 2)
+
+
+CHOSEN = {
+    "equal shares": lambda rows: np.arange(2 * rows).reshape(-1, 2) % 4,
+    "all by two experts": lambda rows: np.broadcast_to([1, 0], (rows, 2)),
+    "at random, some of padding": lambda rows: RNG.integers(0, 5, (rows, 2)),
+    "all of padding": lambda rows: np.full((rows, 2), 4),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_parts_of_the_experts_contribute_what_all_do_in_as_many_turns_as_they_need(name):
+    """A part computes 13 of 40 assignments at once: none, one, two or four turns."""
+    x, weight = (RNG.normal(size=(2, 10, n)).astype(np.float32) for n in (16, 2))
+    expert = jnp.asarray(CHOSEN[name](20).reshape(2, 10, 2), jnp.int32)
+    kept = jnp.asarray(RNG.integers(0, 2, (2, 10, 24)), jnp.float32)
+    kernels = [RNG.normal(size=shape).astype(np.float32) for shape in [(4, 16, 24)] * 2]
+    kernels.append(RNG.normal(size=(4, 24, 16)).astype(np.float32))
+    compute = functools.partial(experts._contributions, ("gelu", "linear"))
+
+    def whole(x, weight, kernels):
+        return compute(x, weight, expert, kept, *kernels)
+
+    def in_parts(x, weight, kernels):
+        halves = ([kernel[first : first + 2] for kernel in kernels] for first in (0, 2))
+        of_each = (
+            compute(x, weight, expert, kept, *half, first=first, parts=2)
+            for first, half in zip((0, 2), halves)
+        )
+        return sum(of_each)
+
+    results = []
+    for function in (whole, in_parts):
+        loss = lambda *arrays: jnp.sin(function(*arrays)).sum()  # noqa: B023, E731
+        both = jax.jit(lambda *a: (function(*a), jax.grad(loss, (0, 1, 2))(*a)))  # noqa: B023
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(experts, "_ROWS_OF_TILE", 1)
+            patch.setattr(experts, "SLACK", 0.65)
+            results.append(both(x, weight, kernels))
+    expected, got = results
+    jax.tree.map(lambda got, expected: assert_close(got, expected, atol=1e-3), got, expected)
+    assert bool(jnp.abs(got[0]).max() > 1) == (name != "all of padding")
+
+
+def test_a_part_computes_its_share_and_a_quarter_more_at_once():
+    assert experts._rows_at_once(65536, 8) == 10240
+    assert experts._rows_at_once(65536, 1) == 65536
+    assert experts._rows_at_once(600, 8) == 512
+    assert experts._rows_at_once(300, 2) == 300
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pretrax.models.experts import UNBALANCED
 from pretrax.training.devices.accelerators import ACCELERATORS
 from pretrax.training.devices.collectives import Collective
 from pretrax.training.devices.cycles import TPUS, PartTime, estimate
@@ -123,6 +124,17 @@ def test_kernels_of_experts_count_for_a_chips_own_share():
     assert saved == pytest.approx(half.kernels)
     of_attention = estimate(PROGRAM, V5E, CHIPS, 0.5)
     assert of_attention is not None and of_attention.kernels == all_rows.kernels
+
+
+def test_turns_of_unbalanced_experts_are_not_counted():
+    path = f"jit(train_step)/jvp()/experts/{UNBALANCED}/while"
+    loop = f"body=%long, {named(path)}\n"
+    program = PROGRAM.replace("body=%body\n", loop)
+    assert program != PROGRAM
+    counted = estimate(program.replace(f"/{UNBALANCED}/", "/"), V5E, CHIPS)
+    found = estimate(program, V5E, CHIPS)
+    assert found is not None and counted is not None
+    assert counted.seconds - found.seconds == pytest.approx(24 * 3e6 / 1.5e9)
 
 
 def test_only_exchanges_that_nothing_runs_beside_are_waited_for():

@@ -5,12 +5,14 @@ The compiler writes into its program how many cycles it expects of each instruct
 clock is the time of the step's computation. Two kinds of instructions have none: kernels, whose
 time here is what their FLOPs and bytes take by the chip's data sheet, and exchanges between chips
 (`exchange_times`). Kernels of attention state FLOPs as if every query attended to every key, those
-of experts as if a chip's own experts processed every token that is there.
+of experts as if all rows that they are given were assigned to an expert.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from pretrax.models.experts import UNBALANCED
 
 from .accelerators import ACCELERATORS
 from .collectives import Collective, collectives
@@ -104,7 +106,7 @@ class StepTime(NamedTuple):
 
 
 def estimate(
-    text: str, topology: Topology, chips: Coordinates, own_experts: float = 1.0
+    text: str, topology: Topology, chips: Coordinates, assigned: float = 1.0
 ) -> StepTime | None:
     """Returns how long a run of a compiled program takes; None for what has no cycles.
 
@@ -118,8 +120,8 @@ def estimate(
     left the links free. Copies into the chip's own memory ahead of their use count nothing.
 
     Args:
-      own_experts: share of the experts that a chip has, and of assignments to them, as if all
-        experts were assigned as many: the kernels of experts skip the others.
+      assigned: share of the rows given to kernels of experts that experts have, which are balanced:
+        the kernels skip the others, and further turns of unbalanced ones do not count.
     """
     if topology.kind not in TPUS or '"estimated_cycles"' not in text:
         return None
@@ -152,7 +154,7 @@ def estimate(
                 continue
             place = _place(line)
             if is_kernel and place[0] == "experts":
-                seconds *= own_experts
+                seconds *= assigned
             turn.compute(seconds)
             parts[place] = parts.get(place, 0.0) + runs * seconds
             kernels += runs * seconds * is_kernel
@@ -182,6 +184,8 @@ _WITHOUT_CYCLES = ("sort", "gather", "scatter", "fusion")  # some of these have 
 
 def _run_by(line: str, computations: Computations) -> Iterator[tuple[str, int]]:
     """Yields (computation, turns) of those whose instructions have cycles of their own."""
+    if f'/{UNBALANCED}/while"' in line:
+        return
     if " while(" in line or " call(" in line:
         yield from called(line, computations)
     elif " conditional(" in line:
