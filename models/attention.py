@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from .rematerialisation import ATTENTION
 from .sharding import platform
 
-SAVED = "attention"  # what is saved here, by the name that rematerialisation policies know
 NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
 
 
@@ -119,7 +119,7 @@ def forward(softcap, q, k, v, intervals, bias):
 
     rows = (q, k, v, intervals)
     out, log_sum = jax.lax.map(of_row, rows) if _one_by_one() else jax.vmap(of_row)(rows)
-    out, log_sum = checkpoint_name(out, SAVED), checkpoint_name(log_sum, SAVED)
+    out, log_sum = checkpoint_name(out, ATTENTION), checkpoint_name(log_sum, ATTENTION)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
 
 

@@ -4,34 +4,10 @@ import dataclasses
 import difflib
 from typing import Annotated, Literal
 
-import jax
 from annotated_types import Interval, MinLen
-from flax import linen as nn
 
 from ..constraints import NonNegative, OpenShare, Positive, check_fields
-from . import attention, grouped_products
-
-ACTIVATIONS = {
-    "gelu": nn.gelu,  # the tanh approximation: T5 1.1, GPT-2
-    "gelu_exact": lambda x: nn.gelu(x, approximate=False),  # by the error function: BERT, BART
-    "silu": nn.silu,
-    "relu": nn.relu,
-    "linear": lambda x: x,
-}
-Activation = Literal["gelu", "gelu_exact", "silu", "relu", "linear"]
-WIDE_PRODUCT = "wide_product"  # of `linear.project` with narrow gradients, as policies know it
-REMAT_POLICIES = {
-    "none": None,  # save every intermediate value
-    # Save products with a weight, and of attention only what its gradient needs.
-    "minimal": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(
-            attention.SAVED, grouped_products.SAVED, WIDE_PRODUCT
-        ),
-    ),
-    "full": jax.checkpoint_policies.nothing_saveable,  # save only what passes between layers
-}
-
+from .activations import Activation
 
 # More layers than any model has, and few enough that to check a model costs nothing.
 Layers = Annotated[int, Interval(ge=0, le=4096)]

@@ -27,8 +27,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from .config import Config
-from .grouped_products import SAVED, grouped_product
+from .grouped_products import grouped_product
 from .linear import activated, dropout, weights
+from .rematerialisation import GROUPED_PRODUCT
 from .sharding import mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
@@ -201,7 +202,8 @@ def _contribution(activations, assigned: _Assigned, x_nxE, weight_Kxn, kernels):
     token_R = order_R % n
     x_RxE = _taken(x_nxE, token_R, row_Kxn)
     projections = [
-        checkpoint_name(grouped_product(x_RxE, kernel, sizes_N), SAVED) for kernel in kernels_in
+        checkpoint_name(grouped_product(x_RxE, kernel, sizes_N), GROUPED_PRODUCT)
+        for kernel in kernels_in
     ]
     # Weighed before the last product, whose result the gradient of the weights then does not need.
     weight_R = _taken(weight_Kxn.reshape(-1), order_R, row_Kxn.reshape(1, -1))

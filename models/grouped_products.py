@@ -6,7 +6,6 @@ from jax import lax
 
 from .sharding import platform
 
-SAVED = "grouped_product"  # the name of results that rematerialisation policies save
 # Rows of one product, where blocks are multiplied one after another. On a GPU the start of a
 # product takes longest.
 _BLOCK_OF_A_CPU, _BLOCK_OF_A_GPU = 128, 512

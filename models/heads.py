@@ -12,7 +12,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from .config import ACTIVATIONS, Config
+from .activations import ACTIVATIONS
+from .config import Config
 from .linear import weights
 from .sharding import constrain, num_shards, partitioned
 

@@ -15,6 +15,7 @@ import numpy as np
 from flax import linen as nn
 
 from .config import Config
+from .linear import on_slots_last
 from .sharding import partitioned
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
@@ -169,14 +170,16 @@ def rotate(x_BxTxHxd, rotation):
 def rotate_slots_last(x_BxTxHxd, rotation):
     """Returns what `rotate` does, computed as [H, d, B T].
 
-    The kernels of fused attention for TPUs take it so; as [B, T, H, d] the compiler would copy it
-    before and after. The two of a pair change places by a reversal of halves, P = 2, which it
-    computes with the rest; it would pad halves that are joined.
+    The two of a pair change places by a reversal of halves, P = 2, which XLA for TPUs computes
+    with the rest; it would pad halves that are joined.
     """
-    rows, slots, heads, width = x_BxTxHxd.shape
-    x_HxPxRxBT = x_BxTxHxd.reshape(rows * slots, -1).T.reshape(heads, 2, width // 2, -1)
-    rotated = _turned(x_HxPxRxBT, *(x.reshape(-1, x.shape[-1]).T for x in rotation))
-    return rotated.reshape(heads * width, -1).T.reshape(x_BxTxHxd.shape)
+    cos_RxBT, sin_RxBT = (x.reshape(-1, x.shape[-1]).T for x in rotation)
+
+    def turned(x_HxdxBT):
+        x_HxPxRxBT = x_HxdxBT.reshape(len(x_HxdxBT), 2, *cos_RxBT.shape)
+        return _turned(x_HxPxRxBT, cos_RxBT, sin_RxBT).reshape(x_HxdxBT.shape)
+
+    return on_slots_last(turned, x_BxTxHxd)
 
 
 @jax.custom_vjp

@@ -33,8 +33,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from . import attention, positions
-from .config import ACTIVATIONS, REMAT_POLICIES, Config
+from . import attention, positions, rematerialisation
+from .activations import ACTIVATIONS
+from .config import Config
 from .experts import ROUTING, Experts
 from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, projection
 from .kernels import fused_attention
@@ -45,6 +46,7 @@ from .linear import (
     embedding_weights,
     inner_dropout,
     linear,
+    on_slots_last,
     project,
     weights,
     with_whole_gradient,
@@ -396,7 +398,7 @@ class Stack(nn.Module):
         # Inside a loop XLA cannot merge the recomputation away, so that the guard against it would
         # only cost time; written out, XLA for TPUs computes again by itself what does not fit.
         guard = c.remat_policy == "full" if c.unroll_scan else not c.scan_layers
-        return nn.remat(Block, policy=REMAT_POLICIES[c.remat_policy], prevent_cse=guard)
+        return nn.remat(Block, policy=rematerialisation.POLICIES[c.remat_policy], prevent_cse=guard)
 
 
 class RepeatedLayers(nn.Module):
@@ -634,7 +636,9 @@ class Block(nn.Module):
         c = self.config
         norm = Norm(c, name=norm_name) if norm_name else lambda x: x
         if c.norm_place == "after":
-            return norm(x_BxTxE + dropout(self, sublayer(x_BxTxE)))
+            # Else XLA for TPUs would compute the gradient of the norm before within each product.
+            y_BxTxE = sublayer(with_whole_gradient(x_BxTxE))
+            return norm(x_BxTxE + dropout(self, y_BxTxE))
         if c.norm_place == "output":
             y_BxTxE = norm(sublayer(x_BxTxE))
         else:
@@ -676,13 +680,19 @@ class Attention(nn.Module):
         # Where scores are not scaled, the initial query weights hold the scale (T5).
         query_scale = 1.0 if c.init_stddev is not None else c.head_dim**-0.5 / c.score_scale
         query_init = lambda *args: init(*args) * query_scale  # noqa: E731
-        q = linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
-        q = self._normed("query_norm", q)
         has_slots_last = self._has_slots_last(x_BxTxE)
+        # XLA for TPUs first fills with zeros what several scans save in one shape: without biases,
+        # which want slots last, those of the encoder's slots have another in cross-attention.
+        has_bias, crosses = c.biases or c.qkv_biases, source_BxSxE is not x_BxTxE
+        lie = dict(slots_last=has_slots_last and has_bias)
+        if not c.qk_norm:
+            lie["scale"] = c.score_scale
+        q = linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init, **lie)
+        q = self._normed("query_norm", q)
         rotate = positions.rotate_slots_last if has_slots_last else positions.rotate
         if rotation is not None:
             q = rotate(q, rotation)
-        if c.score_scale != 1:
+        if c.qk_norm:
             q *= c.score_scale
         k = v = encoded_k = encoded_v = None
         if source_BxSxE is not None:
@@ -693,15 +703,16 @@ class Attention(nn.Module):
             if self.matching:
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
-            # XLA for TPUs first fills with zeros what several scans save in one shape: those of the
-            # encoder's slots, which both stacks save, have another shape in cross-attention.
-            crosses = source_BxSxE is not x_BxTxE
-            lie = dict(slots_last=crosses and self._has_slots_last(source_BxSxE))
+            has_slots_last = self._has_slots_last(source_BxSxE)
+            lie = dict(slots_last=has_slots_last and (crosses or has_bias))
             k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init, **lie)
             v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init, **lie)
             k = self._normed("key_norm", k)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
-            v = dropout(self, v, over=-1)
+            if has_slots_last:
+                v = on_slots_last(lambda v_HxdxBT: dropout(self, v_HxdxBT, over=1), v)
+            else:
+                v = dropout(self, v, over=-1)
             if joins:
                 (k, encoded_k), (v, encoded_v) = (jnp.split(x, [own], axis=1) for x in (k, v))
                 if encoded.rotation is not None:

@@ -18,9 +18,9 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
 
-from .. import attention
+from .. import attention, rematerialisation
+from ..linear import on_slots_last
 from ..positions import MAX_DISTANCE, bias_at
 from ..sharding import mesh_axes, num_shards, platform, spec_of
 from . import fused_attention_gpu, fused_attention_tpu
@@ -82,24 +82,10 @@ def _attend(softcap, *arrays):
 def _forward(softcap, q, k, v, intervals, bias):
     local = functools.partial(_by_platform("forward"), softcap)
     out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
-    out, log_sum = _named_as_computed(out), _named(log_sum)
+    named = functools.partial(rematerialisation.named, name=rematerialisation.ATTENTION)
+    out = on_slots_last(named, out) if are_slots_last(out.shape[1]) else named(out)
+    log_sum = named(log_sum)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
-
-
-def _named_as_computed(out_BxTxHxd):
-    """Names an output for rematerialisation: with slots last where the kernel writes it so."""
-    if not are_slots_last(out_BxTxHxd.shape[1]):
-        return _named(out_BxTxHxd)
-    rows, slots, heads, width = out_BxTxHxd.shape
-    out_HxdxBT = out_BxTxHxd.reshape(-1, heads * width).T.reshape(heads, width, rows * slots)
-    return _named(out_HxdxBT).reshape(heads * width, -1).T.reshape(out_BxTxHxd.shape)
-
-
-def _named(x):
-    """Names what a kernel writes, for rematerialisation, by its bits: of numbers that are saved and
-    used JAX rounds all in a pass of its own, lest XLA compute them more precisely in one place."""
-    bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
-    return jax.lax.bitcast_convert_type(checkpoint_name(bits, attention.SAVED), x.dtype)
 
 
 def _backward(softcap, saved, d_outputs):

@@ -8,13 +8,15 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax.experimental import pallas
 
 from pretrax.models import attention, linear
-from pretrax.models.config import REMAT_POLICIES
+from pretrax.models.config import Config
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.linear import project
 from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotation_of
+from pretrax.models.rematerialisation import POLICIES
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import (
     assert_close,
@@ -363,13 +365,66 @@ def test_products_of_heads_are_the_same_on_tpus_with_whole_gradients(
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), *found.values())
 
 
+@pytest.mark.parametrize("layout", ["slots last", "as they come", "apart"])
+def test_a_bias_by_heads_and_its_gradient_are_the_same_on_tpus(layout, monkeypatch):
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, kernel = jax.random.normal(keys[0], (2, 5, 8)), jax.random.normal(keys[1], (8, 3, 4))
+    bias = jax.random.normal(keys[2], (3, 4))
+    expected = jnp.einsum("bte,ehd->bthd", x, kernel) + bias[None, None]
+    if layout == "apart":
+        monkeypatch.setattr(linear, "num_shards", lambda name, size: 5)
+    products = []
+    for name in ("cpu", "tpu"):
+        monkeypatch.setattr(linear, "platform", lambda name=name: name)
+
+        def squares(bias):
+            return (project(x, kernel, slots_last=layout != "as they come", bias=bias) ** 2).sum()
+
+        np.testing.assert_allclose(squares(bias), (expected**2).sum(), rtol=1e-5)
+        np.testing.assert_allclose(jax.grad(squares)(bias), 2 * expected.sum((0, 1)), rtol=1e-4)
+        products.append(str(jax.make_jaxpr(jax.grad(squares))(bias)).count("dot_general"))
+    assert products == ([1, 2] if layout == "slots last" else [1, 1])
+
+
+@pytest.mark.parametrize("settings", [dict(biases=True), dict(qk_norm=True), {}], ids=str)
+def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
+    """As TPUs compute it, but for the kernels, in whose place is plain attention."""
+    model = build("decoder", attention="fused", positions="rotary", **settings)
+    batch = batch_for("decoder")
+    params = jax.tree.map(lambda x: x + 0.1, init(model, batch))
+    expected = loss_and_gradients(model, params, batch)
+    monkeypatch.setattr(fused_attention, "are_slots_last", lambda slots: True)
+    monkeypatch.setattr(linear, "platform", lambda: "tpu")
+    other = build("decoder", attention="fused", positions="rotary", norm_epsilon=1e-6, **settings)
+    assert_close(loss_and_gradients(other, params, batch), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_dropout_of_values_with_slots_last(shared):
+    """A factor for each number, or, as T5 has it, for a token's head."""
+    x = jnp.ones((2, 5, 3, 4))
+    module = _Dropout(Config(8, 0, 1, (), 12, 3, 4, 8, dropout_rate=0.5, dropout_shared=shared))
+    y = module.apply({}, x, rngs={"dropout": jax.random.key(0)})
+    assert y.shape == x.shape and set(np.unique(y)) == {0.0, 2.0}
+    assert bool((y == y[..., :1]).all()) == shared
+    assert not (y == y[:, :, :1]).all() and not (y == y[:, :1]).all()
+
+
+class _Dropout(nn.Module):
+    config: Config
+
+    @nn.compact
+    def __call__(self, x_BxTxHxd):
+        return linear.on_slots_last(lambda x: linear.dropout(self, x, over=1), x_BxTxHxd)
+
+
 def test_gradients_of_a_wider_product_are_computed_in_the_dtype_of_its_factors():
     x = jax.random.normal(jax.random.key(0), (2, 5, 8), jnp.bfloat16)
     kernel = jax.random.normal(jax.random.key(1), (8, 4), jnp.bfloat16)
     found, dtypes, saved = [], [], []
     for narrow in (False, True):
 
-        @functools.partial(jax.checkpoint, policy=REMAT_POLICIES["minimal"])
+        @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
         def squares(x, kernel, narrow=narrow):
             return (project(x, kernel, jnp.float32, narrow_gradients=narrow) ** 2).sum()
 
@@ -391,7 +446,7 @@ def test_products_with_slots_last_are_the_same_and_are_saved_so():
     outs, gradients, saved = [], [], []
     for slots_last in (False, True):
 
-        @functools.partial(jax.checkpoint, policy=REMAT_POLICIES["minimal"])
+        @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
         def squares(x, kernel, slots_last=slots_last):
             return (project(x, kernel, slots_last=slots_last) ** 2).sum()
 
@@ -478,7 +533,7 @@ def test_what_is_saved_of_kernels_is_not_rounded_again(kernels):
     (q, k, v, _), _ = arrays(1, 8, 8, 2, 2, False, jnp.bfloat16)
     intervals = np.array([[[0] * 8, [8] * 8]], np.int32)
 
-    @functools.partial(jax.checkpoint, policy=REMAT_POLICIES["minimal"])
+    @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
     def squares(q):
         return (fused_attention.attend(q, k, v, intervals).astype(jnp.float32) ** 2).sum()
 

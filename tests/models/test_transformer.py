@@ -9,8 +9,9 @@ import pytest
 from flax import linen as nn
 
 from pretrax import models, objectives
-from pretrax.models.config import REMAT_POLICIES, Config
+from pretrax.models.config import Config
 from pretrax.models.positions import RelativeBias, relative_position_buckets
+from pretrax.models.rematerialisation import POLICIES
 from pretrax.models.transformer import MLP
 from pretrax.training.devices.mesh import (
     batch_sharding,
@@ -261,7 +262,7 @@ def test_a_scan_that_is_written_out_computes_the_same(layout):
 def test_rematerialisation_changes_nothing():
     batch = batch_for("encoder_decoder")
     results = []
-    for policy in REMAT_POLICIES:
+    for policy in POLICIES:
         model = build("encoder_decoder", remat_policy=policy)
         results.append(loss_and_gradients(model, init(model, batch), batch))
     assert_close(results[1], results[0], atol=1e-4)

@@ -1,0 +1,31 @@
+"""What the gradient takes from the forward pass, and what it computes again: `remat_policy`.
+
+Policies know values by name.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+ATTENTION = "attention"  # its outputs, and the logs of the softmax's denominators
+ACTIVATION = "activation"  # what a costly one gives, and its derivative
+GROUPED_PRODUCT = "grouped_product"  # into experts
+WIDE_PRODUCT = "wide_product"  # of `linear.project` with narrow gradients
+
+_policies = jax.checkpoint_policies
+POLICIES = {
+    "none": None,  # save every intermediate value
+    # Save products with a weight, and of attention only what its gradient needs.
+    "minimal": _policies.save_from_both_policies(
+        _policies.dots_with_no_batch_dims_saveable,
+        _policies.save_only_these_names(ATTENTION, ACTIVATION, GROUPED_PRODUCT, WIDE_PRODUCT),
+    ),
+    "full": _policies.nothing_saveable,  # save only what passes between layers
+}
+
+
+def named(x, name):
+    """Returns x, whose bits have this name: of numbers that are saved and used JAX rounds all in a
+    pass of its own, lest XLA compute them more precisely in one place."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}"))
+    return jax.lax.bitcast_convert_type(checkpoint_name(bits, name), x.dtype)
