@@ -185,9 +185,10 @@ def rotate_slots_last(x_BxTxHxd, rotation):
 @jax.custom_vjp
 def _turned(x_HxPxRxN, cos_RxN, sin_RxN):
     """Rotates pairs along P; the gradient is the rotation back, where XLA would keep two terms."""
-    x = x_HxPxRxN.astype(jnp.float32)
+    # Each a conversion of its own: XLA would write what both take.
+    x, other = (y.astype(jnp.float32) for y in (x_HxPxRxN, x_HxPxRxN[:, ::-1]))
     signed_PxRxN = jnp.stack([-sin_RxN, sin_RxN])
-    turned = x * cos_RxN[None, None] + x[:, ::-1] * signed_PxRxN[None]
+    turned = x * cos_RxN[None, None] + other * signed_PxRxN[None]
     return turned.astype(x_HxPxRxN.dtype)
 
 
