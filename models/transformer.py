@@ -819,9 +819,11 @@ class Norm(nn.Module):
     def __call__(self, x):
         c, shape = self.config, (x.shape[-1],)
         x32 = x.astype(jnp.float32)
+        variance = (x32 * x32).mean(-1, keepdims=True)
         if c.norm == "layer":
-            x32 -= x32.mean(-1, keepdims=True)
-        x32 *= jax.lax.rsqrt((x32 * x32).mean(-1, keepdims=True) + c.norm_epsilon)
+            mean = x32.mean(-1, keepdims=True)  # both in one pass, as Flax's own has it
+            x32, variance = x32 - mean, jnp.maximum(variance - mean * mean, 0)
+        x32 *= jax.lax.rsqrt(variance + c.norm_epsilon)
         init = nn.initializers.zeros if c.zero_centered_norms else nn.initializers.ones
         scale = self.param("scale", partitioned(init, self.axis), shape)
         x32 *= broadcast(scale, x) + c.zero_centered_norms
