@@ -4,9 +4,9 @@
 
 The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), and the
 gradient computes the probabilities again from the saved log-sums, once for queries and once for
-keys and values (Dao 2023, arXiv:2307.08691), on TPUs once for all where the keys of a row are one
-block. Blocks of keys outside of all intervals of a block of queries are skipped, those inside of
-all are computed without a mask.
+keys and values (Dao 2023, arXiv:2307.08691), on TPUs once for all where a row has few keys. Blocks
+of keys outside of all intervals of a block of queries are skipped, those inside of all are computed
+without a mask.
 
 The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, what they share in
 `attention_blocks`.

@@ -22,6 +22,7 @@ from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible_blocks
 
 BLOCK = 512  # most queries, and most keys, of a block
+MOST_SUMS = 2**19  # of the gradients of a row's keys, for which there is room beside a block
 TILE = 128  # lanes of a TPU's registers: blocks are a multiple of it
 SUBLANES = 8  # their rows
 FAR = attention_blocks.far(TILE)
@@ -241,9 +242,9 @@ def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
 
 
 def _at_once(s):
-    """Returns whether one kernel computes all gradients: where the keys of a row are one block, of
-    one query head, it computes each probability once."""
-    return s.key_blocks == s.share == 1
+    """Returns whether one kernel computes all gradients, each probability once: where there is room
+    for the sums of a row's keys, of one query head."""
+    return s.share == 1 and s.width * s.keys <= MOST_SUMS
 
 
 def _query_gradients(s, before, arrays, out, d_log_sum):
@@ -254,6 +255,7 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
     specs, biased, at_once = _specs(s, _by_query_block), arrays.tiles is not None, _at_once(s)
     diagonals = jax.ShapeDtypeStruct((s.heads, 2 * FAR + 1, 2 * TILE), jnp.float32)
     of_head = pl.BlockSpec((None, *diagonals.shape[1:]), lambda head, *_: (head, 0, 0))
+    of_keys = pl.BlockSpec((None, s.width, s.keys), lambda head, row, *_: (head, 0, row))
     return _call(
         functools.partial(_query_gradient_kernel, s),
         (visible,),
@@ -264,12 +266,12 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
             (arrays.q, specs.q),
             (d_log_sum, specs.inner),
             (diagonals, of_head) if biased else (None, None),
-            *((x, specs.k) if at_once else (None, None) for x in (arrays.k, arrays.v)),
+            *((x, of_keys) if at_once else (None, None) for x in (arrays.k, arrays.v)),
         ],
         [
             (s.width, s.query_block),
             *[(2 * FAR + 1, TILE, TILE)] * biased,
-            *[(s.width, s.key_block)] * 2 * at_once,
+            *[(s.width, s.keys)] * 2 * at_once,
         ],
         # All rows and blocks of a head add to the gradient of its tiles, all blocks of queries to
         # those of keys and values.
@@ -301,7 +303,9 @@ def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, s
         p_KxQ, d_scores_KxQ, d_products_KxQ = _gradients(s, at, with_inner, masked)
         sums[...] += dot(block.k[...], d_products_KxQ, (1, 0))
         if d_k is not None:
-            _add_to_keys(k_sums, v_sums, block, p_KxQ, d_products_KxQ)
+            first = pl.multiple_of(at.key_block * s.key_block, TILE)
+            own = (x.at[:, pl.ds(first, s.key_block)] for x in (k_sums, v_sums))
+            _add_to_keys(*own, block, p_KxQ, d_products_KxQ)
         if diagonals is not None:
             _add_to_tiles(s, at, d_tiles, d_scores_KxQ)
 
