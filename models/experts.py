@@ -218,7 +218,8 @@ def _contribution(activations, assigned: _Assigned, x_nxE, weight_Kxn, kernels):
 def _in_turns(compute, R, assigned: _Assigned, *arrays):
     """Returns the sum of `compute` over turns of R rows, until all that are assigned are computed.
 
-    It is differentiated by hand, since the number of turns is known to the program alone."""
+    It is differentiated by hand, since the number of turns is known to the program alone.
+    """
     return _and_further(compute, R, assigned, arrays, compute(assigned.rows(0, R), *arrays))
 
 
