@@ -28,11 +28,14 @@ def linear(
     if c.biases or (c.qkv_biases and name in ("query", "key", "value")):
         zeros = partitioned(nn.initializers.zeros, *axes[inputs:])
         bias = module.param(f"{name}_bias", zeros, shape[inputs:])
-    if scale != 1:  # of fewer numbers than the result
+    # What has fewer numbers is scaled: the weights, but the result of few slots, as in decoding.
+    of_weights = math.prod(x.shape[:-inputs]) > math.prod(shape[:inputs])
+    if scale != 1 and of_weights:
         kernel, bias = jax.tree.map(lambda parameter: parameter * scale, (kernel, bias))
     # Where products are quantized, so are their gradients, by Qwix.
     narrow = dtype is not None and c.quantization is None
-    return project(x, kernel.astype(c.dtype), dtype, inputs, slots_last, narrow, bias)
+    y = project(x, kernel.astype(c.dtype), dtype, inputs, slots_last, narrow, bias)
+    return y if scale == 1 or of_weights else y * scale
 
 
 def project(x, kernel, dtype=None, axes=1, slots_last=False, narrow_gradients=False, bias=None):
