@@ -396,6 +396,8 @@ def start(arguments):
     add_gin_arguments(parser)
     options, given = parse_with_gin(parser, arguments, files=["runs/quickstart.gin"])
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
+    if "one_device" in run.run_dir:
+        assert math.prod(run.mesh.settings.values()) == 1
     if named := next((one for one in arguments if one in TRAINED), None):
         verbs.run("train", [*arguments, *SMALL, *TRAINED[named]])
     elif options.profile:
