@@ -15,7 +15,7 @@ WIDE_PRODUCT = "wide_product"  # of `linear.project` with narrow gradients
 _policies = jax.checkpoint_policies
 POLICIES = {
     "none": None,  # save every intermediate value
-    # Save products with a weight, and of attention only what its gradient needs.
+    # Save products with a weight, and of attention and costly activations what the gradient needs.
     "minimal": _policies.save_from_both_policies(
         _policies.dots_with_no_batch_dims_saveable,
         _policies.save_only_these_names(ATTENTION, ACTIVATION, GROUPED_PRODUCT, WIDE_PRODUCT),
