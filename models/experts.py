@@ -36,9 +36,9 @@ ROUTING = "routing"  # the collection of the routers' statistics
 # Logical axes of the kernels into an expert and out of it.
 INTO, OUT_OF = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
 # How many assignments a device computes at once, as a multiple of those that it has where all
-# experts have as many; and the name of further turns in a program.
-SLACK, UNBALANCED = 1.25, "unbalanced_experts"
-_ROWS_OF_TILE = 512  # they are a multiple of these, as the kernels for TPUs take them
+# experts have as many; rounded up to whole tiles, as the kernels for TPUs take them.
+_SLACK, _ROWS_OF_TILE = 1.25, 512
+UNBALANCED = "unbalanced_experts"  # the name of further turns in a program
 
 
 class Routing(NamedTuple):
@@ -183,15 +183,16 @@ class _Assigned(NamedTuple):
 
 
 def _rows_at_once(A: int, parts: int) -> int:
+    """Returns how many of A assignments one of `parts` devices that share experts takes at once."""
     if parts == 1:
         return A
-    return min(A, -(-math.ceil(SLACK * A / parts) // _ROWS_OF_TILE) * _ROWS_OF_TILE)
+    return min(A, -(-math.ceil(_SLACK * A / parts) // _ROWS_OF_TILE) * _ROWS_OF_TILE)
 
 
 def assigned_share(parts: int) -> float:
-    """Returns which share of the rows that a part computes at once is assigned to its experts,
-    where all have as many."""
-    return 1.0 if parts == 1 else 1 / SLACK
+    """Returns which share of the rows that a device computes at once is assigned to its experts,
+    where all have as many, and rounding up to whole tiles adds little."""
+    return 1.0 if parts == 1 else 1 / _SLACK
 
 
 def _contribution(activations, assigned: _Assigned, x_nxE, weight_Kxn, kernels):
@@ -218,7 +219,8 @@ def _contribution(activations, assigned: _Assigned, x_nxE, weight_Kxn, kernels):
 def _in_turns(compute, R, assigned: _Assigned, *arrays):
     """Returns the sum of `compute` over turns of R rows, until all that are assigned are computed.
 
-    It is differentiated by hand, since the number of turns is known to the program alone.
+    It is differentiated by hand, since JAX differentiates no loop whose number of turns is known
+    only as it runs.
     """
     return _and_further(compute, R, assigned, arrays, compute(assigned.rows(0, R), *arrays))
 

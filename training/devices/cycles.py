@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pretrax.models.experts import UNBALANCED
-
+from ...models.experts import UNBALANCED
 from .accelerators import ACCELERATORS
 from .collectives import Collective, collectives
 from .exchange_times import Coordinates, exchange_seconds
@@ -120,8 +119,9 @@ def estimate(
     left the links free. Copies into the chip's own memory ahead of their use count nothing.
 
     Args:
-      assigned: share of the rows given to kernels of experts that experts have, which are balanced:
-        the kernels skip the others, and further turns of unbalanced ones do not count.
+      assigned: share of the rows given to kernels of experts that are assigned to an expert, where
+        all experts have as many: the kernels skip the others. Further turns, of experts that have
+        more, count nothing.
     """
     if topology.kind not in TPUS or '"estimated_cycles"' not in text:
         return None
