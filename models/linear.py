@@ -111,7 +111,8 @@ def _with_bias_on_tpus(y_CxN, bias_C):
 
 def _gradient_of_bias(_, d_CxN):
     ones_8xN = jax.lax.optimization_barrier(jnp.ones((8, d_CxN.shape[1]), d_CxN.dtype))  # a tile's
-    sums_8xC = jax.lax.dot_general(ones_8xN, d_CxN, (((1,), (1,)), ((), ())))
+    product = (((1,), (1,)), ((), ())), "highest"  # of float32 too
+    sums_8xC = jax.lax.dot_general(ones_8xN, d_CxN, *product)
     return d_CxN, sums_8xC[0]
 
 

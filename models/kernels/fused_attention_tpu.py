@@ -304,8 +304,8 @@ def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, s
         sums[...] += dot(block.k[...], d_products_KxQ, (1, 0))
         if d_k is not None:
             first = pl.multiple_of(at.key_block * s.key_block, TILE)
-            own = (x.at[:, pl.ds(first, s.key_block)] for x in (k_sums, v_sums))
-            _add_to_keys(*own, block, p_KxQ, d_products_KxQ)
+            of_k, of_v = (x.at[:, pl.ds(first, s.key_block)] for x in (k_sums, v_sums))
+            _add_to_keys(of_k, of_v, block, p_KxQ, d_products_KxQ)
         if diagonals is not None:
             _add_to_tiles(s, at, d_tiles, d_scores_KxQ)
 
