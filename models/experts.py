@@ -137,19 +137,19 @@ def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -
 
 
 def _contributions(
-    activations, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, first=None, parts=1
+    activations, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, first=0, parts=1
 ):
     """Returns what the experts of these kernels contribute: [B, T, E].
 
-    They are those from number `first` on, one of `parts` equal parts, and tokens of others get
-    zeros; None: they are all. The gradient computes products of further turns again.
+    They are those from number `first` on, one of `parts` equal parts; tokens of others get zeros.
+    The gradient computes products of further turns again.
     """
     n, N = expert_BxTxK[..., 0].size, kernels[-1].shape[0]
     # The K of a token lie apart, so that sums over them are of whole arrays.
     expert_Kxn, weight_Kxn = (
         jnp.moveaxis(a, -1, 0).reshape(-1, n) for a in (expert_BxTxK, weight_BxTxK)
     )
-    own_A = expert_Kxn.reshape(-1) - (0 if first is None else first)
+    own_A = expert_Kxn.reshape(-1) - first
     group_A = jnp.where((own_A >= 0) & (own_A < N), own_A, N)
     order_A = jnp.argsort(group_A)
     row_Kxn = jnp.argsort(order_A).reshape(expert_Kxn.shape)
@@ -319,7 +319,7 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
             x, weight, expert, kept = jax.tree.map(
                 lambda a: _gathered(a, experts, 0), (x, weight, expert, kept)
             )
-        first = None if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
+        first = 0 if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
         y = compute(x, weight, expert, kept, *whole, first=first, parts=parts)
         if inner is not None:
             y = lax.psum(y, inner)

@@ -124,11 +124,12 @@ def loop_over_experts(config, params, x):
 @pytest.mark.parametrize("normalized", [True, False])
 def test_experts_are_a_plain_loop_over_experts(normalized):
     module, params = experts_and_params(normalize_expert_weights=normalized)
+    params = jax.tree.map(lambda x: x / 2, params)  # else gradients are hundreds, sines of hundreds
     x = jnp.asarray(RNG.normal(size=(3, 50, 16)), jnp.float32)
     of = lambda apply: jax.value_and_grad(lambda p, x: jnp.sin(apply(p, x)).sum(), (0, 1))  # noqa: E731
     got = jax.jit(of(lambda p, x: module.apply({"params": p}, x)))(params, x)
     expected = jax.jit(of(lambda p, x: loop_over_experts(module.config, p, x)))(params, x)
-    assert_close(got, expected, atol=2e-2)
+    assert_close(got, expected, atol=2e-3)
     assert max(float(jnp.abs(g).max()) for g in jax.tree.leaves(got)) > 1
 
 

@@ -395,7 +395,7 @@ def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
     expected = loss_and_gradients(model, params, batch)
     monkeypatch.setattr(fused_attention, "are_slots_last", lambda slots: True)
     monkeypatch.setattr(linear, "platform", lambda: "tpu")
-    other = build("decoder", attention="fused", positions="rotary", norm_epsilon=1e-6, **settings)
+    other = build("decoder", attention="fused", positions="rotary", **settings)
     assert_close(loss_and_gradients(other, params, batch), expected, atol=1e-4)
 
 
