@@ -180,14 +180,16 @@ ENTRY %main (p0: bf16[32,128]) -> bf16[128,128] {
   %fusion.2 = (bf16[128,128]{1,0}, bf16[128,128]{1,0}) fusion(%fusion.1), kind=kOutput, calls=%async_collective_fusion.2
   %fusion.3 = (bf16[128,128]{1,0}, bf16[128,128]{1,0}) fusion(%fusion.2), kind=kOutput, calls=%async_collective_fusion.2
   %all-reduce.4 = f32[64]{0} all-reduce(%x), channel_id=6, to_apply=%add
+  %all-gather.5 = f32[16]{0} all-gather(%y), channel_id=5, dimensions={0}
   ROOT %fusion.4 = bf16[128,128]{1,0} fusion(%fusion.3), kind=kCustom, calls=%fused.3
 }
 """
 
 
 def test_what_goes_on_in_several_fusions_counts_once():
+    """And another one of the same channel counts too, as the exchanges of a `shard_map` have it."""
     assert traffic(FUSED) == {
-        "all-gather": Traffic(1, 2 * 128 * 128),
+        "all-gather": Traffic(2, 2 * 128 * 128 + 4 * 16),
         "all-reduce": Traffic(1, 4 * 64),
     }
 

@@ -9,7 +9,7 @@ import pytest
 
 from pretrax.models.experts import UNBALANCED
 from pretrax.training.devices.accelerators import ACCELERATORS
-from pretrax.training.devices.collectives import Collective
+from pretrax.training.devices.collectives import Collective, traffic
 from pretrax.training.devices.cycles import TPUS, PartTime, estimate
 from pretrax.training.devices.exchange_times import LINKS, exchange_seconds
 from pretrax.training.devices.products import products_of
@@ -135,6 +135,8 @@ def test_turns_of_unbalanced_experts_are_not_counted():
     found = estimate(program, V5E, CHIPS)
     assert found is not None and counted is not None
     assert counted.seconds - found.seconds == pytest.approx(24 * 3e6 / 1.5e9)
+    exchanging = PROGRAM.replace("body=%back, ", f"body=%back, {named(path)}, ")
+    assert traffic(PROGRAM).keys() - traffic(exchanging).keys() == {"all-reduce"}
 
 
 def test_only_exchanges_that_nothing_runs_beside_are_waited_for():

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .program_text import Computations, computations_of, operand_names, result_name, size, times
@@ -52,52 +52,24 @@ def traffic(text: str) -> dict[str, Traffic]:
 
 def collectives(computations: Computations) -> dict[str, list[Collective]]:
     """Returns the collectives of each computation, those of several fusions where they start."""
-    started = _started(computations)
-    parts = _without_parts(computations, started)
-    return {name: list(_collectives(name, parts[name], started[name])) for name in parts}
+    return {name: list(_collectives(name, lines)) for name, lines in computations.items()}
 
 
 _COLLECTIVE = re.compile(rf"= (\(?.*?\)?) ({'|'.join(KINDS)})(-start)?\(([^)]*)\)")
 _STARTED = re.compile(r'custom-call\((%?[\w.-]+)\), custom_call_target="AsyncCollectiveStart"')
-_CHANNEL = re.compile(r"channel_id=(\d+)")
 _LAYOUT = re.compile(r"\{[^}]*\}")
 _PART = re.compile(r"\([^()]*\)|\w+\[[\d,]*\]")  # of a tuple: another one, or an array
 
 
-def _started(computations: Computations) -> dict[str, set[str]]:
-    """Returns the collectives by name that each computation starts."""
-    return {
-        name: {operand for line in lines for operand in _STARTED.findall(line)}
-        for name, lines in computations.items()
-    }
-
-
-def _without_parts(
-    computations: Computations, started: Mapping[str, set[str]]
-) -> dict[str, list[str]]:
-    """Returns the computations without collectives that another one has started."""
-    channels = {
-        _channel(line)
-        for name, lines in computations.items()
-        for line in lines
-        if result_name(line) in started[name]
-    }
-    channels.discard("")
-    return {
-        name: [x for x in lines if result_name(x) in started[name] or _channel(x) not in channels]
-        for name, lines in computations.items()
-    }
-
-
-def _channel(line: str) -> str:
-    match = _CHANNEL.search(line)
-    return match[1] if match else ""
-
-
-def _collectives(name: str, lines: Sequence[str], started: set[str]) -> Iterator[Collective]:
+def _collectives(name: str, lines: Sequence[str]) -> Iterator[Collective]:
+    started = {operand for line in lines for operand in _STARTED.findall(line)}
+    # Not by their channels, which all collectives of a `shard_map` may share.
+    is_part = "async_collective_fusion" in name or any("AsyncCollective" in x for x in lines)
     for line in lines:
         if not (match := _COLLECTIVE.search(line)):
             continue
+        if is_part and result_name(line) not in started:
+            continue  # it goes on or ends here
         shape, kind, start, operands = match.groups()
         whole = size(shape)
         if start and kind != "all-reduce":  # operands, results and what the program needs meanwhile

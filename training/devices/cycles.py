@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ...models.experts import UNBALANCED
 from .accelerators import ACCELERATORS
 from .collectives import Collective, collectives
 from .exchange_times import Coordinates, exchange_seconds
@@ -184,8 +183,6 @@ _WITHOUT_CYCLES = ("sort", "gather", "scatter", "fusion")  # some of these have 
 
 def _run_by(line: str, computations: Computations) -> Iterator[tuple[str, int]]:
     """Yields (computation, turns) of those whose instructions have cycles of their own."""
-    if f'/{UNBALANCED}/while"' in line:
-        return
     if " while(" in line or " call(" in line:
         yield from called(line, computations)
     elif " conditional(" in line:

@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ...models.experts import UNBALANCED
+
 Computations = Mapping[str, Sequence[str]]  # the lines of each by name; that of the entry is ""
 
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
@@ -33,7 +35,12 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def called(line: str, computations: Computations) -> Iterator[tuple[str, int]]:
-    """Yields (computation, turns) of those that an instruction runs."""
+    """Yields (computation, turns) of those that an instruction runs.
+
+    Further turns of experts are none: where all have as many tokens they do not run.
+    """
+    if f'/{UNBALANCED}/while"' in line:
+        return
     if re.search(r" async-(done|update)\(", line):  # the call stands in its start
         return
     turns = _turns(line, computations) if " while(" in line else 1
