@@ -9,10 +9,8 @@ dropped, unless the model has an `expert_capacity`: assignments are sorted by ex
 grouped product multiplies each group by its own expert's weights (Gale et al. 2022,
 arXiv:2211.15841). Padding is processed by no expert.
 
-On a mesh, experts are sharded over the mesh axis of "experts". Each device gathers the tokens of
-the devices along it, computes what its own experts contribute to them, and the contributions are
-summed where the tokens came from. It computes the assignments to its own experts alone, some more
-at once than it has where experts are balanced; if it has more, the others follow in further turns.
+On a mesh, experts are sharded over the mesh axis of "experts". Each device sends its tokens to the
+devices along it that have their experts, which send back what these contribute.
 """
 
 import functools
@@ -27,17 +25,15 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from .config import Config
-from .grouped_products import grouped_product
+from .grouped_products import ROWS_OF_TILE, grouped_product
 from .linear import activated, dropout, weights
-from .rematerialisation import GROUPED_PRODUCT
+from .rematerialisation import EXCHANGED, GROUPED_PRODUCT
 from .sharding import mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
 # Logical axes of the kernels into an expert and out of it.
 INTO, OUT_OF = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
-# How many assignments a device computes at once, as a multiple of those that it has where all
-# experts have as many; rounded up to whole tiles, as the kernels for TPUs take them.
-_SLACK, _ROWS_OF_TILE = 1.25, 512
+_SLACK = 1.25  # what a device sends at once, in assignments that it has if experts are balanced
 UNBALANCED = "unbalanced_experts"  # the name of further turns in a program
 
 
@@ -68,9 +64,8 @@ class Experts(nn.Module):
         kernels = [self._kernel(f"wi_{i}", INTO) for i in range(len(c.mlp_activations))]
         kernels.append(self._kernel("wo", OUT_OF, to_stream=True))
         compute = functools.partial(_contributions, c.mlp_activations)
-        if not self.is_initializing():
-            compute = functools.partial(_on_every_device, compute)
-        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, self._kept(x_BxTxE.shape), *kernels)
+        kept_BxSxM = self._kept(x_BxTxE.shape)
+        return _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
 
     def _routed(self, x_BxTxE, segment_ids_BxT):
         """Returns the weights of each token's K experts, and their numbers, N for padding."""
@@ -136,126 +131,58 @@ def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -
     )
 
 
-def _contributions(
-    activations, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, first=0, parts=1
-):
-    """Returns what the experts of these kernels contribute: [B, T, E].
+class _Tokens(NamedTuple):
+    """What experts take of n tokens and their assignments, each k · n + token."""
 
-    They are those from number `first` on, one of `parts` equal parts; tokens of others get zeros.
-    The gradient computes products of further turns again.
-    """
-    n, N = expert_BxTxK[..., 0].size, kernels[-1].shape[0]
-    # The K of a token lie apart, so that sums over them are of whole arrays.
-    expert_Kxn, weight_Kxn = (
-        jnp.moveaxis(a, -1, 0).reshape(-1, n) for a in (expert_BxTxK, weight_BxTxK)
-    )
-    own_A = expert_Kxn.reshape(-1) - first
-    group_A = jnp.where((own_A >= 0) & (own_A < N), own_A, N)
-    order_A = jnp.argsort(group_A)
-    row_Kxn = jnp.argsort(order_A).reshape(expert_Kxn.shape)
-    ends_N = jnp.searchsorted(group_A[order_A], jnp.arange(N), side="right").astype(jnp.int32)
-    kept_SxM = None if kept_BxSxM is None else kept_BxSxM.reshape(-1, kept_BxSxM.shape[-1])
-    assigned = _Assigned(order_A, row_Kxn, ends_N, kept_SxM)
-    arrays = x_BxTxE.reshape(n, -1), weight_Kxn, kernels
+    x_nxE: jax.Array
+    weight_A: jax.Array
+    draw_n: jax.Array | None  # i32: the draw of dropout that each token has
 
-    R = _rows_at_once(order_A.size, parts)
-    compute = functools.partial(_contribution, activations)
-    if R == order_A.size:
-        y_nxE = compute(assigned.rows(0, R), *arrays)
-    else:
-        y_nxE = _in_turns(compute, R, assigned, *arrays)
-    return y_nxE.reshape(x_BxTxE.shape)
+    def of(self, order_R, row_Kxn):
+        """Returns what these assignments have, as R tokens that have one each; `row_Kxn`: as of
+        `_taken`."""
+        token_R = order_R % len(self.x_nxE)
+        x_RxE = _taken(self.x_nxE, token_R, row_Kxn)
+        weight_R = _taken(self.weight_A, order_R, row_Kxn.reshape(1, -1))
+        return _Tokens(x_RxE, weight_R, None if self.draw_n is None else self.draw_n[token_R])
 
 
-class _Assigned(NamedTuple):
-    """Assignments of n tokens in the order of their experts, or some consecutive ones of these."""
+class _Order(NamedTuple):
+    """Assignments in the order of their experts."""
 
-    order_R: jax.Array  # i32: the assignment of each row, k · n + token
-    row_Kxn: jax.Array  # i32: the row of each assignment; outside of [0, R) if it is not of these
+    order_A: jax.Array  # i32: the assignment of each row
+    row_Kxn: jax.Array  # i32: the row of each assignment
     ends_N: jax.Array  # i32: the row after the last of each expert
-    kept_SxM: jax.Array | None  # dropout's factors, of tokens or of rows of the batch
-
-    def rows(self, start, R):
-        """Returns R of them, from row `start` on; those beyond the last are of no expert."""
-        order_R = lax.dynamic_slice_in_dim(jnp.pad(self.order_R, (0, R)), start, R)
-        ends_N = jnp.clip(self.ends_N - start, 0, R)
-        return _Assigned(order_R, self.row_Kxn - start, ends_N, self.kept_SxM)
 
 
-def _rows_at_once(A: int, parts: int) -> int:
-    """Returns how many of A assignments one of `parts` devices that share experts takes at once."""
-    if parts == 1:
-        return A
-    return min(A, -(-math.ceil(_SLACK * A / parts) // _ROWS_OF_TILE) * _ROWS_OF_TILE)
+def _in_order(expert_Kxn, N: int) -> _Order:
+    """Sorts assignments to N experts; those of padding, numbered N, come last."""
+    expert_A = expert_Kxn.reshape(-1)
+    order_A = jnp.argsort(expert_A)
+    row_Kxn = jnp.argsort(order_A).reshape(expert_Kxn.shape)
+    ends_N = jnp.searchsorted(expert_A[order_A], jnp.arange(N), side="right").astype(jnp.int32)
+    return _Order(order_A, row_Kxn, ends_N)
 
 
-def assigned_share(parts: int) -> float:
-    """Returns which share of the rows that a device computes at once is assigned to its experts,
-    where all have as many, and rounding up to whole tiles adds little."""
-    return 1.0 if parts == 1 else 1 / _SLACK
+def _contributions(activations, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
+    """Returns what the experts of these kernels contribute to each token: [n, E].
 
-
-def _contribution(activations, assigned: _Assigned, x_nxE, weight_Kxn, kernels):
-    """Returns what these assignments contribute to each token: [n, E]."""
+    `kept_SxM` are the factors of S draws of dropout.
+    """
     *kernels_in, kernel_out = kernels
-    order_R, row_Kxn, ends_N, kept_SxM = assigned
-    n, sizes_N = x_nxE.shape[0], jnp.diff(ends_N, prepend=0)
-    token_R = order_R % n
-    x_RxE = _taken(x_nxE, token_R, row_Kxn)
+    order_A, row_Kxn, ends_N = _in_order(expert_Kxn, len(kernel_out))
+    sizes_N = jnp.diff(ends_N, prepend=0)
+    x_AxE, weight_A, draw_A = tokens.of(order_A, row_Kxn)
     projections = [
-        checkpoint_name(grouped_product(x_RxE, kernel, sizes_N), GROUPED_PRODUCT)
+        checkpoint_name(grouped_product(x_AxE, kernel, sizes_N), GROUPED_PRODUCT)
         for kernel in kernels_in
     ]
     # Weighed before the last product, whose result the gradient of the weights then does not need.
-    weight_R = _taken(weight_Kxn.reshape(-1), order_R, row_Kxn.reshape(1, -1))
-    inner_RxM = activated(activations, projections) * weight_R[:, None].astype(jnp.float32)
-    if kept_SxM is not None:
-        inner_RxM *= kept_SxM[token_R // (n // len(kept_SxM))]
-    out_RxE = grouped_product(inner_RxM.astype(x_nxE.dtype), kernel_out, sizes_N)
-    return _summed(out_RxE, token_R, row_Kxn)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _in_turns(compute, R, assigned: _Assigned, *arrays):
-    """Returns the sum of `compute` over turns of R rows, until all that are assigned are computed.
-
-    It is differentiated by hand, since JAX differentiates no loop whose number of turns is known
-    only as it runs.
-    """
-    return _and_further(compute, R, assigned, arrays, compute(assigned.rows(0, R), *arrays))
-
-
-def _and_further(compute, R, assigned, arrays, y):
-    def add(turn, y):
-        return y + compute(assigned.rows(turn * R, R), *arrays)
-
-    with jax.named_scope(UNBALANCED):
-        return lax.fori_loop(1, _turns(assigned, R), add, y)
-
-
-def _in_turns_forward(compute, R, assigned, *arrays):
-    y, pull_back = jax.vjp(functools.partial(compute, assigned.rows(0, R)), *arrays)
-    y = _and_further(compute, R, assigned, arrays, y)
-    return y, (pull_back, assigned, arrays)
-
-
-def _in_turns_backward(compute, R, saved, d_y):
-    pull_back, assigned, arrays = saved
-
-    def add(turn, gradients):
-        _, pull_back = jax.vjp(functools.partial(compute, assigned.rows(turn * R, R)), *arrays)
-        return jax.tree.map(jnp.add, gradients, pull_back(d_y))
-
-    gradients = pull_back(d_y)
-    with jax.named_scope(UNBALANCED):
-        return None, *lax.fori_loop(1, _turns(assigned, R), add, gradients)
-
-
-_in_turns.defvjp(_in_turns_forward, _in_turns_backward)
-
-
-def _turns(assigned, R):
-    return -(-assigned.ends_N[-1] // R)
+    inner_AxM = activated(activations, projections) * weight_A[:, None].astype(jnp.float32)
+    if draw_A is not None:
+        inner_AxM *= kept_SxM[draw_A]
+    out_AxE = grouped_product(inner_AxM.astype(x_AxE.dtype), kernel_out, sizes_N)
+    return _summed(out_AxE, order_A % len(tokens.x_nxE), row_Kxn)
 
 
 # The gradient of a gather is a scatter, which is slow on a TPU; of these two each is the other's.
@@ -291,22 +218,22 @@ _summed.defvjp(
 )
 
 
-def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
-    """Returns `compute` of these arrays, on each device of the mesh for its own rows and experts.
+# --- on several devices ---------------------------------------------------------------------------
 
-    `compute` takes them as `_contributions` does, and what it returns is summed.
+
+def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
+    """Returns [B, T, E], what `compute` gives on each device of the mesh for its tokens or experts.
+
+    `compute` takes what `_contributions` does after its activations.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
+        arrays = _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM)
+        return compute(*arrays, kernels).reshape(x_BxTxE.shape)
     names = [INTO] * (len(kernels) - 1) + [OUT_OF]
     specs = [spec_of(axes, kernel.shape, mesh) for axes, kernel in zip(names, kernels)]
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
     rows = spec_of(("batch", "length"), x_BxTxE.shape[:2], mesh)
-    # Devices that share experts have rows of their own each, unless the mesh does not divide them.
-    exchanged = experts is not None and experts in mesh_axes(rows[0])
-
-    parts = math.prod(mesh.shape[axis] for axis in mesh_axes(experts))
     is_shared = kept_BxSxM is not None and kept_BxSxM.shape[1] == 1  # by all slots of a row
     of_kept = P(rows[0], None if is_shared else rows[1], inner)
 
@@ -315,17 +242,14 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
             _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
             for kernel, spec, axes in zip(kernels, specs, names)
         ]
-        if exchanged:
-            x, weight, expert, kept = jax.tree.map(
-                lambda a: _gathered(a, experts, 0), (x, weight, expert, kept)
-            )
-        first = 0 if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
-        y = compute(x, weight, expert, kept, *whole, first=first, parts=parts)
-        if inner is not None:
-            y = lax.psum(y, inner)
-        if exchanged:
-            return lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
-        return y if experts is None else lax.psum(y, experts)
+        arrays = *_flat(x, weight, expert, kept), whole
+        if experts is None:
+            y = compute(*arrays)
+        elif experts in mesh_axes(rows[0]):
+            y = _sent_to_experts(compute, experts, *arrays)
+        else:  # all who share experts have the same tokens
+            y = lax.psum(_of_own_experts(compute, experts, *arrays), experts)
+        return (y if inner is None else lax.psum(y, inner)).reshape(x.shape)
 
     return jax.shard_map(
         on_device,
@@ -335,8 +259,151 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
     )(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
 
 
+def _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM):
+    """Returns the tokens, their experts and dropout's factors without rows of a batch. The K of a
+    token lie apart, so that sums over them are of whole arrays."""
+    x_nxE = x_BxTxE.reshape(-1, x_BxTxE.shape[-1])
+    n = len(x_nxE)
+    weight_Kxn, expert_Kxn = (
+        jnp.moveaxis(a, -1, 0).reshape(-1, n) for a in (weight_BxTxK, expert_BxTxK)
+    )
+    if kept_BxSxM is None:
+        return _Tokens(x_nxE, weight_Kxn.reshape(-1), None), expert_Kxn, None
+    kept_SxM = kept_BxSxM.reshape(-1, kept_BxSxM.shape[-1])
+    draw_n = jnp.arange(n) // (n // len(kept_SxM))
+    return _Tokens(x_nxE, weight_Kxn.reshape(-1), draw_n), expert_Kxn, kept_SxM
+
+
 def _gathered(x, axes, axis: int):
     return x if axes is None else lax.all_gather(x, axes, axis=axis, tiled=True)
+
+
+def _of_own_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
+    N = len(kernels[-1])
+    own_Kxn = expert_Kxn - lax.axis_index(axes) * N
+    own_Kxn = jnp.where((own_Kxn >= 0) & (own_Kxn < N), own_Kxn, N)
+    return compute(tokens, own_Kxn, kept_SxM, kernels)
+
+
+class _Assigned(NamedTuple):
+    """The assignments of a device's tokens to the experts of P devices, N of each."""
+
+    order_A: jax.Array  # i32: as of `_Order`
+    device_Kxn: jax.Array  # i32: where the expert of each is; P of padding
+    place_Kxn: jax.Array  # i32: which one of those to that device it is
+    begins_P: jax.Array  # i32: the row of the first of these
+    received_PxN: jax.Array  # i32: how many tokens of each device are for each expert of this one
+    draw_n: jax.Array | None  # i32: as of `_Tokens`, among those of all P devices
+    kept_SxM: jax.Array | None  # the factors of these
+
+
+def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
+    """Returns what all experts contribute to the tokens, of which each is sent to the devices along
+    these mesh axes that have its experts.
+
+    A device sends to each as many rows at once, some more than it has for it where experts are
+    balanced. What is beyond follows in further turns.
+    """
+    P, N = lax.axis_size(axes), len(kernels[-1])
+    order_A, row_Kxn, ends_PN = _in_order(expert_Kxn, P * N)
+    sent_PxN = jnp.diff(ends_PN, prepend=0).reshape(P, N)
+    ends_P = ends_PN[N - 1 :: N]
+    begins_P = ends_P - sent_PxN.sum(1)
+    device_Kxn = _number_ended(ends_P, row_Kxn)
+    place_Kxn = row_Kxn - begins_P.at[device_Kxn].get(mode="clip")
+    received_PxN = _exchanged(sent_PxN, axes)
+    draw_n = tokens.draw_n
+    if draw_n is not None:
+        draw_n += lax.axis_index(axes) * len(kept_SxM)
+        kept_SxM = _gathered(kept_SxM, axes, 0)
+    assigned = _Assigned(order_A, device_Kxn, place_Kxn, begins_P, received_PxN, draw_n, kept_SxM)
+    C = _rows_for_each(order_A.size, P)
+    compute = functools.partial(_turn, compute, axes, C)
+    arrays = tokens.x_nxE, tokens.weight_A, kernels
+    if C == order_A.size:
+        return compute(0, assigned, *arrays)
+    turns = lax.pmax(-(-sent_PxN.sum(1).max() // C), axes)  # as many on all that exchange
+    return _in_turns(compute, turns, assigned, *arrays)
+
+
+def _rows_for_each(A: int, parts: int) -> int:
+    """Returns how many of its A assignments a device sends at once to each of those that share
+    experts: together whole tiles, as kernels for TPUs take them."""
+    step = ROWS_OF_TILE // math.gcd(ROWS_OF_TILE, parts)
+    return min(A, -(-math.ceil(_SLACK * A / parts) // step) * step)
+
+
+def assigned_share(parts: int) -> float:
+    """Returns which share of the rows that a device computes at once is assigned to its experts,
+    where all have as many, and rounding up to whole tiles adds little."""
+    return 1.0 if parts == 1 else 1 / _SLACK
+
+
+def _turn(compute, axes, C, number, assigned: _Assigned, x_nxE, weight_A, kernels):
+    """Returns what the C assignments to each device from `number · C` on contribute: [n, E]."""
+    order_A, device_Kxn, place_Kxn, begins_P, received_PxN, draw_n, kept_SxM = assigned
+    place_Kxn -= number * C
+    is_sent_Kxn = (place_Kxn >= 0) & (place_Kxn < C)
+    row_Kxn = jnp.where(is_sent_Kxn, device_Kxn * C + place_Kxn, -1)  # of padding beyond P · C
+    place_C = jnp.arange(C)
+    sorted_PxC = begins_P[:, None] + number * C + place_C[None]
+    order_R = order_A.at[sorted_PxC.reshape(-1)].get(mode="clip")
+    ends_PxN = jnp.cumsum(received_PxN, 1) - number * C
+    expert_PxC = jax.vmap(_number_ended, (0, None))(ends_PxN, place_C)  # N: of none
+
+    sent = _Tokens(x_nxE, weight_A, draw_n).of(order_R, row_Kxn)
+    received = jax.tree.map(lambda a: checkpoint_name(_exchanged(a, axes), EXCHANGED), sent)
+    y_RxE = compute(received, expert_PxC.reshape(1, -1), kept_SxM, kernels)
+    return _summed(_exchanged(y_RxE, axes), order_R % len(x_nxE), row_Kxn)
+
+
+def _number_ended(ends, row):
+    """Returns how many of consecutive groups of rows end before a row."""
+    return jnp.searchsorted(ends, row, side="right", method="compare_all").astype(jnp.int32)
+
+
+def _exchanged(x, axes):
+    """Returns from each device the part of its x that is for this one; as many rows for each."""
+    return lax.all_to_all(x, axes, split_axis=0, concat_axis=0, tiled=True)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _in_turns(compute, turns, assigned: _Assigned, *arrays):
+    """Returns the sum of `compute` over the turns, and has the gradients of the first one saved.
+
+    It is differentiated by hand, since JAX differentiates no loop whose number of turns is known
+    only as it runs. The gradient computes products of further turns again.
+    """
+    return _and_further(compute, turns, assigned, arrays, compute(0, assigned, *arrays))
+
+
+def _and_further(compute, turns, assigned, arrays, y):
+    def add(turn, y):
+        return y + compute(turn, assigned, *arrays)
+
+    with jax.named_scope(UNBALANCED):
+        return lax.fori_loop(1, turns, add, y)
+
+
+def _in_turns_forward(compute, turns, assigned, *arrays):
+    y, pull_back = jax.vjp(functools.partial(compute, 0, assigned), *arrays)
+    y = _and_further(compute, turns, assigned, arrays, y)
+    return y, (pull_back, turns, assigned, arrays)
+
+
+def _in_turns_backward(compute, saved, d_y):
+    pull_back, turns, assigned, arrays = saved
+
+    def add(turn, gradients):
+        _, pull_back = jax.vjp(functools.partial(compute, turn, assigned), *arrays)
+        return jax.tree.map(jnp.add, gradients, pull_back(d_y))
+
+    gradients = pull_back(d_y)
+    with jax.named_scope(UNBALANCED):
+        return None, None, *lax.fori_loop(1, turns, add, gradients)
+
+
+_in_turns.defvjp(_in_turns_forward, _in_turns_backward)
 
 
 def active_parameters(params, config: Config | None) -> int:

@@ -9,6 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 ATTENTION = "attention"  # its outputs, and the logs of the softmax's denominators
 ACTIVATION = "activation"  # what a costly one gives, and its derivative
+EXCHANGED = "exchanged"  # what experts get from other devices
 GROUPED_PRODUCT = "grouped_product"  # into experts
 WIDE_PRODUCT = "wide_product"  # of `linear.project` with narrow gradients
 
@@ -18,7 +19,9 @@ POLICIES = {
     # Save products with a weight, and of attention and costly activations what the gradient needs.
     "minimal": _policies.save_from_both_policies(
         _policies.dots_with_no_batch_dims_saveable,
-        _policies.save_only_these_names(ATTENTION, ACTIVATION, GROUPED_PRODUCT, WIDE_PRODUCT),
+        _policies.save_only_these_names(
+            ATTENTION, ACTIVATION, EXCHANGED, GROUPED_PRODUCT, WIDE_PRODUCT
+        ),
     ),
     "full": _policies.nothing_saveable,  # save only what passes between layers
 }

@@ -177,36 +177,38 @@ CHOSEN = {
 }
 
 
+MESHES = {
+    "four parts, two groups": (8, dict(data=2, expert=4)),
+    "two parts, all axes": (8, dict(expert=2, context=2, tensor=2)),
+    "the same rows for all": (3, dict(expert=4, fsdp=2)),
+}
+
+
 @pytest.mark.parametrize("name", CHOSEN)
-def test_parts_of_the_experts_contribute_what_all_do_in_as_many_turns_as_they_need(name):
-    """A part computes 13 of 40 assignments at once: none, one, two or four turns."""
-    x, weight = (RNG.normal(size=(2, 10, n)).astype(np.float32) for n in (16, 2))
-    expert = jnp.asarray(CHOSEN[name](20).reshape(2, 10, 2), jnp.int32)
-    kept = jnp.asarray(RNG.integers(0, 2, (2, 10, 24)), jnp.float32)
-    kernels = [RNG.normal(size=shape).astype(np.float32) for shape in [(4, 16, 24)] * 2]
-    kernels.append(RNG.normal(size=(4, 24, 16)).astype(np.float32))
-    compute = functools.partial(experts._contributions, ("gelu", "linear"))
+@pytest.mark.parametrize("mesh", MESHES)
+def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, monkeypatch):
+    """In as many turns as they need: a device sends less at once than most of these have."""
+    monkeypatch.setattr(experts, "ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "_SLACK", 0.65)
+    (rows, axes), slots = MESHES[mesh], 6
+    x, weight = (RNG.normal(size=(rows, slots, n)).astype(np.float32) for n in (16, 2))
+    expert = jnp.asarray(CHOSEN[name](rows * slots).reshape(rows, slots, 2), jnp.int32)
+    kept = jnp.asarray(RNG.integers(0, 2, (rows, slots, 24)), jnp.float32)
+    shapes = (4, 16, 24), (4, 16, 24), (4, 24, 16)
+    kernels = [(RNG.normal(size=shape) / 4).astype(np.float32) for shape in shapes]
+    contributions = functools.partial(experts._contributions, ("gelu", "linear"))
 
-    def whole(x, weight, kernels):
-        return compute(x, weight, expert, kept, *kernels)
+    def compute(x, weight, kernels):
+        return experts._on_every_device(contributions, x, weight, expert, kept, *kernels)
 
-    def in_parts(x, weight, kernels):
-        halves = ([kernel[first : first + 2] for kernel in kernels] for first in (0, 2))
-        of_each = (
-            compute(x, weight, expert, kept, *half, first=first, parts=2)
-            for first, half in zip((0, 2), halves)
-        )
-        return sum(of_each)
+    def value_and_gradients():
+        loss = lambda *arrays: jnp.sin(compute(*arrays)).sum()  # noqa: E731
+        both = jax.jit(lambda *arrays: (compute(*arrays), jax.grad(loss, (0, 1, 2))(*arrays)))
+        return both(x, weight, kernels)
 
-    results = []
-    for function in (whole, in_parts):
-        loss = lambda *arrays: jnp.sin(function(*arrays)).sum()  # noqa: B023, E731
-        both = jax.jit(lambda *a: (function(*a), jax.grad(loss, (0, 1, 2))(*a)))  # noqa: B023
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(experts, "_ROWS_OF_TILE", 1)
-            patch.setattr(experts, "_SLACK", 0.65)
-            results.append(both(x, weight, kernels))
-    expected, got = results
+    expected = value_and_gradients()
+    with placed_on(make_mesh(**(dict(data=1) | axes))):
+        got = value_and_gradients()
     jax.tree.map(lambda got, expected: assert_close(got, expected, atol=1e-3), got, expected)
     assert bool(jnp.abs(got[0]).max() > 1) == (name != "all of padding")
 
@@ -215,7 +217,7 @@ def test_parts_of_the_experts_contribute_what_all_do_in_as_many_turns_as_they_ne
 def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     """Most tokens choose the experts of the first of two devices. The estimate of a step knows the
     loop by its name."""
-    monkeypatch.setattr(experts, "_ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "ROWS_OF_TILE", 1)
     module, params = experts_and_params(experts_per_token=1, normalize_expert_weights=False)
     params = jax.tree.map(lambda x: x / 4, params)
     params["router"] = params["router"].at[:, 0].add(3.0)
@@ -236,11 +238,11 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     assert {"transpose(" in loop for loop in loops} == {True, False}
 
 
-def test_a_part_computes_its_share_and_a_quarter_more_at_once():
-    assert experts._rows_at_once(65536, 8) == 10240
-    assert experts._rows_at_once(65536, 1) == 65536
-    assert experts._rows_at_once(600, 8) == 512
-    assert experts._rows_at_once(300, 2) == 300
+def test_a_device_sends_a_fair_share_and_a_quarter_more_at_once():
+    assert experts._rows_for_each(8192, 8) * 8 == 10240
+    assert experts._rows_for_each(8192, 3) == 3584
+    assert experts._rows_for_each(300, 2) == 256
+    assert experts._rows_for_each(30, 2) == 30
 
 
 @pytest.mark.slow
