@@ -64,8 +64,9 @@ class Experts(nn.Module):
         kernels = [self._kernel(f"wi_{i}", INTO) for i in range(len(c.mlp_activations))]
         kernels.append(self._kernel("wo", OUT_OF, to_stream=True))
         compute = functools.partial(_contributions, c.mlp_activations)
+        apply = _on_one_device if self.is_initializing() else _on_every_device
         kept_BxSxM = self._kept(x_BxTxE.shape)
-        return _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
+        return apply(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
 
     def _routed(self, x_BxTxE, segment_ids_BxT):
         """Returns the weights of each token's K experts, and their numbers, N for padding."""
@@ -221,6 +222,11 @@ _summed.defvjp(
 # --- on several devices ---------------------------------------------------------------------------
 
 
+def _on_one_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
+    arrays = _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM)
+    return compute(*arrays, kernels).reshape(x_BxTxE.shape)
+
+
 def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
     """Returns [B, T, E], what `compute` gives on each device of the mesh for its tokens or experts.
 
@@ -228,8 +234,7 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        arrays = _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM)
-        return compute(*arrays, kernels).reshape(x_BxTxE.shape)
+        return _on_one_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
     names = [INTO] * (len(kernels) - 1) + [OUT_OF]
     specs = [spec_of(axes, kernel.shape, mesh) for axes, kernel in zip(names, kernels)]
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
