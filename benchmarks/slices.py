@@ -90,7 +90,7 @@ CASES = {
     "roberta_base": store("roberta_base", 50_304),
     "modernbert_base": store("modernbert_base", 50_432),
     "decoder_small": Case("v5e:2x4", ("runs/decoder_small_c4.gin",)),
-    "llama3_1b": decoder("llama3_1b", "v5e:4x4", 64, 2048, 128_256, fsdp=16),
+    "llama3_1b": decoder("llama3_1b", "v5e:2x4", 32, 2048, 128_256, fsdp=8),
     "llama3_8b": decoder("llama3_8b", "v5p:4x4x4", 64, 8192, 128_256, data=2, fsdp=32),
     "mixtral_8x7b": decoder(  # with layers written out it compiles for more than ten minutes
         "mixtral_8x7b", "v5p:4x4x4", 64, 4096, 32_128, unroll_scan=False, fsdp=8, expert=8
