@@ -43,15 +43,7 @@ class Case(NamedTuple):
     bindings: tuple[str, ...] = ()
 
 
-def decoder(
-    model: str,
-    slice: str,
-    rows: int,
-    slots: int,
-    vocabulary: int,
-    unroll_scan: bool = True,
-    **mesh: int,
-) -> Case:
+def decoder(model: str, slice: str, rows: int, slots: int, vocabulary: int, **mesh: int) -> Case:
     """Returns a decoder that no run is named for, trained as `runs/decoder_small_c4.gin`."""
     sizes = {"data": 1, "fsdp": 1} | mesh
     return Case(
@@ -62,7 +54,6 @@ def decoder(
             f"training.Run.batch_size = {rows}",
             f"training.Run.vocabulary_rows = {vocabulary}",
             f"training.Run.data_shards = {rows}",
-            f"models.decoder.unroll_scan = {unroll_scan}",
             *(f"mesh.make_mesh.{axis} = {size}" for axis, size in sizes.items()),
         ),
     )
@@ -92,9 +83,7 @@ CASES = {
     "decoder_small": Case("v5e:2x4", ("runs/decoder_small_c4.gin",)),
     "llama3_1b": decoder("llama3_1b", "v5e:2x4", 32, 2048, 128_256, fsdp=8),
     "llama3_8b": decoder("llama3_8b", "v5p:4x4x4", 64, 8192, 128_256, data=2, fsdp=32),
-    "mixtral_8x7b": decoder(  # with layers written out it compiles for more than ten minutes
-        "mixtral_8x7b", "v5p:4x4x4", 64, 4096, 32_128, unroll_scan=False, fsdp=8, expert=8
-    ),
+    "mixtral_8x7b": decoder("mixtral_8x7b", "v5p:4x4x4", 64, 4096, 32_128, fsdp=8, expert=8),
 }
 
 
