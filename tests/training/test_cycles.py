@@ -304,6 +304,10 @@ MB = 10**6
         ("all-reduce", "{}", V5P, CUBE, 2 * 63 / 64 * MB / 540e9),
         ("all-to-all", "{{0,1,2,3}}", V5P, CUBE, 4 * MB / (8 * 90e9)),
         ("collective-permute", "{{0,1},{1,0}}", V5E, CHIPS, MB / 45e9),
+        # with the devices in another order, and so half of the slice: two sides
+        ("all-gather", "mesh['a'=8,'b'=2], device_ids=([2,8]T(1,0)) {'a'}", V5E, CHIPS, 7 / 8 * MB / 90e9),
+        # of two sides of four, half a side is slower than a ring
+        ("all-to-all", "{{" + ",".join(str(32 * x + z) for x in range(4) for z in range(4)) + "}}", Topology("TPU v5p", (4, 4, 8)), [(x, y, z) for x in range(4) for y in range(4) for z in range(8)], 4 * MB / (4 * 90e9)),
         # half of a side is no ring
         ("all-gather", "{{0,1}}", V5P, CUBE, 0.5 * MB / 90e9),
         # two slices of 2 × 2
