@@ -221,6 +221,20 @@ def test_all_arrays_of_a_collective_count():
     }
 
 
+NARROWED = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (p0: f32[8,64], p1: f32[4]) -> bf16[8,64] {
+  %p0 = f32[8,64]{1,0:T(8,128)} parameter(0)
+  %p1 = f32[4]{0:T(128)} parameter(1)
+  ROOT %sum = (bf16[8,64]{1,0:T(8,128)(2,1)}, f32[4]{0}) all-reduce(%p0, %p1), channel_id=1, to_apply=%add
+}
+"""
+
+
+def test_a_sum_of_float32_counts_as_such_where_the_compiler_writes_it_as_bfloat16():
+    assert traffic(NARROWED) == {"all-reduce": Traffic(1, 4 * (8 * 64 + 4))}
+
+
 # A ring of permutations through eight devices in both directions: two turns of four in one.
 RING = """HloModule jit_step, is_scheduled=true
 

@@ -13,6 +13,7 @@ from pretrax.training.devices.collectives import Collective, traffic
 from pretrax.training.devices.cycles import TPUS, PartTime, estimate
 from pretrax.training.devices.exchange_times import LINKS, exchange_seconds
 from pretrax.training.devices.products import products_of
+from pretrax.training.devices.program_text import size
 from pretrax.training.devices.topologies import Topology
 
 V5E = Topology("TPU v5e", (4, 4))
@@ -113,6 +114,43 @@ def test_each_part_takes_its_cycles_as_often_as_it_runs():
         "optimizer and metrics",
         "copies",
     ]
+
+
+@pytest.mark.parametrize(
+    "instruction, moved",
+    [
+        ("%r = u32[256,512,768]{2,1,0} rng-bit-generator(%key), algorithm=rng_default", 1),
+        ("%r = bf16[1824,768]{1,0:T(8,128)(2,1)S(1)} reshape(%a)", 2),
+        ("%r = bf16[1824,768]{1,0:T(8,128)(2,1)S(1)} bitcast(%a)", 0),
+    ],
+)
+def test_random_bits_and_reshapes_without_cycles_take_what_they_move(instruction, moved):
+    line = f"  {instruction}, {named(LAYERS + '/self_attention/jit(_uniform)')}\n"
+    found = estimate(PROGRAM.replace("  %scatter_fusion", line + "  %scatter_fusion"), V5E, CHIPS)
+    before = estimate(PROGRAM, V5E, CHIPS)
+    assert found is not None and before is not None
+    expected = moved * size(instruction) / 819e9
+    assert found.seconds - before.seconds == pytest.approx(expected)
+
+
+def test_a_fused_reduce_scatter_takes_time_on_the_links_alone():
+    scatter = """%all-reduce-scatter.1 (input.1: f32[4096,1024]) -> f32[256,1024] {
+  %input.1 = f32[4096,1024]{1,0} parameter(0)
+  %all-reduce.9 = f32[4096,1024]{1,0} all-reduce(%input.1), channel_id=34, replica_groups={}, to_apply=%add
+  ROOT %dynamic-slice.1 = f32[256,1024]{1,0} dynamic-slice(%all-reduce.9, %i, %zero)
+}
+
+"""
+    line = (
+        "  %fusion.9 = f32[256,1024]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1\n"
+    )
+    program = PROGRAM.replace("ENTRY", scatter + "ENTRY")
+    found = estimate(program.replace("  %scatter_fusion", line + "  %scatter_fusion"), V5E, CHIPS)
+    before = estimate(PROGRAM, V5E, CHIPS)
+    assert found is not None and before is not None
+    assert found.parts == before.parts
+    a_scatter = 4 * 4096 * 1024 * 15 / 16 / 90e9
+    assert found.exchanges.waited - before.exchanges.waited == pytest.approx(a_scatter)
 
 
 def test_kernels_of_experts_count_for_a_chips_own_share():
@@ -304,6 +342,10 @@ MB = 10**6
         ("all-reduce", "{}", V5P, CUBE, 2 * 63 / 64 * MB / 540e9),
         ("all-to-all", "{{0,1,2,3}}", V5P, CUBE, 4 * MB / (8 * 90e9)),
         ("collective-permute", "{{0,1},{1,0}}", V5E, CHIPS, MB / 45e9),
+        # with the devices in another order, and so half of the slice: two sides
+        ("all-gather", "mesh['a'=8,'b'=2], device_ids=([2,8]T(1,0)) {'a'}", V5E, CHIPS, 7 / 8 * MB / 90e9),
+        # of two sides of four, half a side is slower than a ring
+        ("all-to-all", "{{" + ",".join(str(32 * x + z) for x in range(4) for z in range(4)) + "}}", Topology("TPU v5p", (4, 4, 8)), [(x, y, z) for x in range(4) for y in range(4) for z in range(8)], 4 * MB / (4 * 90e9)),
         # half of a side is no ring
         ("all-gather", "{{0,1}}", V5P, CUBE, 0.5 * MB / 90e9),
         # two slices of 2 × 2

@@ -61,25 +61,30 @@ _LAYOUT = re.compile(r"\{[^}]*\}")
 _PART = re.compile(r"\([^()]*\)|\w+\[[\d,]*\]")  # of a tuple: another one, or an array
 
 
+def is_collective(line: str) -> bool:
+    """Returns whether an instruction is a collective, or a part of one."""
+    return _COLLECTIVE.search(line) is not None
+
+
 def _collectives(name: str, lines: Sequence[str]) -> Iterator[Collective]:
+    found = [(line, match) for line in lines if (match := _COLLECTIVE.search(line))]
+    if not found:
+        return
+    shapes = {result_name(line): line.partition(" = ")[2].partition("(")[0] for line in lines}
     started = {operand for line in lines for operand in _STARTED.findall(line)}
     # Not by their channels, which all collectives of a `shard_map` may share.
     is_part = "async_collective_fusion" in name or any("AsyncCollective" in x for x in lines)
-    for line in lines:
-        if not (match := _COLLECTIVE.search(line)):
-            continue
+    for line, match in found:
         if is_part and result_name(line) not in started:
             continue  # it goes on or ends here
         shape, kind, start, operands = match.groups()
-        whole = size(shape)
+        parts = [shape]
         if start and kind != "all-reduce":  # operands, results and what the program needs meanwhile
-            whole = max(map(size, _PART.findall(_LAYOUT.sub("", shape)[1:-1])), default=0)
-        elif kind == "reduce-scatter":  # its operands are the whole
-            names = operand_names(operands)
-            wholes = [
-                x.partition(" = ")[2].partition("(")[0] for x in lines if result_name(x) in names
-            ]
-            whole = sum(map(size, wholes)) or whole
+            parts = _PART.findall(_LAYOUT.sub("", shape)[1:-1])
+        given = sum(size(shapes.get(operand, "")) for operand in operand_names(operands))
+        # What is gathered is the result, what is to be reduced the operands: a sum of float32 may
+        # be written as bfloat16.
+        whole = max([given, *map(size, parts)])
         if name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
         yield Collective(kind, whole, bool(start) or result_name(line) in started, line)

@@ -2,9 +2,10 @@
 
 The compiler writes into its program how many cycles it expects of each instruction, in the
 `estimated_cycles` of its `backend_config`. Their sum, each as often as its loops turn, over the
-clock is the time of the step's computation. Two kinds of instructions have none: kernels, whose
-time here is what their FLOPs and bytes take by the chip's data sheet, and exchanges between chips
-(`exchange_times`). Kernels of attention state FLOPs as if every query attended to every key, those
+clock is the time of the step's computation. Some instructions have none: kernels, whose time here
+is what their FLOPs and bytes take by the chip's data sheet, exchanges between chips
+(`exchange_times`), and some others, such as sorts, gathers and random bits, which take what reading
+and writing does. Kernels of attention state FLOPs as if every query attended to every key, those
 of experts as if all rows that they are given were assigned to an expert.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .accelerators import ACCELERATORS
-from .collectives import Collective, collectives
+from .collectives import Collective, collectives, is_collective
 from .exchange_times import Coordinates, exchange_seconds
 from .products import Product, products_of
 from .program_text import (
@@ -178,7 +179,12 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _COST = re.compile(r'"cost_estimate":\{"flops":"(\d+)".*?"bytes_accessed":"(\d+)"')
 _FUSED = re.compile(r" (?:fusion|async-start)\(.*calls=%?([\w.-]+)")
 _OPERANDS = re.compile(r"operand_layout_constraints=\{(.*?)\}, \w+=")
-_WITHOUT_CYCLES = ("sort", "gather", "scatter", "fusion")  # some of these have none
+# Some of these have none: how often they move as many bytes as their result has. A `reshape` moves
+# them where it is no `bitcast`; random bits are only written.
+_WITHOUT_CYCLES = {
+    **dict.fromkeys(("sort", "gather", "scatter", "fusion", "reshape"), 2),
+    "rng-bit-generator": 1,
+}
 
 
 def _run_by(line: str, computations: Computations) -> Iterator[tuple[str, int]]:
@@ -214,10 +220,9 @@ def _seconds(line: str, computations: Computations, tpu: TPU, peak: float) -> tu
     shape, opcode = found.groups()
     if 'custom_call_target="tpu_custom_call"' in line:
         return _kernel_seconds(line, shape, tpu, peak), True
-    is_exchange = any("AsyncCollective" in x for x in _fused(line, computations))
-    if opcode in _WITHOUT_CYCLES and not is_exchange:
-        return 2 * size(shape) / tpu.bandwidth, False  # read once, written once
-    return 0.0, False
+    if any(map(is_collective, _fused(line, computations))):
+        return 0.0, False  # it takes the links' time
+    return _WITHOUT_CYCLES.get(opcode, 0) * size(shape) / tpu.bandwidth, False
 
 
 def _kernel_seconds(line: str, shape: str, tpu: TPU, peak: float) -> float:

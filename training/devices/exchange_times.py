@@ -24,7 +24,8 @@ def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) ->
     A chip of the group has one link along each side of the slice that the group spans, two where it
     is a ring. A gather of n chips brings it (n - 1) / n of the whole through these, a
     reduce-scatter as much, an all-reduce twice as much. An all-to-all is bound by the links through
-    the middle of the longest side, and a permutation by the one to a neighbour.
+    the middle of the longest side, where a ring counts half, and a permutation by the one to a
+    neighbour.
 
     >>> v5e = Topology("TPU v5e", (4, 4))
     >>> chips = [(x, y, 0) for x in range(4) for y in range(4)]
@@ -46,8 +47,7 @@ def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) ->
     if one.kind == "collective-permute":
         return one.bytes / link
     if one.kind in ("all-to-all", "ragged-all-to-all"):
-        longest, links = max(sides)
-        return longest * one.bytes / (4 * links * link)
+        return max(n / links for n, links in sides) * one.bytes / (4 * link)
     times = 2 if one.kind == "all-reduce" else 1
     received = times * one.bytes * (len(group) - 1) / len(group)
     return received / (link * sum(links for _, links in sides))
@@ -60,6 +60,12 @@ def _is_ring(topology: Topology, axis: int) -> bool:
     return all(side % 4 == 0 for side in topology.shape)
 
 
+_NAMED_AXES = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\]"
+    r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}"
+)
+
+
 def group_of(line: str, devices: int) -> list[int]:
     """Returns the first group of devices that a collective joins, of three ways to write it; all of
     them where it names none.
@@ -68,21 +74,27 @@ def group_of(line: str, devices: int) -> list[int]:
     ([0, 2], [0, 1])
     >>> group_of("replica_groups=mesh['a'=2,'b'=2] {'a'}", 4), group_of("", 4)
     ([0, 2], [0, 1, 2, 3])
+    >>> group_of("replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}", 4)
+    [0, 1]
     """
     if listed := re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", line):
         return _numbers(listed[1])
     if spread := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
-        shape, sizes = _numbers(spread[1]), _numbers(spread[2])
-        order = _numbers(spread[3]) if spread[3] else range(len(sizes))
-        all_groups = np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(shape)
-        return all_groups[0].tolist()
-    if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
-        axes = re.findall(r"'(\w+)'=(\d+)", named[1])
-        joined = re.findall(r"'(\w+)'", named[2])
-        ids = np.arange(math.prod(int(n) for _, n in axes)).reshape([int(n) for _, n in axes])
-        first = tuple(slice(None) if name in joined else 0 for name, _ in axes)
+        return _devices(spread[2], spread[3]).reshape(_numbers(spread[1]))[0].tolist()
+    if named := _NAMED_AXES.search(line):
+        mesh, sizes, order, joined = named.groups()
+        axes = dict(re.findall(r"'(\w+)'=(\d+)", mesh))
+        ids = _devices(sizes or ",".join(axes.values()), order).reshape([*map(int, axes.values())])
+        first = tuple(slice(None) if f"'{name}'" in joined else 0 for name in axes)
         return ids[first].reshape(-1).tolist()
     return list(range(devices))
+
+
+def _devices(sizes: str, order: str | None) -> np.ndarray:
+    """Returns the numbers of all devices, counted through axes of `sizes` that then change places
+    to `order`."""
+    ids = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
+    return ids.transpose(_numbers(order)) if order else ids
 
 
 def _numbers(text: str) -> list[int]:
