@@ -107,7 +107,7 @@ class Experts(nn.Module):
             return None
         rows, slots, _ = shape
         ones = jnp.ones((rows, 1 if c.dropout_shared else slots, c.mlp_dim), c.dtype)
-        return dropout(self, ones)
+        return dropout(self, ones, names=("batch", "length", "mlp"))
 
 
 def _number_in_document(expert_BxTxK, segment_ids_BxT, N):

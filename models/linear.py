@@ -4,6 +4,7 @@ Functions of a Flax module that has a `Config`: they create its parameters.
 """
 
 import functools
+import itertools
 import math
 import operator
 
@@ -11,11 +12,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
 
 from .activations import ACTIVATIONS
 from .config import Config
 from .rematerialisation import WIDE_PRODUCT
-from .sharding import num_shards, partitioned, platform
+from .sharding import mesh_axes, num_shards, partitioned, platform, spec_of
+
+STREAM = ("batch", "length", None)  # logical axes of the residual stream
 
 
 def linear(
@@ -157,10 +161,10 @@ def broadcast(x, like):
     return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
 
 
-def dropout(module, x, over=-2):
+def dropout(module, x, over=-2, names=STREAM):
     """Applies dropout; with `dropout_shared` one draw is shared along the axis `over`.
 
-    Off unless `apply` was given a 'dropout' key.
+    Off unless `apply` was given a 'dropout' key. `names`: the logical axes of x.
     """
     rate = module.config.dropout_rate
     if not rate or not module.has_rng("dropout"):
@@ -168,13 +172,33 @@ def dropout(module, x, over=-2):
     shape = list(x.shape)
     if module.config.dropout_shared:
         shape[over] = 1
-    keep = jax.random.bernoulli(module.make_rng("dropout"), 1 - rate, shape)
+    keep = _bernoulli(module.make_rng("dropout"), 1 - rate, shape, names)
     return jnp.where(keep, x / (1 - rate), 0)
 
 
-def inner_dropout(module, x):
+def inner_dropout(module, x, names=STREAM):
     """Applies dropout where the model has it inside of its MLPs and after its last norm."""
-    return dropout(module, x) if module.config.dropout_inside else x
+    return dropout(module, x, names=names) if module.config.dropout_inside else x
+
+
+def _bernoulli(key, p, shape, names):
+    """Returns `jax.random.bernoulli`. Of an accelerator's own bits each device draws its part: XLA
+    would have each draw all."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if jax.random.key_impl(key) != "rbg" or mesh.empty or mesh.size == 1:
+        return jax.random.bernoulli(key, p, shape)
+    spec = spec_of(names, shape, mesh)
+    axes = [mesh_axes(entry) for entry in spec]
+    own = [n // math.prod(mesh.shape[a] for a in of_axis) for n, of_axis in zip(shape, axes)]
+
+    def on_device(data):
+        key = jax.random.wrap_key_data(data, impl="rbg")
+        for axis in itertools.chain(*axes):
+            key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+        return jax.random.bernoulli(key, p, own)
+
+    drawn = jax.shard_map(on_device, in_specs=P(), out_specs=spec, check_vma=False)
+    return drawn(jax.random.key_data(key))
 
 
 def embedding_weights(c: Config):

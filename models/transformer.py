@@ -40,6 +40,7 @@ from .experts import ROUTING, Experts
 from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, projection
 from .kernels import fused_attention
 from .linear import (
+    STREAM,
     activated,
     broadcast,
     dropout,
@@ -56,7 +57,7 @@ from .sharding import constrain, num_shards, partitioned
 
 REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
 OF_ENCODER = "encoded_"  # the names of the encoder's keys and values in a decoder's self-attention
-_STREAM = ("batch", "length", None)  # axes of the residual stream
+_OF_AHEAD = (None, *STREAM)  # of tokens beyond the next
 
 
 class Transformer(nn.Module):
@@ -187,7 +188,7 @@ def embed_tokens(module, table_VxE, tokens_BxT):
     # The cast comes after the lookup: its gradient adds up all occurrences of a token, and in
     # bfloat16 the sum for a frequent one would stop growing.
     rows_BxTxE = _looked_up(table_VxE, tokens_BxT).astype(module.config.dtype)
-    return constrain(rows_BxTxE, *_STREAM)
+    return constrain(rows_BxTxE, *STREAM)
 
 
 @jax.custom_vjp
@@ -434,7 +435,7 @@ class ParallelHeads(nn.Module):
         c = self.config
         layers = _ahead(LastLayer, c.num_ahead + 1, "layers", c, self.layer)
         _, x_NxBxTxE = layers(None, x_BxTxE, context)
-        x_NxBxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
+        x_NxBxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_NxBxTxE), _OF_AHEAD)
         return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
 
 
@@ -466,7 +467,7 @@ class LinearHeads(nn.Module):
         c = self.config
         heads = _ahead(LinearHead, c.num_ahead, "modules", c)
         _, ahead_NxBxTxE = heads(None, x_BxTxE)
-        return {"ahead": inner_dropout(self, ahead_NxBxTxE)}
+        return {"ahead": inner_dropout(self, ahead_NxBxTxE, _OF_AHEAD)}
 
 
 class LinearHead(nn.Module):
@@ -497,7 +498,7 @@ class SequentialModules(nn.Module):
         c = self.config
         modules = _ahead(NextModule, c.num_ahead, "modules", c, self.layer)
         _, ahead_NxBxTxE = modules((x_BxTxE, _shifted_left(embedded_BxTxE)), context)
-        return {"ahead": inner_dropout(self, ahead_NxBxTxE)}
+        return {"ahead": inner_dropout(self, ahead_NxBxTxE, _OF_AHEAD)}
 
 
 class NextModule(nn.Module):
@@ -630,7 +631,7 @@ class Block(nn.Module):
             x_BxTxE = self._added("mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids))
         else:
             x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
-        return constrain(x_BxTxE, *_STREAM), None  # a pair, as scan requires
+        return constrain(x_BxTxE, *STREAM), None  # a pair, as scan requires
 
     def _added(self, norm_name, x_BxTxE, sublayer):
         c = self.config
@@ -710,9 +711,10 @@ class Attention(nn.Module):
             k = self._normed("key_norm", k)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
             if keys_have_slots_last:
-                v = on_slots_last(lambda v_HxdxBT: dropout(self, v_HxdxBT, over=1), v)
+                names = "heads", None, "batch"
+                v = on_slots_last(lambda v_HxdxBT: dropout(self, v_HxdxBT, 1, names), v)
             else:
-                v = dropout(self, v, over=-1)
+                v = dropout(self, v, over=-1, names=("batch", "length", "heads", None))
             if joins:
                 (k, encoded_k), (v, encoded_v) = (jnp.split(x, [own], axis=1) for x in (k, v))
                 if encoded.rotation is not None:
@@ -799,7 +801,8 @@ class MLP(nn.Module):
         if len(projections) > 1:
             projections = [with_whole_gradient(y_BxTxM) for y_BxTxM in projections]
         inner_BxTxM = activated(c.mlp_activations, projections)
-        inner_BxTxM = constrain(inner_dropout(self, inner_BxTxM), "batch", "length", "mlp")
+        of_inner = "batch", "length", "mlp"
+        inner_BxTxM = constrain(inner_dropout(self, inner_BxTxM, of_inner), *of_inner)
         # The largest activations of a T5 leave this product (in float16 they overflow, which is
         # why that dtype is not offered): it stays float32 until the residual addition.
         shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), weights(c, to_stream=True)

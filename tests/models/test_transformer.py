@@ -1,6 +1,7 @@
 """Laws of the networks: no leak, packing, scanning, recomputing, precision, sharding."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from flax import linen as nn
 
 from pretrax import models, objectives
 from pretrax.models.config import Config
+from pretrax.models.linear import dropout
 from pretrax.models.positions import RelativeBias, relative_position_buckets
 from pretrax.models.rematerialisation import POLICIES
 from pretrax.models.transformer import MLP
@@ -337,6 +339,32 @@ def test_dropout_requires_a_key():
     assert np.abs(first - other).max() > 0.1
     # The last dropout of the stack shows in the output: about half of the columns are 0.
     assert 0.1 < (first[0] == 0).all(0).mean() < 0.9
+
+
+class Dropped(nn.Module):
+    config: Config
+
+    @nn.compact
+    def __call__(self, x):
+        return dropout(self, x)
+
+
+@pytest.mark.parametrize("axes", [dict(data=2, fsdp=4), dict(data=1, fsdp=2, context=4)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_device_draws_its_part_of_hardware_bits(axes, shared):
+    module = Dropped(Config(64, 0, 1, (), **SHAPE, dropout_rate=0.5, dropout_shared=shared))
+    x, key = jnp.ones((8, 4, 64)), jax.random.key(1, impl="rbg")
+    apply = jax.jit(lambda key: module.apply({}, x, rngs={"dropout": key}))
+    with placed_on(make_mesh(**axes)):
+        bits = re.findall(r"rng_bit_generator.*tensor<(\w+)xui32>\)", apply.lower(key).as_text())
+        y, again, other = (np.asarray(apply(k)) for k in (key, key, jax.random.key(2, impl="rbg")))
+    rows, slots = 8 // axes["data"] // axes["fsdp"], 4 // axes.get("context", 1)
+    assert bits == [f"{rows}x{1 if shared else slots}x64"]
+    np.testing.assert_array_equal(y, again)
+    assert (y != other).any() and set(np.unique(y)) == {0, 2} and 0.9 < y.mean() < 1.1
+    drawn = y[:, :1] if shared else y
+    assert len(np.unique(drawn.reshape(-1, 64), axis=0)) == drawn.size // 64  # no two devices alike
+    assert (y == y[:, :1]).all() == shared
 
 
 def test_dropout_inside_is_of_the_mlp_and_after_the_last_norm():
