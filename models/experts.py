@@ -313,7 +313,7 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     sent_DxN = sent_DN.reshape(D, N)
     device_Kxn = expert_Kxn // N
     place_Kxn = row_Kxn - begins_D.at[device_Kxn].get(mode="clip")
-    received_DxN = _exchanged(sent_DxN, axes)
+    received_DxN = checkpoint_name(_exchanged(sent_DxN, axes), EXCHANGED)
     draw_n = tokens.draw_n
     if draw_n is not None:
         draw_n += lax.axis_index(axes) * len(kept_SxM)
@@ -325,7 +325,7 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     if C == order_A.size:
         return compute(0, assigned, *arrays)
     turns = lax.pmax(-(-sent_DxN.sum(1).max() // C), axes)  # as many on all that exchange
-    return _in_turns(compute, turns, assigned, *arrays)
+    return _in_turns(compute, checkpoint_name(turns, EXCHANGED), assigned, *arrays)
 
 
 def _rows_for_each(A: int, parts: int) -> int:
