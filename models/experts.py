@@ -1,7 +1,8 @@
 """Sparse layers: each token is processed by a few of many MLPs, the experts.
 
 Letters: B rows, T slots, E width of the residual stream, M width of an expert, N experts, K experts
-of a token, A = B · T · K assignments of a token to an expert, S = T or 1 draws of dropout.
+of a token, A = B · T · K assignments of a token to an expert, S = T or 1 draws of dropout. On a
+mesh n are the tokens of a device, D the devices that share experts, N the experts of each.
 
 A router gives every token a probability for each expert; its top K process it, and their outputs
 are summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No token is
@@ -9,8 +10,9 @@ dropped, unless the model has an `expert_capacity`: assignments are sorted by ex
 grouped product multiplies each group by its own expert's weights (Gale et al. 2022,
 arXiv:2211.15841). Padding is processed by no expert.
 
-On a mesh, experts are sharded over the mesh axis of "experts". Each device sends its tokens to the
-devices along it that have their experts, which send back what these contribute.
+On a mesh, experts are sharded over the mesh axis of "experts" (expert parallelism, Lepikhin et al.
+2020, arXiv:2006.16668). Each device sends its tokens to the devices along it that have their
+experts, by an all-to-all, and these send back what the experts contribute.
 """
 
 import functools
@@ -291,14 +293,14 @@ def _of_own_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kernel
 
 
 class _Assigned(NamedTuple):
-    """The assignments of a device's tokens to the experts of P devices, N of each."""
+    """The assignments of a device's tokens to the experts of D devices, N of each."""
 
     order_A: jax.Array  # i32: as of `_Order`
-    device_Kxn: jax.Array  # i32: where the expert of each is; P of padding
+    device_Kxn: jax.Array  # i32: where the expert of each is; D of padding
     place_Kxn: jax.Array  # i32: which one of those to that device it is
-    begins_P: jax.Array  # i32: the row of the first of these
-    received_PxN: jax.Array  # i32: how many tokens of each device are for each expert of this one
-    draw_n: jax.Array | None  # i32: as of `_Tokens`, among those of all P devices
+    begins_D: jax.Array  # i32: the row of the first of these
+    received_DxN: jax.Array  # i32: how many tokens of each device are for each expert of this one
+    draw_n: jax.Array | None  # i32: as of `_Tokens`, among those of all D devices
     kept_SxM: jax.Array | None  # the factors of these
 
 
@@ -309,26 +311,26 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     A device sends to each as many rows at once, some more than it has for it where experts are
     balanced. What is beyond follows in further turns.
     """
-    P, N = lax.axis_size(axes), len(kernels[-1])
-    order_A, row_Kxn, ends_PN = _in_order(expert_Kxn, P * N)
-    sent_PxN = jnp.diff(ends_PN, prepend=0).reshape(P, N)
-    ends_P = ends_PN[N - 1 :: N]
-    begins_P = ends_P - sent_PxN.sum(1)
-    device_Kxn = _number_ended(ends_P, row_Kxn)
-    place_Kxn = row_Kxn - begins_P.at[device_Kxn].get(mode="clip")
-    received_PxN = _exchanged(sent_PxN, axes)
+    D, N = lax.axis_size(axes), len(kernels[-1])
+    order_A, row_Kxn, ends_DN = _in_order(expert_Kxn, D * N)
+    sent_DN = jnp.diff(ends_DN, prepend=0)
+    begins_D = (ends_DN - sent_DN)[::N]
+    sent_DxN = sent_DN.reshape(D, N)
+    device_Kxn = expert_Kxn // N
+    place_Kxn = row_Kxn - begins_D.at[device_Kxn].get(mode="clip")
+    received_DxN = checkpoint_name(_exchanged(sent_DxN, axes), EXCHANGED)
     draw_n = tokens.draw_n
     if draw_n is not None:
         draw_n += lax.axis_index(axes) * len(kept_SxM)
         kept_SxM = _gathered(kept_SxM, axes, 0)
-    assigned = _Assigned(order_A, device_Kxn, place_Kxn, begins_P, received_PxN, draw_n, kept_SxM)
-    C = _rows_for_each(order_A.size, P)
+    assigned = _Assigned(order_A, device_Kxn, place_Kxn, begins_D, received_DxN, draw_n, kept_SxM)
+    C = _rows_for_each(order_A.size, D)
     compute = functools.partial(_turn, compute, axes, C)
     arrays = tokens.x_nxE, tokens.weight_A, kernels
     if C == order_A.size:
         return compute(0, assigned, *arrays)
-    turns = lax.pmax(-(-sent_PxN.sum(1).max() // C), axes)  # as many on all that exchange
-    return _in_turns(compute, turns, assigned, *arrays)
+    turns = lax.pmax(-(-sent_DxN.sum(1).max() // C), axes)  # as many on all that exchange
+    return _in_turns(compute, checkpoint_name(turns, EXCHANGED), assigned, *arrays)
 
 
 def _rows_for_each(A: int, parts: int) -> int:
@@ -346,25 +348,20 @@ def assigned_share(parts: int) -> float:
 
 def _turn(compute, axes, C, number, assigned: _Assigned, x_nxE, weight_A, kernels):
     """Returns what the C assignments to each device from `number · C` on contribute: [n, E]."""
-    order_A, device_Kxn, place_Kxn, begins_P, received_PxN, draw_n, kept_SxM = assigned
+    order_A, device_Kxn, place_Kxn, begins_D, received_DxN, draw_n, kept_SxM = assigned
     place_Kxn -= number * C
     is_sent_Kxn = (place_Kxn >= 0) & (place_Kxn < C)
-    row_Kxn = jnp.where(is_sent_Kxn, device_Kxn * C + place_Kxn, -1)  # of padding beyond P · C
+    row_Kxn = jnp.where(is_sent_Kxn, device_Kxn * C + place_Kxn, -1)  # of padding beyond D · C
     place_C = jnp.arange(C)
-    sorted_PxC = begins_P[:, None] + number * C + place_C[None]
-    order_R = order_A.at[sorted_PxC.reshape(-1)].get(mode="clip")
-    ends_PxN = jnp.cumsum(received_PxN, 1) - number * C
-    expert_PxC = jax.vmap(_number_ended, (0, None))(ends_PxN, place_C)  # N: of none
+    sorted_DxC = begins_D[:, None] + number * C + place_C[None]
+    order_R = order_A.at[sorted_DxC.reshape(-1)].get(mode="clip")
+    ends_DxN = jnp.cumsum(received_DxN, 1) - number * C
+    expert_DxC = (place_C[None, :, None] >= ends_DxN[:, None]).sum(-1)  # N: of none
 
     sent = _Tokens(x_nxE, weight_A, draw_n).of(order_R, row_Kxn)
     received = jax.tree.map(lambda a: checkpoint_name(_exchanged(a, axes), EXCHANGED), sent)
-    y_RxE = compute(received, expert_PxC.reshape(1, -1), kept_SxM, kernels)
+    y_RxE = compute(received, expert_DxC.reshape(1, -1), kept_SxM, kernels)
     return _summed(_exchanged(y_RxE, axes), order_R % len(x_nxE), row_Kxn)
-
-
-def _number_ended(ends, row):
-    """Returns how many of consecutive groups of rows end before a row."""
-    return jnp.searchsorted(ends, row, side="right", method="compare_all").astype(jnp.int32)
 
 
 def _exchanged(x, axes):

@@ -11,6 +11,7 @@ MLPs. Scores of attention, experts and their routers, embeddings and heads are n
 """
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 TYPES = {  # of weights and activations, and of gradients
@@ -28,6 +29,13 @@ def quantized(network: nn.Module, kind: str | None) -> nn.Module:
         return network
     import qwix
 
+    class Provider(qwix.QtProvider):
+        def _create_dot_general_qt_config(self, rule, op_id, lhs, rhs):
+            # Both factors are rounded alike, so Qwix need not find out which of them is a weight:
+            # within scanned layers it goes by their shapes, and fails where several have the same.
+            no_weight = np.zeros(())
+            return super()._create_dot_general_qt_config(rule, op_id, no_weight, no_weight)
+
     forward, backward = TYPES[kind]
     rule = qwix.QtRule(
         module_path=".*",
@@ -36,4 +44,4 @@ def quantized(network: nn.Module, kind: str | None) -> nn.Module:
         act_qtype=forward,
         bwd_qtype=backward,
     )
-    return qwix.quantize_model(network, qwix.QtProvider([rule]))
+    return qwix.quantize_model(network, Provider([rule]))

@@ -238,6 +238,23 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     assert {"transpose(" in loop for loop in loops} == {True, False}
 
 
+def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypatch):
+    monkeypatch.setattr(experts, "ROWS_OF_TILE", 1)
+    module, params = experts_and_params()
+
+    @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
+    def layer(params, x):
+        return module.apply({"params": params}, x)
+
+    gradients = jax.grad(lambda *arrays: jnp.sin(layer(*arrays)).sum(), (0, 1))
+    with placed_on(make_mesh(data=1, fsdp=4, expert=2)):
+        program = str(jax.make_jaxpr(gradients)(params, jnp.zeros((8, 10, 16))))
+    # Inputs, weights and outputs, forward and backward; numbers of tokens; and of further turns,
+    # which do all again, inputs, weights and outputs forward twice.
+    assert program.count("all_to_all[") == 2 * 3 + 1 + 3 * 3
+    assert program.count("pmax[") == 1
+
+
 def test_a_device_sends_a_fair_share_and_a_quarter_more_at_once():
     assert experts._rows_for_each(8192, 8) * 8 == 10240
     assert experts._rows_for_each(8192, 3) == 3584

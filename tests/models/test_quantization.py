@@ -12,7 +12,7 @@ from flax import linen as nn
 from pretrax.data.extras import words_of_absent
 from pretrax.models.quantization import TYPES
 from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
-from tests.models.test_transformer import LAYOUTS, batch_for, build, make_batch
+from tests.models.test_transformer import LAYOUTS, batch_for, build, init, make_batch
 
 # Of Qwix 0.1.8, with Flax 0.12.8.
 pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")
@@ -56,6 +56,17 @@ def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(la
     plain = trained(layout)[0].lower(params, batch).as_text()
     assert NAMES[kind] + ">" not in plain
     assert len(products) == len(re.findall(r"stablehlo\.dot_general", plain))
+
+
+def test_scanned_weights_may_have_the_shape_of_others_and_of_what_they_multiply():
+    """Queries, keys, values and outputs are [16, 16] each; `wo` and its inputs [32, 16]."""
+    batch = {name: np.repeat(x, 4, axis=0) for name, x in batch_for("decoder").items()}
+    sizes = dict(head_dim=4, num_kv_heads=4, mlp_dim=32)
+    model = build("decoder", 2, quantization="int8", **sizes)
+    gradient = jax.jit(jax.grad(lambda params: model.apply(params, batch).hidden["top"].sum()))
+    program = gradient.lower(init(model, batch)).as_text()
+    products = re.findall(r"stablehlo\.dot_general.*?: \((.*?)\) ->", program)
+    assert sum("i8" in operands for operands in products) == 3 * PRODUCTS["decoder"]
 
 
 @pytest.mark.parametrize("layout, kind", CASES)
