@@ -9,7 +9,6 @@ from .sharding import platform
 # Rows of one product, where blocks are multiplied one after another. On a GPU the start of a
 # product takes longest.
 _BLOCK_OF_A_CPU, _BLOCK_OF_A_GPU = 128, 512
-ROWS_OF_TILE = 512  # of a kernel for TPUs
 
 
 @jax.custom_vjp

@@ -6,12 +6,10 @@ Source: Gale et al. 2022, "MegaBlocks", arXiv:2211.15841.
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 
-from .grouped_products import ROWS_OF_TILE
-
 # Rows, inner and outer sizes of a block, of which a core's 16 MiB have room for two each beside
 # their float32 sums.
-TILE = ROWS_OF_TILE, 1024, 1024  # of a product in bfloat16; in float32 half the inner size
-TILE_OF_OUTER = ROWS_OF_TILE, 512, 1024
+TILE = 512, 1024, 1024  # of a product in bfloat16; in float32 half the inner size
+TILE_OF_OUTER = 512, 512, 1024
 
 
 def product(x_AxI, kernels, sizes_N, transposed):

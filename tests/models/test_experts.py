@@ -188,7 +188,7 @@ MESHES = {
 @pytest.mark.parametrize("mesh", MESHES)
 def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, monkeypatch):
     """In as many turns as they need: a device sends less at once than most of these have."""
-    monkeypatch.setattr(experts, "ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "_ROWS_OF_TILE", 1)
     monkeypatch.setattr(experts, "_SLACK", 0.65)
     (rows, axes), slots = MESHES[mesh], 6
     x, weight = (RNG.normal(size=(rows, slots, n)).astype(np.float32) for n in (16, 2))
@@ -217,7 +217,7 @@ def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, mon
 def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     """Most tokens choose the experts of the first of two devices. The estimate of a step knows the
     loop by its name."""
-    monkeypatch.setattr(experts, "ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "_ROWS_OF_TILE", 1)
     module, params = experts_and_params(experts_per_token=1, normalize_expert_weights=False)
     params = jax.tree.map(lambda x: x / 4, params)
     params["router"] = params["router"].at[:, 0].add(3.0)
@@ -239,7 +239,7 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
 
 
 def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypatch):
-    monkeypatch.setattr(experts, "ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "_ROWS_OF_TILE", 1)
     module, params = experts_and_params()
 
     @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
