@@ -67,7 +67,7 @@ _NAMED_AXES = re.compile(
 
 
 def group_of(line: str, devices: int) -> list[int]:
-    """Returns the first group of devices that a collective joins, of three ways to write it; all of
+    """Returns the first group of devices that a collective joins, of four ways to write it; all of
     them where it names none.
 
     >>> group_of("replica_groups={{0,2},{1,3}}", 4), group_of("replica_groups=[2,2]<=[4]", 4)
