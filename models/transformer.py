@@ -39,6 +39,7 @@ from .config import Config
 from .experts import ROUTING, Experts
 from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, projection
 from .kernels import fused_attention
+from .kernels.attention_blocks import padded
 from .linear import (
     STREAM,
     activated,
@@ -127,13 +128,37 @@ class Transformer(nn.Module):
         copies = side == "decoder" and "noised_input_tokens" in batch
         if copies:
             batch = _with_copies(self.config, batch)
+        slots = batch[f"{side}_input_tokens"].shape[1]
+        batch = batch if copies else self._padded(batch, side, slots)
         own = side == "encoder" and not self.config.share_encoder_decoder_embeddings
         table_VxE = self.encoder_embedding if own else self.token_embedding
         x_BxTxE = embed_tokens(self, table_VxE, batch[f"{side}_input_tokens"])
         hidden = stack(x_BxTxE, batch, side, encoded)
         if copies:
             hidden["top"], hidden["noised"] = jnp.split(hidden["top"], 2, axis=1)
-        return hidden
+        return {name: states[..., :slots, :] for name, states in hidden.items()}
+
+    def _padded(self, batch, side, slots):
+        """Returns a batch of which fused attention has no slots of this side left to pad."""
+        caches = self.is_mutable_collection("cache") or f"{side}_cache_slots" in batch
+        if self.config.attention != "fused" or caches or f"{side}_segment_ids" not in batch:
+            return batch
+        length = slots + fused_attention.padding(slots)
+        if self.config.positions == "learned" and length > self.config.max_positions:
+            return batch
+        # Padding has the last query's keys, so that they are not none, nor farther than others'.
+        modes = {f"{side}_{name}": "constant" for name in _OF_TOKENS}
+        modes[f"{side}_key_intervals"] = "edge"
+        if side == "decoder":
+            modes["cross_key_intervals"] = "edge"
+        return batch | {
+            name: padded(batch[name], length, mode=mode)
+            for name, mode in modes.items()
+            if name in batch
+        }
+
+
+_OF_TOKENS = ("input_tokens", "segment_ids", "positions", "block_positions", "types")
 
 
 def _with_copies(config, batch):
@@ -144,7 +169,7 @@ def _with_copies(config, batch):
             "noised copies of a text. Leave such heads out, or choose another objective."
         )
     twice = {}
-    for name in ("input_tokens", "segment_ids", "positions", "block_positions", "types"):
+    for name in _OF_TOKENS:
         if f"decoder_{name}" in batch:
             tokens = batch[f"decoder_{name}"]
             copies = batch.get(f"noised_{name}", tokens)

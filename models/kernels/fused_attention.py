@@ -42,6 +42,17 @@ def are_slots_last(slots):
     )  # else rows are joined with them
 
 
+def padding(slots):
+    """Returns how many slots to add to a row before the first layer, for less to copy in each.
+
+        padding(114)        # 14 on a TPU: else every layer's attention would pad to 128 and cut
+
+    On TPUs only, and none where all else would be computed of over an eighth more slots.
+    """
+    more = -slots % fused_attention_tpu.TILE
+    return more if more <= slots // 8 and are_slots_last(slots + more) else 0
+
+
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
     """`attention.attend`, with a bias by difference of slots: of `RelativeBias` without a length.
 

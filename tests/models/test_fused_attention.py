@@ -11,7 +11,7 @@ import pytest
 from flax import linen as nn
 from jax.experimental import pallas
 
-from pretrax.models import attention, linear
+from pretrax.models import attention, linear, transformer
 from pretrax.models.config import Config
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.linear import project
@@ -19,6 +19,7 @@ from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotatio
 from pretrax.models.rematerialisation import POLICIES
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import (
+    THREE,
     assert_close,
     batch_for,
     build,
@@ -397,6 +398,53 @@ def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
     monkeypatch.setattr(linear, "platform", lambda: "tpu")
     other = build("decoder", attention="fused", positions="rotary", **settings)
     assert_close(loss_and_gradients(other, params, batch), expected, atol=1e-4)
+
+
+def test_rows_are_padded_on_tpus_where_it_is_an_eighth_or_less(monkeypatch):
+    assert fused_attention.padding(114) == 0
+    monkeypatch.setattr(fused_attention, "are_slots_last", lambda slots: True)
+    assert [fused_attention.padding(n) for n in (113, 114, 128, 500, 520)] == [0, 14, 0, 12, 0]
+
+
+PADDED = {
+    "T5": ("encoder_decoder", {}),
+    "experts": ("encoder_decoder", dict(num_experts=4)),
+    "two windows": ("decoder", dict(layers=2, window=3, global_every=2)),
+    "tokens ahead, one after another": ("decoder", dict(heads=THREE, ahead="sequential")),
+    "tokens ahead, side by side": ("decoder", dict(heads=THREE, layers=2)),
+    "learned positions": ("decoder", dict(positions="learned", max_positions=16)),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
+    """As on TPUs: what is computed of their own slots, its gradients, and what routers did."""
+    layout, settings = PADDED[name]
+    model, batch = build(layout, attention="fused", **settings), batch_for(layout)
+    params = init(model, batch)
+
+    def computed(params):
+        outputs = model.apply(params, batch)
+        # The last states ahead have read what follows a row.
+        states = {
+            name: x[..., : 6 if name == "ahead" else 8, :] for name, x in outputs.hidden.items()
+        }
+        return sum(jnp.sin(x).sum() for x in states.values()), (states, outputs.routing)
+
+    def gradients():
+        return jax.jit(jax.value_and_grad(computed, has_aux=True))(params)
+
+    expected, lengths = gradients(), []
+    embed_tokens = transformer.embed_tokens
+
+    def noted(module, table, tokens):
+        lengths.append(tokens.shape[1])
+        return embed_tokens(module, table, tokens)
+
+    monkeypatch.setattr(transformer, "embed_tokens", noted)
+    monkeypatch.setattr(fused_attention, "padding", {8: 5, 10: 3}.__getitem__)
+    assert_close(gradients(), expected, atol=1e-4)
+    assert set(lengths) == {13}  # of 8 slots and of 10
 
 
 @pytest.mark.parametrize("shared", [False, True])
