@@ -330,7 +330,8 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     arrays = tokens.x_nxE, tokens.weight_A, kernels
     if C == order_A.size:
         return compute(0, assigned, *arrays)
-    turns = lax.pmax(-(-sent_DxN.sum(1).max() // C), axes)  # as many on all that exchange
+    # As many on all devices, also of other groups: those of a TPU may wait for one another.
+    turns = lax.pmax(-(-sent_DxN.sum(1).max() // C), jax.sharding.get_abstract_mesh().axis_names)
     return _in_turns(compute, checkpoint_name(turns, EXCHANGED), assigned, *arrays)
 
 
