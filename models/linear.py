@@ -11,20 +11,16 @@ import operator
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from .activations import ACTIVATIONS
 from .config import Config
-from .rematerialisation import WIDE_PRODUCT
 from .sharding import mesh_axes, num_shards, partitioned, platform, spec_of
 
 STREAM = ("batch", "length", None)  # logical axes of the residual stream
 
 
-def linear(
-    module, name, x, shape, axes, init=None, inputs=1, dtype=None, slots_last=False, scale=1.0
-):
+def linear(module, name, x, shape, axes, init=None, inputs=1, slots_last=False, scale=1.0):
     """Returns x times a weight, contracting its first `inputs` axes, plus a bias if it has one,
     and times `scale`; `slots_last`: as in `project`."""
     c, bias = module.config, None
@@ -36,19 +32,16 @@ def linear(
     of_weights = math.prod(x.shape[:-inputs]) > math.prod(shape[:inputs])
     if scale != 1 and of_weights:
         kernel, bias = jax.tree.map(lambda parameter: parameter * scale, (kernel, bias))
-    # Where products are quantized, so are their gradients, by Qwix.
-    narrow = dtype is not None and c.quantization is None
-    y = project(x, kernel.astype(c.dtype), dtype, inputs, slots_last, narrow, bias)
+    y = project(x, kernel.astype(c.dtype), inputs, slots_last, bias)
     return y if scale == 1 or of_weights else y * scale
 
 
-def project(x, kernel, dtype=None, axes=1, slots_last=False, narrow_gradients=False, bias=None):
+def project(x, kernel, axes=1, slots_last=False, bias=None):
     """Contracts the last `axes` axes of x with the first of the kernel, and adds a bias.
 
     As a product of two matrices, since XLA's CPU gradient of one with more axes copies both
     operands: 1.3 to 1.7 times as long. With `slots_last` it is computed, and saved for the
-    gradient, as the matrix columns × slots. With `narrow_gradients` these are computed in the dtype
-    of x and the kernel, if that of the product is wider.
+    gradient, as the matrix columns × slots.
     """
     rows, columns = x.shape[:-axes], kernel.shape[axes:]
     inputs = math.prod(kernel.shape[:axes])
@@ -61,45 +54,17 @@ def project(x, kernel, dtype=None, axes=1, slots_last=False, narrow_gradients=Fa
         x = with_whole_gradient(x.T).T
     if len(columns) > 1:
         kernel = with_whole_gradient(kernel)
-    product = _with_narrow_gradients if narrow_gradients else jax.lax.dot_general
-    settings = dict(preferred_element_type=dtype or x.dtype)
     slots_last &= not apart
     if slots_last:
-        y = product(kernel, x, (((0,), (1,)), ((), ())), **settings)
-    else:
-        y = product(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), **settings)
-    if narrow_gradients:
-        y = checkpoint_name(y, WIDE_PRODUCT)
-    if slots_last:
+        y = jax.lax.dot_general(kernel, x, (((0,), (1,)), ((), ())))
         y = y if bias is None else _with_bias(y, bias.reshape(-1).astype(y.dtype))
         bias, y = None, y.T
+    else:
+        y = jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
     if len(columns) > 1 and not apart:
         y = with_whole_gradient(y.T).T
     y = y.reshape(*rows, *columns)
     return y if bias is None else y + broadcast(bias, y).astype(y.dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _with_narrow_gradients(a, b, dimensions, preferred_element_type):
-    """Returns what `jax.lax.dot_general` does, with gradients computed in the dtype of a and b.
-
-    By XLA's estimate those of T5's MLPs take a fifth longer in float32 on a TPU.
-    """
-    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=preferred_element_type)
-
-
-def _narrow_gradients(dimensions, _, factors, d_product):
-    dtype = factors[0].dtype
-    product = functools.partial(
-        jax.lax.dot_general, dimension_numbers=dimensions, preferred_element_type=dtype
-    )
-    _, gradients = jax.vjp(product, *factors)
-    return gradients(d_product.astype(dtype))
-
-
-_with_narrow_gradients.defvjp(
-    lambda a, b, *settings: (_with_narrow_gradients(a, b, *settings), (a, b)), _narrow_gradients
-)
 
 
 def _with_bias(y_CxN, bias_C):

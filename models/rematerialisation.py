@@ -11,7 +11,6 @@ ATTENTION = "attention"  # its outputs, and the logs of the softmax's denominato
 ACTIVATION = "activation"  # what a costly one gives, and its derivative
 EXCHANGED = "exchanged"  # what experts get from other devices
 GROUPED_PRODUCT = "grouped_product"  # into experts
-WIDE_PRODUCT = "wide_product"  # of `linear.project` with narrow gradients
 
 _policies = jax.checkpoint_policies
 POLICIES = {
@@ -19,9 +18,7 @@ POLICIES = {
     # Save products with a weight, and of attention and costly activations what the gradient needs.
     "minimal": _policies.save_from_both_policies(
         _policies.dots_with_no_batch_dims_saveable,
-        _policies.save_only_these_names(
-            ATTENTION, ACTIVATION, EXCHANGED, GROUPED_PRODUCT, WIDE_PRODUCT
-        ),
+        _policies.save_only_these_names(ATTENTION, ACTIVATION, EXCHANGED, GROUPED_PRODUCT),
     ),
     "full": _policies.nothing_saveable,  # save only what passes between layers
 }

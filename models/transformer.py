@@ -828,10 +828,8 @@ class MLP(nn.Module):
         inner_BxTxM = activated(c.mlp_activations, projections)
         of_inner = "batch", "length", "mlp"
         inner_BxTxM = constrain(inner_dropout(self, inner_BxTxM, of_inner), *of_inner)
-        # The largest activations of a T5 leave this product (in float16 they overflow, which is
-        # why that dtype is not offered): it stays float32 until the residual addition.
         shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), weights(c, to_stream=True)
-        return linear(self, "wo", inner_BxTxM, shape, axes, init, dtype=jnp.float32)
+        return linear(self, "wo", inner_BxTxM, shape, axes, init)
 
 
 class Norm(nn.Module):

@@ -1,7 +1,6 @@
 """The kernels of fused attention, interpreted on this CPU, against plain attention."""
 
 import functools
-import re
 
 import jax
 import jax.extend
@@ -464,28 +463,6 @@ class _Dropout(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxHxd):
         return linear.on_slots_last(lambda x: linear.dropout(self, x, over=1), x_BxTxHxd)
-
-
-def test_gradients_of_a_wider_product_are_computed_in_the_dtype_of_its_factors():
-    x = jax.random.normal(jax.random.key(0), (2, 5, 8), jnp.bfloat16)
-    kernel = jax.random.normal(jax.random.key(1), (8, 4), jnp.bfloat16)
-    found, dtypes, saved = [], [], []
-    for narrow in (False, True):
-
-        @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
-        def squares(x, kernel, narrow=narrow):
-            return (project(x, kernel, jnp.float32, narrow_gradients=narrow) ** 2).sum()
-
-        gradients = jax.grad(squares, (0, 1))
-        out = project(x, kernel, jnp.float32, narrow_gradients=narrow)
-        found.append((out, gradients(x, kernel)))
-        text = jax.jit(gradients).lower(x, kernel).as_text()
-        dtypes.append(re.findall(r"dot_general .* -> tensor<\d+x\d+x(\w+)>", text))
-        saved.append({x.shape for x in jax.tree.leaves(jax.vjp(squares, x, kernel)[1])})
-    assert dtypes == [["f32"] * 3, ["f32", "bf16", "bf16"]]
-    assert saved[1] == saved[0] and (10, 4) in saved[0]
-    close = functools.partial(np.testing.assert_allclose, rtol=0.02, atol=0.1)
-    jax.tree.map(close, *found)
 
 
 def test_products_with_slots_last_are_the_same_and_are_saved_so():
