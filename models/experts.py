@@ -27,7 +27,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from .config import Config
-from .grouped_products import grouped_product
+from .grouped_products import BLOCK_OF_A_TPU, grouped_product
 from .linear import activated, dropout, weights
 from .rematerialisation import EXCHANGED, GROUPED_PRODUCT
 from .sharding import mesh_axes, partitioned, spec_of
@@ -36,7 +36,6 @@ ROUTING = "routing"  # the collection of the routers' statistics
 # Logical axes of the kernels into an expert and out of it.
 INTO, OUT_OF = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
 _SLACK = 1.25  # what a device sends at once, in assignments that it has if experts are balanced
-_ROWS_OF_TILE = 512  # of the kernels of `grouped_products_tpu`, which only TPUs can import
 UNBALANCED = "unbalanced_experts"  # the name of further turns in a program
 
 
@@ -337,14 +336,14 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
 
 def _rows_for_each(A: int, parts: int) -> int:
     """Returns how many of its A assignments a device sends at once to each of those that share
-    experts: together whole tiles, as kernels for TPUs take them."""
-    step = _ROWS_OF_TILE // math.gcd(_ROWS_OF_TILE, parts)
+    experts: together whole blocks of a TPU's kernels."""
+    step = BLOCK_OF_A_TPU // math.gcd(BLOCK_OF_A_TPU, parts)
     return min(A, -(-math.ceil(_SLACK * A / parts) // step) * step)
 
 
 def assigned_share(parts: int) -> float:
     """Returns which share of the rows that a device computes at once is assigned to its experts,
-    where all have as many, and rounding up to whole tiles adds little."""
+    where all have as many, and rounding up to whole blocks adds little."""
     return 1.0 if parts == 1 else 1 / _SLACK
 
 

@@ -9,6 +9,7 @@ from .sharding import platform
 # Rows of one product, where blocks are multiplied one after another. On a GPU the start of a
 # product takes longest.
 _BLOCK_OF_A_CPU, _BLOCK_OF_A_GPU = 128, 512
+BLOCK_OF_A_TPU = 512  # of its kernels, for which rows are padded to whole blocks
 
 
 @jax.custom_vjp
@@ -46,7 +47,7 @@ def _product(x_AxI, kernels, sizes_N, transposed=False):
     if platform() == "tpu":
         from . import grouped_products_tpu  # here: no other platform can use it
 
-        y_AxO = grouped_products_tpu.product(x_AxI, kernels, sizes_N, transposed)
+        y_AxO = grouped_products_tpu.product(BLOCK_OF_A_TPU, x_AxI, kernels, sizes_N, transposed)
     else:
         kernels_NxIxO = kernels.swapaxes(1, 2) if transposed else kernels
         y_AxO = _product_by_blocks(_block(), x_AxI, kernels_NxIxO, sizes_N)
@@ -59,7 +60,7 @@ def _outer(x_AxI, y_AxO, sizes_N, dtype):
     if platform() == "tpu":
         from . import grouped_products_tpu
 
-        return grouped_products_tpu.outer(x_AxI, y_AxO, sizes_N, dtype)
+        return grouped_products_tpu.outer(BLOCK_OF_A_TPU, x_AxI, y_AxO, sizes_N, dtype)
     return _outer_by_blocks(_block(), x_AxI, y_AxO, sizes_N).astype(dtype)
 
 

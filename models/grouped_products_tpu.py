@@ -6,34 +6,36 @@ Source: Gale et al. 2022, "MegaBlocks", arXiv:2211.15841.
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 
-# Rows, inner and outer sizes of a block, of which a core's 16 MiB have room for two each beside
-# their float32 sums.
-TILE = 512, 1024, 1024  # of a product in bfloat16; in float32 half the inner size
-TILE_OF_OUTER = 512, 512, 1024
+# Inner and outer sizes of a block of 512 rows, of which a core's 16 MiB have room for two each
+# beside their float32 sums.
+_SIZES = 1024, 1024  # of a product in bfloat16; in float32 half the inner size
+_SIZES_OF_OUTER = 512, 1024
 
 
-def product(x_AxI, kernels, sizes_N, transposed):
-    """Returns the product of each group with its kernel, [A, O] in the dtype of `x`; the rows after
-    all groups are undefined. Kernels are [N, I, O], or [N, O, I] if `transposed`."""
-    x = _whole_tiles(x_AxI)
-    rows, inner, outer = TILE
-    tile = rows, inner * 2 // x.itemsize, outer
+def product(block, x_AxI, kernels, sizes_N, transposed):
+    """Returns the product of each group with its kernel, [A, O] in the dtype of `x`, by blocks of
+    so many rows; those after all groups are undefined. Kernels are [N, I, O], or [N, O, I] if
+    `transposed`."""
+    x = _whole_blocks(block, x_AxI)
+    inner, outer = _SIZES
+    tile = block, inner * 2 // x.itemsize, outer
     tile = _within(tile, *x.shape, kernels.shape[1 if transposed else 2])
     y = gmm(x, kernels, sizes_N, x.dtype, tile, transpose_rhs=transposed)
     return y[: x_AxI.shape[0]]
 
 
-def outer(x_AxI, y_AxO, sizes_N, dtype):
+def outer(block, x_AxI, y_AxO, sizes_N, dtype):
     """Returns the sums of outer products over each group, [N, I, O], added in float32."""
-    x, y = _whole_tiles(x_AxI), _whole_tiles(y_AxO)
-    return tgmm(x.T, y, sizes_N, dtype, _within(TILE_OF_OUTER, *x.shape, y.shape[1]))
+    x, y = _whole_blocks(block, x_AxI), _whole_blocks(block, y_AxO)
+    tile = _within((block, *_SIZES_OF_OUTER), *x.shape, y.shape[1])
+    return tgmm(x.T, y, sizes_N, dtype, tile)
 
 
 def _within(tile, *sizes):
     return tuple(map(min, tile, sizes))
 
 
-def _whole_tiles(x_AxI):
+def _whole_blocks(block, x_AxI):
     rows = x_AxI.shape[0]
-    tile = min(TILE[0], -(-rows // 128) * 128)
-    return jnp.pad(x_AxI, ((0, -rows % tile), (0, 0)))
+    block = min(block, -(-rows // 128) * 128)
+    return jnp.pad(x_AxI, ((0, -rows % block), (0, 0)))

@@ -71,8 +71,8 @@ def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
     for kernel in ("gmm", "tgmm"):
         call = functools.partial(getattr(grouped_products_tpu, kernel), interpret=True)
         monkeypatch.setattr(grouped_products_tpu, kernel, call)
-    for tile in ("TILE", "TILE_OF_OUTER"):
-        monkeypatch.setattr(grouped_products_tpu, tile, (256, 128, 128))
+    for name_of_sizes in ("_SIZES", "_SIZES_OF_OUTER"):
+        monkeypatch.setattr(grouped_products_tpu, name_of_sizes, (128, 128))
     sizes = jnp.array(GROUPS[name], jnp.int32)
     x, y = (jnp.asarray(RNG.normal(size=(rows, n)), jnp.float32) for n in (130, 260))
     kernels = jnp.asarray(RNG.normal(size=(4, 130, 260)), jnp.float32)
@@ -81,10 +81,10 @@ def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
         by_blocks = grouped_products._product_by_blocks(block, x, kernels, sizes)
         for transposed in (False, True):
             given = kernels.swapaxes(1, 2) if transposed else kernels
-            product = grouped_products_tpu.product(x, given, sizes, transposed)
+            product = grouped_products_tpu.product(256, x, given, sizes, transposed)
             assert_close(*(jnp.where(inside, some, 0) for some in (product, by_blocks)), atol=1e-4)
         outer = grouped_products._outer_by_blocks(block, x, y, sizes)
-        assert_close(grouped_products_tpu.outer(x, y, sizes, jnp.float32), outer, atol=1e-3)
+        assert_close(grouped_products_tpu.outer(256, x, y, sizes, jnp.float32), outer, atol=1e-3)
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
@@ -188,7 +188,7 @@ MESHES = {
 @pytest.mark.parametrize("mesh", MESHES)
 def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, monkeypatch):
     """In as many turns as they need: a device sends less at once than most of these have."""
-    monkeypatch.setattr(experts, "_ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     monkeypatch.setattr(experts, "_SLACK", 0.65)
     (rows, axes), slots = MESHES[mesh], 6
     x, weight = (RNG.normal(size=(rows, slots, n)).astype(np.float32) for n in (16, 2))
@@ -217,7 +217,7 @@ def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, mon
 def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     """Most tokens choose the experts of the first of two devices. The estimate of a step knows the
     loop by its name."""
-    monkeypatch.setattr(experts, "_ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params(experts_per_token=1, normalize_expert_weights=False)
     params = jax.tree.map(lambda x: x / 4, params)
     params["router"] = params["router"].at[:, 0].add(3.0)
@@ -239,7 +239,7 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
 
 
 def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypatch):
-    monkeypatch.setattr(experts, "_ROWS_OF_TILE", 1)
+    monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params()
 
     @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
