@@ -154,7 +154,7 @@ class _Order(NamedTuple):
     """Assignments in the order of their experts."""
 
     order_A: jax.Array  # i32: the assignment of each row
-    row_Kxn: jax.Array  # i32: the row of each assignment
+    row_Kxn: jax.Array  # i32: the row of each assignment; -1 of padding
     ends_N: jax.Array  # i32: the row after the last of each expert
 
 
@@ -162,7 +162,7 @@ def _in_order(expert_Kxn, N: int) -> _Order:
     """Sorts assignments to N experts; those of padding, numbered N, come last."""
     expert_A = expert_Kxn.reshape(-1)
     order_A = jnp.argsort(expert_A)
-    row_Kxn = jnp.argsort(order_A).reshape(expert_Kxn.shape)
+    row_Kxn = jnp.where(expert_Kxn < N, jnp.argsort(order_A).reshape(expert_Kxn.shape), -1)
     ends_N = jnp.searchsorted(expert_A[order_A], jnp.arange(N), side="right").astype(jnp.int32)
     return _Order(order_A, row_Kxn, ends_N)
 
@@ -296,8 +296,8 @@ class _Assigned(NamedTuple):
     """The assignments of a device's tokens to the experts of D devices, N of each."""
 
     order_A: jax.Array  # i32: as of `_Order`
-    device_Kxn: jax.Array  # i32: where the expert of each is; D of padding
-    place_Kxn: jax.Array  # i32: which one of those to that device it is
+    device_Kxn: jax.Array  # i32: where the expert of each is
+    place_Kxn: jax.Array  # i32: which one of those to that device it is; below 0 of padding
     begins_D: jax.Array  # i32: the row of the first of these
     received_DxN: jax.Array  # i32: how many tokens of each device are for each expert of this one
     draw_n: jax.Array | None  # i32: as of `_Tokens`, among those of all D devices
@@ -352,7 +352,7 @@ def _turn(compute, axes, C, number, assigned: _Assigned, x_nxE, weight_A, kernel
     order_A, device_Kxn, place_Kxn, begins_D, received_DxN, draw_n, kept_SxM = assigned
     place_Kxn -= number * C
     is_sent_Kxn = (place_Kxn >= 0) & (place_Kxn < C)
-    row_Kxn = jnp.where(is_sent_Kxn, device_Kxn * C + place_Kxn, -1)  # of padding beyond D · C
+    row_Kxn = jnp.where(is_sent_Kxn, device_Kxn * C + place_Kxn, -1)
     place_C = jnp.arange(C)
     sorted_DxC = begins_D[:, None] + number * C + place_C[None]
     order_R = order_A.at[sorted_DxC.reshape(-1)].get(mode="clip")

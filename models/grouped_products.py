@@ -19,7 +19,7 @@ def grouped_product(x_AxI, kernels_NxIxO, sizes_N):
         grouped_product(x, kernels, jnp.array([2, 0, 3]))  # x[:2] @ kernels[0], x[2:5] @ kernels[2]
 
     The groups are consecutive, `sizes_N` i32 are their numbers of rows, in all at most A; the rows
-    after them are zeros. Sums are in float32.
+    after them are undefined, and so are their gradients. Sums are in float32.
 
     On TPUs kernels visit the groups' rows alone. Elsewhere blocks of rows are multiplied one after
     another. `jax.lax.ragged_dot` would do neither: its gradient by the matrices is a product of all
@@ -47,12 +47,9 @@ def _product(x_AxI, kernels, sizes_N, transposed=False):
     if platform() == "tpu":
         from . import grouped_products_tpu  # here: no other platform can use it
 
-        y_AxO = grouped_products_tpu.product(BLOCK_OF_A_TPU, x_AxI, kernels, sizes_N, transposed)
-    else:
-        kernels_NxIxO = kernels.swapaxes(1, 2) if transposed else kernels
-        y_AxO = _product_by_blocks(_block(), x_AxI, kernels_NxIxO, sizes_N)
-    in_a_group_Ax1 = jnp.arange(x_AxI.shape[0])[:, None] < sizes_N.sum()
-    return jnp.where(in_a_group_Ax1, y_AxO, 0)
+        return grouped_products_tpu.product(BLOCK_OF_A_TPU, x_AxI, kernels, sizes_N, transposed)
+    kernels_NxIxO = kernels.swapaxes(1, 2) if transposed else kernels
+    return _product_by_blocks(_block(), x_AxI, kernels_NxIxO, sizes_N)
 
 
 def _outer(x_AxI, y_AxO, sizes_N, dtype):
@@ -86,8 +83,10 @@ def _outer_by_blocks(block, x_AxI, y_AxO, sizes_N):
 
     def add(group, row, rows, total):
         inside = jnp.arange(block)[:, None] < rows
-        x = jnp.where(inside, lax.dynamic_slice_in_dim(padded_x, row, block), 0)
-        y = lax.dynamic_slice_in_dim(padded_y, row, block)
+        x, y = (
+            jnp.where(inside, lax.dynamic_slice_in_dim(a, row, block), 0)
+            for a in (padded_x, padded_y)
+        )
         return total.at[group].add(jnp.dot(x.T, y, preferred_element_type=jnp.float32))
 
     shape = (sizes_N.size, x_AxI.shape[1], y_AxO.shape[1])
