@@ -360,7 +360,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
             batch_size=rows * jax.device_count(),
             data_shards=jax.device_count(),
             steps=1000,
-            mesh=make_mesh,
+            mesh=functools.partial(make_mesh, data=1, fsdp=-1),  # as the runs for such hosts
         ),
         corpus,
     )
