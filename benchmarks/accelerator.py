@@ -6,7 +6,7 @@
 
 Needs jax, flax, optax, orbax and numpy alone. Each part is a process of its own, so that one that
 fails, or is killed at the time limit, takes no other with it, and what it had measured until then
-is kept. The figures go into a JSON file (`--out`) as they come, by device and version of jax.
+is kept. The figures go into a JSON file (`--out`) as they come, by device, version of jax and size.
 Started again, the command measures the parts that are not complete there, those that never were
 measured first; it exits with 1 as long as there are any.
 
@@ -79,38 +79,34 @@ def main(arguments: list[str] | None = None) -> None:
     of_devices = json.loads(options.out.read_text()) if options.out.exists() else {}
     results = of_devices.setdefault(device, {})
     # What has never been measured comes first: a part that fails for good takes no time from it.
-    for name in sorted(options.parts, key=lambda name: known(results, name, options.tiny)):
-        if not is_complete(results, name, options.tiny):
+    for name in sorted(options.parts, key=lambda name: name in results):
+        if not is_complete(results, name):
             left = until - time.monotonic()
             if left < START:
                 console.print(f"{name}: left out, for the {options.minutes:g} minutes are over.")
                 continue
-            found = {"tiny": options.tiny, **run_part(name, options.tiny, left)}
-            if not known(results, name, options.tiny) or is_better(found, results[name]):
+            found = run_part(name, options.tiny, left)
+            if name not in results or is_better(found, results[name]):
                 results[name] = found
                 whole_files.write_text(options.out, json.dumps(of_devices, indent=1) + "\n")
         show(console, name, results[name])
     console.print(f"All figures are in {options.out}.")
-    if lacking := [n for n in options.parts if not is_complete(results, n, options.tiny)]:
+    if lacking := [name for name in options.parts if not is_complete(results, name)]:
         sys.exit(f"Not complete: {', '.join(lacking)}; the same command measures them again.")
 
 
 def this_device(tiny: bool) -> str:
-    """Returns in words what figures are of, such as "1 × NVIDIA H100 80GB HBM3, jax 0.11.2"."""
+    """Returns in words what figures are of, such as "1 × NVIDIA H100 80GB HBM3, jax 0.11.2"; tiny
+    ones, which show that a part runs, are others."""
     found = run_part("device", tiny, 120)
     if not found["rows"]:
         sys.exit(f"No device is found: the process that asks for one {found['problem']}")
     (device,) = found["rows"]
-    return f"{device['device']}, jax {device['jax']}"
+    return f"{device['device']}, jax {device['jax']}{', tiny' * tiny}"
 
 
-def known(results: dict, name: str, tiny: bool) -> bool:
-    """Returns whether a part has been measured at this size, complete or not."""
-    return name in results and results[name]["tiny"] == tiny
-
-
-def is_complete(results: dict, name: str, tiny: bool) -> bool:
-    return known(results, name, tiny) and results[name]["problem"] is None
+def is_complete(results: dict, name: str) -> bool:
+    return name in results and results[name]["problem"] is None
 
 
 def is_better(found: dict, before: dict) -> bool:
@@ -364,7 +360,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
             batch_size=rows * jax.device_count(),
             data_shards=jax.device_count(),
             steps=1000,
-            mesh=make_mesh,
+            mesh=functools.partial(make_mesh, data=1, fsdp=-1),  # as the runs for such hosts
         ),
         corpus,
     )

@@ -135,7 +135,7 @@ def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
     assert re.search(r"64 × 64 × 64 +[\d.]+ +–", said)
     results["products"]["rows"][1]["product"] = "as it was"
     (of,) = json.loads((tmp_path / "accelerator.json").read_text())
-    assert of.endswith(f" × cpu, jax {jax.__version__}")
+    assert of.endswith(f" × cpu, jax {jax.__version__}, tiny")
     (tmp_path / "accelerator.json").write_text(json.dumps({of: results}))
     again, said = run_accelerator(tmp_path, "products")
     assert again == results and "as it was" in said
@@ -157,7 +157,7 @@ def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
     monkeypatch.setattr(accelerator, "run_part", run_part)
     command = ["--parts=products,attention,decoding", f"--out={out}"]
     monkeypatch.setattr(accelerator, "this_device", lambda tiny: "a, jax 1")
-    before = {"tiny": False, "rows": [{"device": "old"}] * 3, "seconds": 1.0, "problem": "failed"}
+    before = {"rows": [{"device": "old"}] * 3, "seconds": 1.0, "problem": "failed"}
     others = {part: before | {"problem": None} for part in rows}
     kept = dict.fromkeys(["products", "attention"], before)
     out.write_text(json.dumps({"b, jax 1": others, "a, jax 1": kept}))
@@ -175,6 +175,20 @@ def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
     assert json.loads(out.read_text())["a, jax 1"]["attention"]["problem"] is None
     assert json.loads(out.read_text())["b, jax 1"] == others
     assert "All figures are in" in capsys.readouterr().out
+
+
+def test_tiny_figures_take_the_place_of_no_others(tmp_path, monkeypatch):
+    out = tmp_path / "figures.json"
+
+    def run_part(name, tiny, seconds):
+        rows = [{"device": "a", "jax": "1"}] if name == "device" else [{"tiny": tiny}]
+        return {"rows": rows, "seconds": 1.0, "problem": None}
+
+    monkeypatch.setattr(accelerator, "run_part", run_part)
+    for size in ([], ["--tiny"], []):
+        accelerator.main(["--parts=products", f"--out={out}", *size])
+    rows = {of: found["products"]["rows"] for of, found in json.loads(out.read_text()).items()}
+    assert rows == {"a, jax 1": [{"tiny": False}], "a, jax 1, tiny": [{"tiny": True}]}
 
 
 @pytest.mark.slow

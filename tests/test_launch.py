@@ -11,7 +11,7 @@ import tomllib
 import pytest
 import yaml
 
-from pretrax.training.run_directory import check_place
+from pretrax.training.run_directory import check_place, checkpoints
 from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.settings.configuration import read_run
 from tests.training.tiny import ROOT
@@ -133,7 +133,8 @@ def test_the_run_of_skypilot_is_one():
     typed = sky["run"].splitlines()[-1].replace("$COMMAND", sky["envs"]["COMMAND"])
     _, verb, *arguments = typed.replace("$BUCKET", "gs://bucket/run").split()
     _, given = parse_with_gin(made_for(verb), arguments)
-    assert read_run(given.files, given.bindings).checkpoint_dir == "gs://bucket/run"
+    run = read_run(given.files, given.bindings)  # all of it is in the bucket, as disks are lost
+    assert checkpoints(run.run_dir, run.checkpoint_dir) == "gs://bucket/run/checkpoints"
     with pytest.raises(ValueError, match="expected a folder on disk or in gs://"):
         check_place("s3://bucket/run")
     assert "gcsfs" in sky["setup"] and "s3fs" not in sky["setup"]  # what checkpoints take

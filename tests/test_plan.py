@@ -114,6 +114,15 @@ def test_a_run_on_chips(capsys):
     assert "524,288" in said
 
 
+def test_parameters_that_are_spread_over_all_devices(capsys):
+    """As docs/accelerators.md has it of another number of chips: -1 takes what is left."""
+    run = "--gin_file=runs/t5_1_1_base_c4.gin", "--gin.mesh.make_mesh.fsdp=-1"
+    said = " ".join(run_plan(capsys, *run, "--chips=2", "--of=v3").split())
+    assert "Memory of a device: 0.46" in said and "spread over 4 devices" in said
+    said = " ".join(run_plan(capsys, *run).split())
+    assert "Memory of all devices: 1.8" in said and "as many as there are" in said
+
+
 def test_a_chip_of_v3_is_two_devices(capsys):
     said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v3")
     assert "of the 16 of a core of a TPU v3" in " ".join(said.split())

@@ -424,6 +424,7 @@ def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name
         (["a", "--top=many"], "--top: expected a whole number, 1 or more, got 'many'"),
         (["a", "--top=0"], "--top: expected a whole number, 1 or more, got '0'"),
         (["a", "--masks=-2"], "--masks: expected a whole number, 0 or more, got '-2'"),
+        (["a", "--fsdp=-1"], "--fsdp: expected a whole number, 1 or more, got '-1'"),
         (["a", "--stop="], "is in every text"),
         (["a", "--mode=score"], "give --score"),
         (["a", "--target=b"], "give --score as well"),

@@ -137,8 +137,8 @@ def take_steps(
                     hook.call(AfterStep(step, state, metrics))
             if stopping:
                 break
-    with wall_time.of("saving"):
-        training.checkpoints.wait()
+        with wall_time.of("saving"):  # while SIGTERM, the first or another one, ends nothing
+            training.checkpoints.wait()
     return state, evaluation
 
 

@@ -104,12 +104,14 @@ def print_run(
     active = active_words(needs.parameters, needs.active, amount)
     console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
     _print_columns(console, columns)
-    shards = shards_of_state(fields)
-    spread = f", spread over {shards} devices" if shards > 1 else ""
+    shards = shards_of_state(fields, chips and chips.devices)
+    of, spread = "a device", f", spread over {shards} devices" if (shards or 1) > 1 else ""
+    if shards is None:
+        of, spread = "all devices", ", spread over as many as there are (--chips and --of)"
     has = f" of the {chips.device_memory}" if chips else ""
     averaged = "parameters, their average" if fields.get("ema_decay") else "parameters"
     console.print(
-        f"Memory of a device: {needs.state_bytes / shards / GIB:.3g} GiB{has} for {averaged}, "
+        f"Memory of {of}: {needs.state_bytes / (shards or 1) / GIB:.3g} GiB{has} for {averaged}, "
         f"gradients and optimizer{spread}; activations come on top."
     )
     if not fields.get("vocabulary_rows"):

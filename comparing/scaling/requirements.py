@@ -99,11 +99,17 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     )
 
 
-def shards_of_state(fields: Mapping[str, Any]) -> int:
-    """Returns over how many devices a run spreads its parameters, by its mesh's settings."""
+def shards_of_state(fields: Mapping[str, Any], devices: int | None) -> int | None:
+    """Returns over how many devices a run spreads its parameters, by its mesh's settings.
+
+    None where an axis of -1 takes the devices that are left, and their number is not known.
+    """
     mesh = fields.get("mesh")
     settings = {} if mesh is None else bound(mesh).settings
-    return math.prod(settings.get(name, 1) for name in ("fsdp", "tensor", "expert", "context"))
+    shards = math.prod(settings.get(name, 1) for name in ("fsdp", "tensor", "expert", "context"))
+    if shards > 0:
+        return shards
+    return None if devices is None else max(devices // settings.get("data", 1), 1)
 
 
 class Chips(NamedTuple):
@@ -114,9 +120,13 @@ class Chips(NamedTuple):
     utilisation: float  # the share of their peak that a step reaches (MFU)
 
     @property
+    def devices(self) -> int:
+        """Their number as JAX counts them."""
+        return self.number * ACCELERATORS[self.kind].on_chip
+
+    @property
     def flops_per_second(self) -> float:
-        one = ACCELERATORS[self.kind]
-        return self.number * self.utilisation * one.flops * one.on_chip
+        return self.devices * self.utilisation * ACCELERATORS[self.kind].flops
 
     @property
     def gib(self) -> int:

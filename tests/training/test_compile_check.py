@@ -229,6 +229,18 @@ def test_slices_are_spread_over_data():
         make_mesh(data=1, fsdp=16, devices=chips(2, 2, 2, slices=2))
 
 
+def test_hosts_of_gpus_are_no_slices():
+    """JAX gives GPUs a `slice_index` too, that of their host: the named runs for 16 and 64 devices,
+    with fsdp 16, are for such hosts as well."""
+    gpus = chips(8, 1, 1, slices=2)
+    for gpu in gpus:
+        gpu.platform, gpu.device_kind = "gpu", "NVIDIA H100 80GB HBM3"
+    mesh = make_mesh(data=1, fsdp=16, devices=gpus[::-1])
+    assert [gpu.id for gpu in mesh.devices.flat] == list(range(16))  # host by host
+    mesh = make_mesh(data=2, fsdp=8, devices=gpus[::-1])
+    assert [{gpu.slice_index for gpu in some.flat} for some in mesh.devices] == [{0}, {1}]
+
+
 RUN = [
     "--gin_file=runs/decoder.gin",
     "--gin.models.decoder.num_layers=2",

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from pretrax.training.batches import Batches
+from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.resuming import check_resumable
 from pretrax.training.settings.configuration import run_of_directory
 from tests.training import tiny
@@ -140,6 +141,23 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch)
     assert 5 <= step < 12 and (run.dir / "checkpoints" / str(step)).is_dir()
     assert f"Continuing from the checkpoint of step {step}." in run.here(capsys)
     assert_equals_whole(run, whole)
+
+
+def test_sigterm_while_the_last_checkpoint_is_saved_waits_for_it(data, tmp_path, monkeypatch):
+    """By default it would end the process, and the steps since the checkpoint before were lost."""
+    run, wait, asked = tiny.Run(tmp_path, data), Checkpoints.wait, []
+
+    def stop_and_wait(checkpoints):
+        if checkpoints._saving is not None and checkpoints.steps()[-1:] == [2]:
+            asked.append(signal.getsignal(signal.SIGTERM))
+            if asked[-1] is not signal.SIG_DFL:
+                os.kill(os.getpid(), signal.SIGTERM)
+        wait(checkpoints)
+
+    monkeypatch.setattr(Checkpoints, "wait", stop_and_wait)
+    tiny.run_here(run.arguments(STEPS=2))
+    assert asked and signal.SIG_DFL not in asked
+    assert (run.dir / "result.json").exists()
 
 
 @pytest.mark.slow

@@ -59,10 +59,11 @@ def make_mesh(
 
     Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several
     slices, which a slower network joins, are spread over `data`: once a step their gradients are
-    summed, and nothing else crosses that network.
+    summed, and nothing else crosses that network. Hosts of GPUs are spread over the first axes that
+    are above 1, of which `fsdp` may be one.
 
     Raises ValueError when the axes do not multiply to the number of devices, or `data` is no
-    multiple of the number of slices.
+    multiple of the number of TPU slices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [data, fsdp, expert, context, tensor]
@@ -97,7 +98,9 @@ def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
 
 def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
     # An axis may be longer than one of the slice, such as 64 on 4x4x8: it takes parts of several.
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    # JAX numbers hosts of GPUs as slices too, whose devices it orders host by host by itself.
+    is_tpu = devices[0].platform == "tpu"
+    slices = len({getattr(device, "slice_index", 0) for device in devices}) if is_tpu else 1
     if slices == 1:
         return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     data, *others = sizes

@@ -206,8 +206,9 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     large = "rows are sharded over all devices; for a model too large for one of them:"
     add = parser.add_argument_group("devices", large).add_argument
     add("--batch_size", type=at_least(1), metavar="N", default=32, help="texts at once")
-    add("--fsdp", type=int, default=1, metavar="N", help="shard the parameters over N devices")
-    add("--tensor", type=int, default=1, metavar="N", help="and matrix products over N")
+    number: dict = dict(type=at_least(1), default=1, metavar="N")
+    add("--fsdp", **number, help="shard the parameters over N devices")
+    add("--tensor", **number, help="and matrix products over N")
 
 
 def opening(options: argparse.Namespace) -> str:
