@@ -24,6 +24,7 @@ DATA = "data"  # a folder: the tokenised text, a token store
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
 LOCK = ".lock"  # held by the process that trains, see `locked`
 METRICS = "metrics.jsonl"  # a line for each step that was logged
+METRICS_BEFORE = "metrics.before.jsonl"  # of a run that began anew, as no checkpoint was found
 TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
 WANDB_ID = "wandb_id"  # of the run in Weights & Biases, where it has a project there
 RESULT = "result.json"  # the figures of a finished run

@@ -21,6 +21,7 @@ from .loop import Reports, take_steps
 from .planning import Plan, abstract_state_of, open_batches, open_corpus, plan
 from .processes import ends_together, join_processes
 from .reporting.console import (
+    anew_words,
     closing_words,
     finished_words,
     make_console,
@@ -33,7 +34,7 @@ from .reporting.console import (
     time_words,
     unnamed_words,
 )
-from .reporting.metrics import MetricsWriter
+from .reporting.metrics import MetricsWriter, set_aside
 from .reporting.plots import plot_losses
 from .reporting.profiling import Steps, check_steps, untraced_words
 from .reporting.trackers import check_trackers, open_trackers
@@ -102,6 +103,8 @@ def _train(
         training = Training(run, shapes, batches, Spikes(run.rollback_sigmas), checkpoints)
         resumed = resume(training, changed)
         if resumed is None:
+            if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
+                print_warning(console, anew_words(where, step))
             state, started = first_state(run, shapes, planned.mesh, planned.corpus.classes)
             console.print(started, markup=False, end="\n" * bool(started))
         else:

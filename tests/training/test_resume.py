@@ -6,6 +6,7 @@ What is to be killed is a process of its own, with as many devices as this one; 
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import random
 import re
@@ -94,8 +95,9 @@ def wait_for(process, there, seconds=120):
 
 def kill(process):
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    said, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL
+    return said
 
 
 def reached(run, step):
@@ -116,7 +118,9 @@ def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
 
     process = start(run, program=("-c", STALLED))
     wait_for(process, lambda: list(saved.glob("8.*tmp*/data*/shard_00000.npz")))
-    kill(process)
+    said = " ".join(kill(process).split())
+    assert "metrics.jsonl went to step" in said and "the run starts anew" in said
+    assert json.loads((run.dir / "metrics.before.jsonl").read_text().splitlines()[-1])["step"] >= 2
     assert reached(run, 6) and (saved / "4").exists()
     assert not (saved / "8").exists() and list(saved.glob("8.*tmp*"))
 

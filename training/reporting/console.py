@@ -18,6 +18,7 @@ from rich.text import Text
 from ...data.printable import PrintableConsole
 from ...models.experts import active_parameters
 from ...objectives import RowGroup, members_of
+from .. import run_directory
 from ..compile_check import GIB, Check
 from ..devices.cycles import StepTime
 from ..evaluation import Score
@@ -375,6 +376,14 @@ def resumed_words(step: int, changed: Sequence[str]) -> str:
     if changed:
         lines += ["Values changed since:", *(f"  {line}" for line in changed)]
     return "\n".join(lines)
+
+
+def anew_words(checkpoints: str, step: int) -> str:
+    return (
+        f"There is no checkpoint in {checkpoints}, though {run_directory.METRICS} went to step "
+        f"{step}: the run starts anew, and those lines are now {run_directory.METRICS_BEFORE}. "
+        "If there should be checkpoints, stop it, and see that their folder is mounted."
+    )
 
 
 def stopped_words(run: Run, step: int) -> str:

@@ -135,6 +135,16 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
     return _read(Path(run_dir) / run_directory.METRICS)[0]
 
 
+def set_aside(run_dir: str | Path) -> int:
+    """Moves the metrics of a run that begins anew to `RUN/metrics.before.jsonl`; returns the last
+    step that they have, 0 for none."""
+    path = Path(run_dir) / run_directory.METRICS
+    last = max((entry["step"] for entry in _read(path)[0]), default=0)
+    if last:
+        os.replace(path, path.with_name(run_directory.METRICS_BEFORE))
+    return last
+
+
 def _read(path: Path) -> tuple[list[dict[str, float]], list[int]]:
     """Returns the entries of a file, and the numbers of its damaged lines, but for a last one that
     a kill cut short."""
