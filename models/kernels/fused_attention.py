@@ -50,7 +50,7 @@ def padding(slots):
     On TPUs only, and none where all else would be computed of over an eighth more slots, or a mesh
     shards the slots: that it divides one of the two numbers does not say that it divides the other.
     """
-    more = -slots % fused_attention_tpu.TILE
+    more = fused_attention_tpu.padded_length(slots) - slots
     are_last = are_slots_last(slots) and are_slots_last(slots + more)
     return more if more <= slots // 8 and are_last else 0
 

@@ -403,6 +403,8 @@ def test_rows_are_padded_on_tpus_where_it_is_an_eighth_or_less(monkeypatch):
     assert fused_attention.padding(114) == 0
     monkeypatch.setattr(fused_attention, "are_slots_last", lambda slots: True)
     assert [fused_attention.padding(n) for n in (113, 114, 128, 500, 520)] == [0, 14, 0, 12, 0]
+    # Whole blocks: 626 slots are two of 384.
+    assert [fused_attention.padding(n) for n in (626, 700)] == [0, 68]
 
 
 @pytest.mark.parametrize("context", [2, 3])
