@@ -34,7 +34,10 @@ def layer_states(config: Config, params: dict, batch: dict) -> jax.Array:
     layers = [stack[name]["__call__"][0][0] for name in names]
     # The last layer's, but normed; of heads that are layers of their own, it is beyond the trunk.
     trunk = layers if config.num_ahead and config.ahead == "parallel" else layers[:-1]
-    return jnp.stack([stack["_embedded"][0], *trunk, hidden["top"]])
+    top = hidden["top"]
+    # Within a stack rows may be padded: `Transformer._padded`.
+    own = [x[:, : top.shape[1]] for x in (stack["_embedded"][0], *trunk)]
+    return jnp.stack([*own, top])
 
 
 def _is_captured(module, method: str) -> bool:

@@ -47,10 +47,12 @@ def padding(slots):
 
         padding(114)        # 14 on a TPU: else every layer's attention would pad to 128 and cut
 
-    On TPUs only, and none where all else would be computed of over an eighth more slots.
+    On TPUs only, and none where all else would be computed of over an eighth more slots, or a mesh
+    shards the slots: that it divides one of the two numbers does not say that it divides the other.
     """
-    more = -slots % fused_attention_tpu.TILE
-    return more if more <= slots // 8 and are_slots_last(slots + more) else 0
+    more = fused_attention_tpu.padded_length(slots) - slots
+    are_last = are_slots_last(slots) and are_slots_last(slots + more)
+    return more if more <= slots // 8 and are_last else 0
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):

@@ -10,6 +10,7 @@ is summed tile by tile, and at the end of a head along their diagonals.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -78,6 +79,11 @@ def _block(length):
     """Returns the length of a block, and their number: 640 slots are two of 384, not two of 512."""
     blocks = pl.cdiv(length, BLOCK)
     return pl.cdiv(pl.cdiv(length, blocks), TILE) * TILE, blocks
+
+
+def padded_length(slots):
+    """Returns the slots to which the kernels pad a row of so many."""
+    return math.prod(_block(slots))
 
 
 def _in_blocks(s, q, k, v, intervals, bias):

@@ -10,6 +10,7 @@ from pretrax import models
 from pretrax.inference.answering.states import TOP, layers_of, rows_batch, states, text_row
 from pretrax.models.builders import model_of
 from pretrax.models.hidden_states import layer_states
+from pretrax.models.kernels import fused_attention
 from pretrax.models.unrolled import unrolled
 from tests.inference.runs import ROWS, settings_of, trained
 
@@ -85,6 +86,15 @@ def test_states_after_a_layer_are_those_of_a_model_that_ends_there(builder):
     embedded = params["token_embedding"][jnp.array(found.tokens)]
     if model.config.positions == "rotary" and not model.config.num_types:
         np.testing.assert_allclose(found.layers[0], embedded, atol=1e-6)
+
+
+def test_states_of_rows_that_a_stack_pads_are_of_their_own_slots(monkeypatch):
+    """As on TPUs with fused attention."""
+    (expected,) = of(trained("encoder", "masked_lm"), ["some text"], layers=[0, 1])
+    monkeypatch.setattr(fused_attention, "padding", lambda slots: 3)
+    padded = trained("encoder", "masked_lm", attention="fused")
+    (found,) = of(padded, ["some text"], layers=[0, 1])
+    np.testing.assert_allclose(found.layers, expected.layers, atol=2e-5)
 
 
 def test_errors():

@@ -251,6 +251,18 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     assert {"transpose(" in loop for loop in loops} == {True, False}
 
 
+def test_all_devices_of_a_mesh_take_as_many_turns(monkeypatch):
+    """Those of other groups too, for which a TPU's exchanges may wait."""
+    monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
+    module, params = experts_and_params()
+    mesh = make_mesh(data=2, expert=4)
+    with placed_on(mesh):
+        layer = lambda x: module.apply({"params": params}, x)  # noqa: E731
+        program = str(jax.make_jaxpr(layer)(jnp.ones((8, 10, 16))))
+    (axes,) = re.findall(r"pmax\[\s*axes=\((.*?)\)", program)
+    assert set(re.findall(r"\w+", axes)) == set(mesh.axis_names)
+
+
 def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypatch):
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params()

@@ -403,6 +403,17 @@ def test_rows_are_padded_on_tpus_where_it_is_an_eighth_or_less(monkeypatch):
     assert fused_attention.padding(114) == 0
     monkeypatch.setattr(fused_attention, "are_slots_last", lambda slots: True)
     assert [fused_attention.padding(n) for n in (113, 114, 128, 500, 520)] == [0, 14, 0, 12, 0]
+    # Whole blocks: 626 slots are two of 384.
+    assert [fused_attention.padding(n) for n in (626, 700)] == [0, 68]
+
+
+@pytest.mark.parametrize("context", [2, 3])
+def test_rows_whose_slots_a_mesh_shards_are_not_padded(context, monkeypatch):
+    """Three devices share 126 slots, and could not share 128; of 122 it is neither."""
+    monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
+    with placed_on(make_mesh(data=1, context=context, devices=jax.devices()[:context])):
+        found = [fused_attention.padding(n) for n in (122, 126)]
+    assert found == {2: [0, 0], 3: [6, 0]}[context]
 
 
 PADDED = {
