@@ -139,7 +139,7 @@ class Transformer(nn.Module):
         return {name: states[..., :slots, :] for name, states in hidden.items()}
 
     def _padded(self, batch, side, slots):
-        """Returns a batch of which fused attention has no slots of this side left to pad."""
+        """Returns a batch whose rows of this side have the `padding` of fused attention."""
         caches = self.is_mutable_collection("cache") or f"{side}_cache_slots" in batch
         if self.config.attention != "fused" or caches or f"{side}_segment_ids" not in batch:
             return batch
