@@ -94,17 +94,21 @@ def main(arguments: list[str] | None = None) -> None:
         return
     console = Console(highlight=False)
     kept = json.loads(options.out.read_text()) if options.out.exists() else {}
+    try:
+        keys = {name: key(name) for name in options.names}
+    except metadata.PackageNotFoundError as error:
+        sys.exit(f"There is no {error.name}, which compiles for TPUs: pip install -e '.[compile]'")
     for name in options.names:
-        if key(name) in kept:
+        if keys[name] in kept:
             continue
         console.print(f"{name}: compiling for {CASES[name].slice} …")
         found, problem = compiled(name)
         if problem:
             console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
             continue
-        kept[key(name)] = found
+        kept[keys[name]] = found
         whole_files.write_text(options.out, json.dumps(kept, indent=1) + "\n")
-    found = {name: kept[key(name)] for name in options.names if key(name) in kept}
+    found = {name: kept[kept_as] for name, kept_as in keys.items() if kept_as in kept}
     if found:
         console.print(table(found))
     if lacking := [name for name in options.names if name not in found]:

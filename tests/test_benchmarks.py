@@ -273,6 +273,17 @@ def test_slices(tmp_path, monkeypatch, capsys):
     assert asked == ["small", "fails", "other"]
 
 
+def test_slices_without_the_compiler(tmp_path, monkeypatch):
+    def version(package):
+        if package == "libtpu":
+            raise slices.metadata.PackageNotFoundError(package)
+        return "1"
+
+    monkeypatch.setattr(slices.metadata, "version", version)
+    with pytest.raises(SystemExit, match=r"no libtpu, .* -e '\.\[compile\]'"):
+        slices.main([f"--out={tmp_path / 'slices.json'}"])
+
+
 def test_slices_refuse_names_that_they_do_not_have(capsys):
     with pytest.raises(SystemExit):
         slices.main(["t5_huge"])

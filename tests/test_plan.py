@@ -123,6 +123,15 @@ def test_parameters_that_are_spread_over_all_devices(capsys):
     assert "Memory of all devices: 1.8" in said and "as many as there are" in said
 
 
+def test_a_mesh_of_other_devices_is_told(capsys):
+    run = "--gin_file=runs/t5_1_1_base_c4.gin", "--of=v5e"
+    said = " ".join(run_plan(capsys, *run, "--chips=16").split())
+    assert "mesh is of 8 devices and these are 16, so that it would not start" in said
+    assert "would not start" not in run_plan(capsys, *run, "--chips=8")
+    free = "--gin.mesh.make_mesh.fsdp=-1"
+    assert "would not start" not in run_plan(capsys, *run, "--chips=16", free)
+
+
 def test_a_chip_of_v3_is_two_devices(capsys):
     said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v3")
     assert "of the 16 of a core of a TPU v3" in " ".join(said.split())

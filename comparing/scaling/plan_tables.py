@@ -12,7 +12,15 @@ from ...training.settings.run import T5_VOCABULARY
 from ..figures import NATS
 from ..formatting import amount
 from .laws_of_comparisons import FittedLaw
-from .requirements import DAY, GIB, PETAFLOP_DAY, Chips, Requirements, shards_of_state
+from .requirements import (
+    DAY,
+    GIB,
+    PETAFLOP_DAY,
+    Chips,
+    Requirements,
+    devices_of_mesh,
+    shards_of_state,
+)
 from .scaling_law import KAPLAN, REPLICATED, Law, Work
 
 ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in float32
@@ -114,6 +122,12 @@ def print_run(
         f"Memory of {of}: {needs.state_bytes / (shards or 1) / GIB:.3g} GiB{has} for {averaged}, "
         f"gradients and optimizer{spread}; activations come on top."
     )
+    of_mesh = devices_of_mesh(fields)
+    if chips and of_mesh not in (None, chips.devices):
+        console.print(
+            f"The run's mesh is of {of_mesh} devices and these are {chips.devices}, so that it "
+            "would not start: bind another, such as --gin.mesh.make_mesh.fsdp=-1."
+        )
     if not fields.get("vocabulary_rows"):
         console.print(
             f"The vocabulary has {T5_VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."

@@ -104,12 +104,24 @@ def shards_of_state(fields: Mapping[str, Any], devices: int | None) -> int | Non
 
     None where an axis of -1 takes the devices that are left, and their number is not known.
     """
-    mesh = fields.get("mesh")
-    settings = {} if mesh is None else bound(mesh).settings
-    shards = math.prod(settings.get(name, 1) for name in ("fsdp", "tensor", "expert", "context"))
+    data, shards = _mesh(fields)
     if shards > 0:
         return shards
-    return None if devices is None else max(devices // settings.get("data", 1), 1)
+    return None if devices is None else max(devices // data, 1)
+
+
+def devices_of_mesh(fields: Mapping[str, Any]) -> int | None:
+    """Returns how many devices a mesh has; None: an axis of -1 takes those that are left."""
+    data, shards = _mesh(fields)
+    return data * shards if data > 0 and shards > 0 else None
+
+
+def _mesh(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns a mesh's axis `data`, and the product of the others; -1 stands for what is left."""
+    mesh = fields.get("mesh")
+    settings = {} if mesh is None else bound(mesh).settings
+    others = "fsdp", "tensor", "expert", "context"
+    return settings.get("data", -1), math.prod(settings.get(name, 1) for name in others)
 
 
 class Chips(NamedTuple):
