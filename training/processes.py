@@ -227,11 +227,12 @@ def _check_same_settings(run: Run) -> None:
 
 def check_alone(verb: str) -> None:
     """Raises ValueError where a verb of one process is started as several."""
-    if (count := os.environ.get("JAX_NUM_PROCESSES", "1")) not in ("", "1"):
-        raise ValueError(
-            f"`pretrax {verb}` is a program of one process, got JAX_NUM_PROCESSES={count}: start "
-            "it on one host, without that variable. It uses all devices of the host."
-        )
+    for variable in ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"):  # the latter is of `srun -n`
+        if (count := os.environ.get(variable, "1")) not in ("", "1"):
+            raise ValueError(
+                f"`pretrax {verb}` is a program of one process, got {variable}={count}: start it "
+                "once, on one host. It uses all devices of the host."
+            )
 
 
 def first_process_first(prepare: Callable[[], T]) -> T:

@@ -331,12 +331,11 @@ def test_what_fails_in_one_process_is_said_by_both(data, tmp_path):
     assert re.search(r"error: .*stork", errs[1]) and "process" not in errs[1]
 
 
+@pytest.mark.parametrize("variable", ["JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"])
 @pytest.mark.parametrize("verb, arguments", [("predict", ["text"]), ("evaluate", ["--heldout"])])
-def test_verbs_of_one_process_refuse_several(verb, arguments, monkeypatch, capsys):
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+def test_verbs_of_one_process_refuse_several(verb, arguments, variable, monkeypatch, capsys):
+    monkeypatch.setenv(variable, "2")
     with pytest.raises(SystemExit):
         verbs.run(verb, ["--run=nowhere", *arguments])
-    said = (
-        f"error: `pretrax {verb}` is a program of one process, got JAX_NUM_PROCESSES=2: start it on"
-    )
+    said = f"error: `pretrax {verb}` is a program of one process, got {variable}=2: start it once"
     assert said in capsys.readouterr().err
