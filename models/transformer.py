@@ -146,7 +146,7 @@ class Transformer(nn.Module):
         length = slots + fused_attention.padding(slots)
         if self.config.positions == "learned" and length > self.config.max_positions:
             return batch
-        # Padding has the last query's keys, so that they are not none, nor farther than others'.
+        # Padding attends to the keys of the last query: to some, and to none that no other does.
         modes = {f"{side}_{name}": "constant" for name in _OF_TOKENS}
         modes[f"{side}_key_intervals"] = "edge"
         if side == "decoder":
