@@ -139,7 +139,7 @@ def set_aside(run_dir: str | Path) -> int:
     """Moves the metrics of a run that begins anew to `RUN/metrics.before.jsonl`; returns the last
     step that they have, 0 for none."""
     path = Path(run_dir) / run_directory.METRICS
-    last = max((entry["step"] for entry in _read(path)[0]), default=0)
+    last = int(max((entry["step"] for entry in _read(path)[0]), default=0))
     if last:
         os.replace(path, path.with_name(run_directory.METRICS_BEFORE))
     return last
