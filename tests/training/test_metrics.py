@@ -8,7 +8,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from pretrax.training.reporting import tensorboard
-from pretrax.training.reporting.metrics import MetricsWriter, read_metrics
+from pretrax.training.reporting.metrics import MetricsWriter, read_metrics, set_aside
 
 
 def losses(run_dir) -> list[float]:
@@ -18,6 +18,18 @@ def losses(run_dir) -> list[float]:
 def events(run_dir) -> bytes:
     files = sorted((run_dir / "tensorboard").iterdir())
     return b"".join(file.read_bytes() for file in files)
+
+
+def test_metrics_of_runs_that_begin_anew_are_all_kept(tmp_path):
+    """The second time of few steps, such as of a machine that was taken away at once."""
+    assert set_aside(tmp_path) == 0
+    for last in (30, 10):
+        with MetricsWriter(tmp_path) as metrics:
+            metrics.write(last, {"loss": 1.0})
+        assert set_aside(tmp_path) == last and read_metrics(tmp_path) == []
+    kept = {path.name: path.read_text() for path in tmp_path.glob("metrics*")}
+    assert sorted(kept) == ["metrics.until_10.jsonl", "metrics.until_30.jsonl"]
+    assert '"step": 30' in kept["metrics.until_30.jsonl"]
 
 
 def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):

@@ -120,7 +120,9 @@ def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
     wait_for(process, lambda: list(saved.glob("8.*tmp*/data*/shard_00000.npz")))
     said = " ".join(kill(process).split())
     assert "metrics.jsonl went to step" in said and "the run starts anew" in said
-    assert json.loads((run.dir / "metrics.before.jsonl").read_text().splitlines()[-1])["step"] >= 2
+    (kept,) = run.dir.glob("metrics.until_*.jsonl")
+    last = json.loads(kept.read_text().splitlines()[-1])["step"]
+    assert last >= 2 and kept.name == f"metrics.until_{last}.jsonl"
     assert reached(run, 6) and (saved / "4").exists()
     assert not (saved / "8").exists() and list(saved.glob("8.*tmp*"))
 

@@ -381,8 +381,9 @@ def resumed_words(step: int, changed: Sequence[str]) -> str:
 def anew_words(checkpoints: str, step: int) -> str:
     return (
         f"There is no checkpoint in {checkpoints}, though {run_directory.METRICS} went to step "
-        f"{step}: the run starts anew, and those lines are now {run_directory.METRICS_BEFORE}. "
-        "If there should be checkpoints, stop it, and see that their folder is mounted."
+        f"{step}: the run starts anew, and those lines are now in "
+        f"{run_directory.METRICS_UNTIL.format(step)}. If there should be checkpoints, stop it, and "
+        "see that their folder is mounted."
     )
 
 

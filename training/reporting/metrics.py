@@ -136,12 +136,12 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
 
 
 def set_aside(run_dir: str | Path) -> int:
-    """Moves the metrics of a run that begins anew to `RUN/metrics.before.jsonl`; returns the last
-    step that they have, 0 for none."""
-    path = Path(run_dir) / run_directory.METRICS
-    last = int(max((entry["step"] for entry in _read(path)[0]), default=0))
+    """Moves the metrics of a run that begins anew to `RUN/metrics.until_STEP.jsonl`, where those of
+    another such beginning overwrite none; returns the last step that they have, 0 for none."""
+    last = int(max((entry["step"] for entry in read_metrics(run_dir)), default=0))
     if last:
-        os.replace(path, path.with_name(run_directory.METRICS_BEFORE))
+        path = Path(run_dir) / run_directory.METRICS
+        os.replace(path, path.with_name(run_directory.METRICS_UNTIL.format(last)))
     return last
 
 
