@@ -360,7 +360,9 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
             batch_size=rows * jax.device_count(),
             data_shards=jax.device_count(),
             steps=1000,
-            mesh=functools.partial(make_mesh, data=1, fsdp=-1),  # as the runs for such hosts
+            # As the runs for such hosts.
+            mesh=functools.partial(make_mesh, data=1, fsdp=-1),
+            tpu_compiler_options=compiler_options(),
         ),
         corpus,
     )
@@ -435,6 +437,13 @@ def read_model(name: str) -> tuple[str, dict]:
             builder = setting[1]
             settings[setting[2]] = ast.literal_eval(setting[3])
     return builder, settings
+
+
+def compiler_options() -> dict[str, int]:
+    """Returns what the named runs for accelerators compile with, without gin."""
+    text = (ROOT / "gin_configs/runs/eight_devices.gin").read_text()
+    (options,) = re.findall(r"tpu_compiler_options = (\{.*?\})", text, re.DOTALL)
+    return ast.literal_eval(options)
 
 
 def synthetic_rows(planned) -> tuple:

@@ -23,8 +23,11 @@ again() { # To the processes, past srun, which would kill them at a SIGTERM of i
 }
 trap again USR1
 
-# Each process sees all GPUs of its node, and JAX takes the one of its rank.
-srun --ntasks-per-node="${SLURM_GPUS_ON_NODE:-1}" --gpu-bind=none --kill-on-bad-exit=1 \
+# Each process sees all GPUs of its node, and JAX takes the one of its rank; without a number of
+# CPUs, Slurm would bind each to a single one.
+tasks="${SLURM_GPUS_ON_NODE:-1}"
+srun --ntasks-per-node="$tasks" --cpus-per-task="$((${SLURM_CPUS_ON_NODE:-$(nproc)} / tasks))" \
+    --gpu-bind=none --kill-on-bad-exit=1 \
     pretrax "$@" --gin.training.Run.distributed=True &
 step=$!
 wait "$step"

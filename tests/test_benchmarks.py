@@ -191,6 +191,11 @@ def test_tiny_figures_take_the_place_of_no_others(tmp_path, monkeypatch):
     assert rows == {"a, jax 1": [{"tiny": False}], "a, jax 1, tiny": [{"tiny": True}]}
 
 
+def test_steps_are_compiled_as_those_of_the_named_runs():
+    run = read_run(["runs/t5_1_1_base_c4.gin"])
+    assert accelerator.compiler_options() == dict(run.tpu_compiler_options)
+
+
 @pytest.mark.slow
 def test_accelerator(tmp_path):
     parts = [name for name in accelerator.PARTS if not name.endswith("_plain")]

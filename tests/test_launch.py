@@ -102,10 +102,11 @@ def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/activate").write_text("")
     job = ["bash", "-c", f'cd "{tmp_path}" && exec "{ROOT}/launch/slurm.sh" "$@"', "job", *TRAIN]
-    ((call,), status) = noted(tmp_path, job, SLURM_GPUS_ON_NODE="8")
+    node = dict(SLURM_GPUS_ON_NODE="8", SLURM_CPUS_ON_NODE="96")
+    ((call,), status) = noted(tmp_path, job, **node)
     assert status == 3  # that of the run
     asked = "".join(f" <{word}>" for word in ["pretrax", *TRAIN])
-    assert "<--ntasks-per-node=8>" in call and asked in call
+    assert "<--ntasks-per-node=8> <--cpus-per-task=12>" in call and asked in call
     assert call.endswith("<--gin.training.Run.distributed=True>")
 
 

@@ -103,6 +103,12 @@ def test_a_slice_that_there_is_not_is_refused_with_the_nearest(text, near):
         read_topology(text)
 
 
+def test_a_host_has_no_more_gpus_than_there_are():
+    assert read_topology("2*a100:16").chips == 32
+    with pytest.raises(ValueError, match="hosts of 64 GPUs, .*hosts of eight are 16[*]H100:8"):
+        read_topology("2*h100:64")
+
+
 def test_slices_that_there_are():
     sizes = "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16"
     for kind, shapes in (("v4", sizes), ("v5p", f"{sizes} 12x12x24 16x16x24"), ("v5e", "1x1 2x4")):

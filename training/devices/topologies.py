@@ -34,6 +34,7 @@ _FLAT = {
 }
 _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _LARGEST = {"TPU v4": 4096, "TPU v5p": 6144, "TPU v7x": 9216}
+MOST_GPUS = 16  # of a host: Google's a2-megagpu-16g; others have up to 8
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
@@ -97,7 +98,14 @@ def read_topology(text: str) -> Topology:
     topology = Topology(kind, tuple(map(int, match[3].split("x"))), int(match[1] or 1))
     if not topology.chips:
         raise ValueError(f"Got the topology {text!r}, which has no chip.")
-    if kind not in GPUS and topology.shape not in (known := _slices(kind)):
+    if kind in GPUS:
+        if topology.shape[0] > MOST_GPUS:
+            hosts = Topology(kind, (8,), -(-topology.chips // 8))
+            raise ValueError(
+                f"Got the topology {text!r}, hosts of {topology.shape[0]} GPUs, and there are none "
+                f"of more than {MOST_GPUS}; as many on hosts of eight are {hosts}."
+            )
+    elif topology.shape not in (known := _slices(kind)):
         nearest = _nearest(topology.shape, known)
         near = " and ".join(str(Topology(kind, one)) for one in nearest)
         raise ValueError(
