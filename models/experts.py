@@ -29,7 +29,7 @@ from jax.sharding import PartitionSpec as P
 from .config import Config
 from .grouped_products import BLOCK_OF_A_TPU, grouped_product
 from .linear import activated, dropout, weights
-from .rematerialisation import EXCHANGED, GROUPED_PRODUCT
+from .rematerialisation import EXCHANGED, GROUPED_PRODUCT, ORDER
 from .sharding import mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
@@ -161,9 +161,10 @@ class _Order(NamedTuple):
 def _in_order(expert_Kxn, N: int) -> _Order:
     """Sorts assignments to N experts; those of padding, numbered N, come last."""
     expert_A = expert_Kxn.reshape(-1)
-    order_A = jnp.argsort(expert_A)
-    row_Kxn = jnp.where(expert_Kxn < N, jnp.argsort(order_A).reshape(expert_Kxn.shape), -1)
-    ends_N = jnp.searchsorted(expert_A[order_A], jnp.arange(N), side="right").astype(jnp.int32)
+    order_A = checkpoint_name(jnp.argsort(expert_A), ORDER)
+    row_A = checkpoint_name(jnp.argsort(order_A), ORDER)
+    row_Kxn = jnp.where(expert_Kxn < N, row_A.reshape(expert_Kxn.shape), -1)
+    ends_N = (expert_A[None] <= jnp.arange(N)[:, None]).sum(1, dtype=jnp.int32)
     return _Order(order_A, row_Kxn, ends_N)
 
 

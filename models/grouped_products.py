@@ -100,7 +100,7 @@ def _over_blocks(block, sizes_N, body, carry):
     ends_of_blocks_N = jnp.cumsum(blocks_N)
 
     def step(number, carry):
-        group = jnp.searchsorted(ends_of_blocks_N, number, side="right")
+        group = (ends_of_blocks_N <= number).sum()
         within = number - (ends_of_blocks_N[group] - blocks_N[group])
         row = ends_N[group] - sizes_N[group] + within * block
         return body(group, row, ends_N[group] - row, carry)

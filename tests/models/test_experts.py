@@ -280,6 +280,18 @@ def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypat
     assert program.count("pmax[") == 1
 
 
+def test_tokens_are_not_sorted_again_for_the_gradient():
+    module, params = experts_and_params()
+
+    @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
+    def layer(params, x):
+        return module.apply({"params": params}, x)
+
+    gradients = jax.jit(jax.grad(lambda *arrays: jnp.sin(layer(*arrays)).sum(), (0, 1)))
+    compiled = gradients.lower(params, jnp.zeros((2, 10, 16))).compile()
+    assert len(re.findall(r" sort\(", compiled.as_text())) == 2  # by expert, and back
+
+
 def test_a_device_sends_a_fair_share_and_a_quarter_more_at_once():
     assert experts._rows_for_each(8192, 8) * 8 == 10240
     assert experts._rows_for_each(8192, 3) == 3584
