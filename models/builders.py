@@ -238,6 +238,16 @@ def _with_classes(heads, settings: dict) -> dict:
     return settings | {"num_classes": wanted.pop()} if found else settings
 
 
+def later_keys_flops(config, slots):
+    """Returns what of `forward_flops` is for the keys after each query of a decoder's row: half of
+    all pairs, which MaxText does not count in causal models."""
+    return _decoder_layers(config) * 2 * slots**2 * config.num_heads * config.head_dim
+
+
+def _decoder_layers(config):
+    return config.num_decoder_layers + (config.num_ahead if config.ahead != "linear" else 0)
+
+
 def forward_flops(config, lengths):
     """Returns the floating-point operations of one row's forward pass, two for each multiply-add.
 
@@ -261,7 +271,7 @@ def forward_flops(config, lengths):
 
     slots, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
     copies = lengths.get("copies", 0)  # attend to each other, and to the clean slots
-    layers = c.num_decoder_layers + (c.num_ahead if c.ahead != "linear" else 0)
+    layers = _decoder_layers(c)
     total = layers * (attention(slots, slots) + attention(copies, copies))
     total += layers * 4 * copies * slots * c.num_heads * c.head_dim + mlps(slots + copies, layers)
     total += c.num_encoder_layers * attention(sources, sources)

@@ -33,7 +33,7 @@ from .planning import abstract_rows, abstract_state_of, check_run, compiled, com
 from .settings.bound import bound
 from .settings.run import T5_VOCABULARY, Run
 from .state import parameter_count
-from .throughput import step_flops
+from .throughput import causal_flops, step_flops
 
 GIB = 2**30
 
@@ -68,6 +68,7 @@ class Check(NamedTuple):
     attention: str | None = None  # as `Model` has it
     options: Mapping[str, Any] = {}  # of the compiler
     estimate: StepTime | None = None  # of the step's time; None: the compiler gives no cycles
+    causal_flops: int | None = None  # as MaxText counts them, see `throughput`; None: not causal
 
     @property
     def chip_gib(self) -> int:
@@ -138,6 +139,7 @@ def check(run: Run, topology: Topology) -> Check:
         parameters=parameter_count(state),
         active=active_parameters(state.params, planned.recipe.model.config),
         flops=step_flops(planned.recipe, planned.schedules),
+        causal_flops=causal_flops(planned.recipe, planned.schedules),
         text_tokens=round(tokens),
         memory=memory,
         traffic=collectives,

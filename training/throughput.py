@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 
+from ..models.builders import later_keys_flops
 from .batches import GroupSchedule
 from .devices.accelerators import ACCELERATORS, kind_of_device
 from .step import Recipe
@@ -17,6 +18,20 @@ def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
         for group, schedule in zip(recipe.groups, schedules)
     )
     return 3 * forward
+
+
+def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | None:
+    """Returns `step_flops` without those for keys after their query, as MaxText counts them; None
+    of a model that is no decoder, or whose objective lets a token see later ones."""
+    model, forms = recipe.model, recipe.objective.prompt_forms
+    is_causal = bool(forms) and all(form.causal for form in forms)
+    if model.layout != "decoder" or model.config is None or not is_causal:
+        return None
+    later = sum(
+        schedule.rows * later_keys_flops(model.config, group.stacks["decoder"])
+        for group, schedule in zip(recipe.groups, schedules)
+    )
+    return step_flops(recipe, schedules) - 3 * later
 
 
 def peak_flops() -> float | None:

@@ -22,6 +22,8 @@ from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
 from pretrax.training.planning import compiled, plan_evaluation
 from pretrax.training.reporting import console
+from pretrax.training.settings.configuration import read_run
+from pretrax.training.throughput import causal_flops, step_flops
 from pretrax.verbs import train
 from tests.training import tiny
 
@@ -379,6 +381,33 @@ def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
     assert "3.00 GiB are exchanged in 60.0 ms, 40.0 of them beside" in said
     assert "1.00 GiB go between slices" in said and "4.0 ms are of kernels" in said
     assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", said)
+
+
+def test_an_estimate_of_a_causal_model_has_the_share_that_maxtext_counts_beside(capsys):
+    check = estimated()
+    check = check._replace(causal_flops=check.flops * 3 // 4)
+    assert console.print_check(console.make_console(), check)
+    *_, theirs, ours = capsys.readouterr().out.splitlines()
+    assert "would say 30%" in theirs and ours.endswith("40% of peak")
+
+
+@pytest.mark.parametrize("objective, share", [("causal_lm", 0.889), ("prefix_lm", None)])
+def test_maxtext_counts_half_of_causal_attention(objective, share):
+    """11% less of LLaMA 3.1 8B at 8,192 tokens: 8.03B parameters, less an embedding of .53B, take 2
+    FLOPs each, and all pairs of 32 layers 4 · 4,096 · 8,192."""
+    slots = "training.Run.sequence_lengths = {'decoder': 8192}"
+    rows = "training.Run.vocabulary_rows = 128256"
+    files = ["runs/decoder.gin", "models/llama3_8b.gin", f"objectives/{objective}.gin"]
+    run = read_run(files, [slots, rows])
+    planned = planning.plan(run, compile_check._corpus_of(run))
+    counted = causal_flops(planned.recipe, planned.schedules)
+    whole = step_flops(planned.recipe, planned.schedules)
+    assert (counted and counted / whole) == (share and pytest.approx(share, abs=5e-4))
+    attention = 32 * 4 * 4096 * 8192
+    weights = 2 * (8_030_261_248 - 128_256 * 4096)
+    assert share is None or attention / 2 / (weights + attention) == pytest.approx(
+        1 - share, abs=1e-3
+    )
 
 
 def test_a_step_that_does_not_fit_has_no_time_in_its_last_line(capsys):

@@ -100,7 +100,12 @@ def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
 
 
 @pytest.mark.parametrize(
-    "more, end", [({}, "tokens/s"), ({"mfu": 0.4}, "tokens/s  40.0% MFU (all pairs)")]
+    "more, end",
+    [
+        ({}, "tokens/s"),
+        ({"mfu": 0.4}, "tokens/s  40.0% MFU (all pairs)"),
+        ({"mfu": 0.4, "mfu_causal": 0.3}, "tokens/s  40.0% MFU (all pairs), 30.0% (as MaxText)"),
+    ],
 )
 def test_progress_has_the_mfu_where_it_is_known(more, end):
     metrics = {"loss": 2.0, "tokens_per_second": 1234.5} | more

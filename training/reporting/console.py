@@ -100,6 +100,8 @@ class StepProgress:
         figures = f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s"
         if "mfu" in metrics:
             figures += f"  {metrics['mfu']:.1%} MFU (all pairs)"
+        if "mfu_causal" in metrics:
+            figures += f", {metrics['mfu_causal']:.1%} (as MaxText)"
         self._bar.update(self._task, completed=step, figures=figures)
         now = time.monotonic()
         if not self._console.is_terminal and (
@@ -145,6 +147,9 @@ def print_check(console: Console, check: Check) -> bool:
         console.print("It fits.")
         if check.estimate:
             seconds, share = check.estimate.seconds, check.peak_share or 0.0
+            if check.causal_flops is not None:
+                counted = 100 * share * check.causal_flops / check.flops
+                console.print(f"MaxText, which halves causal attention, would say {counted:.0f}%.")
             console.print(f"estimated step: {1e3 * seconds:,.0f} ms, {100 * share:.0f}% of peak")
         return True
     state = check.memory.parameters + check.memory.optimizer

@@ -12,7 +12,7 @@ from ..settings.bound import bound
 from ..settings.run import Run
 from ..spikes import WATCHED, Spikes
 from ..step import kind_of
-from ..throughput import peak_flops, step_flops
+from ..throughput import causal_flops, peak_flops, step_flops
 from .console import StepProgress
 from .metrics import MetricsWriter
 from .wall_time import KINDS, WallTime
@@ -36,6 +36,7 @@ class Monitor:
         self._wall_time, self._reported = wall_time, dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
+        self._causal_flops = causal_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
         self._learning_rate = learning_rate_of(plan.run)
         self._unseen: list[tuple[int, dict]] = []  # not read yet
@@ -74,6 +75,8 @@ class Monitor:
         line["tflops_per_second"] = flops / 1e12
         if self._peak:
             line["mfu"] = flops / self._peak
+            if self._causal_flops is not None:
+                line["mfu_causal"] = self._causal_flops * steps_per_second / self._peak
         if self._learning_rate is not None:
             line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
         self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
