@@ -439,7 +439,7 @@ def read_model(name: str) -> tuple[str, dict]:
     return builder, settings
 
 
-def compiler_options() -> dict[str, int]:
+def compiler_options() -> dict[str, bool | int]:
     """Returns what the named runs for accelerators compile with, without gin."""
     text = (ROOT / "gin_configs/runs/eight_devices.gin").read_text()
     (options,) = re.findall(r"tpu_compiler_options = (\{.*?\})", text, re.DOTALL)
