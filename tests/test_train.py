@@ -134,6 +134,21 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
             r"whole numbers of at least 1, .*64.0",
         ),
         ({"training__Run__keep_every": 6}, r"keep_every = 6 .* checkpoint_every = 4 saves"),
+        (
+            {"training__Run__local_checkpoint_minutes": 5},
+            r"local_checkpoint_dir = None says where .* give both, or neither",
+        ),
+        (
+            {"training__Run__local_checkpoint_dir": "/local"},
+            r"local_checkpoint_minutes = None how often: give both, or neither",
+        ),
+        (
+            {
+                "training__Run__local_checkpoint_dir": "gs://bucket/local",
+                "training__Run__local_checkpoint_minutes": 5,
+            },
+            r"Got training.Run.local_checkpoint_dir = 'gs://bucket/local', expected a folder on",
+        ),
         ({"training__Run__keep_best": 1}, r"evaluate_every = None they would have none: make"),
         (
             {"training__Run__keep_best": 0},

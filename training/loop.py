@@ -48,7 +48,8 @@ def take_steps(
     one.
 
     At SIGTERM it saves a checkpoint and stops early; after a loss spike, where the run has
-    `rollback_sigmas`, it goes back to a checkpoint.
+    `rollback_sigmas`, it goes back to a checkpoint. Local copies are gone once it returns: the last
+    checkpoint is later.
 
     Args:
       training: at the data position of the state.
@@ -60,7 +61,9 @@ def take_steps(
     """
     run = plan.run
     writer, console, wall_time = reports
+    checkpoints, copies = training.checkpoints, training.copies
     evaluation, evaluated, step, saved = None, 0, int(state.step), time.monotonic()
+    copied = saved
 
     def report(at: AfterStep) -> None:
         monitor.report(at.step, ahead.progress())
@@ -78,11 +81,24 @@ def take_steps(
             writer.flush()
             if jax.process_index() == 0:
                 push_or_warn(run.run_dir, warn)  # before: a resumed run drops later metrics
-            training.checkpoints.save(at.state, position, heldout_loss=loss)
+            if copies:  # whose save may be running: Orbax is to do one at a time
+                copies.wait()
+            checkpoints.save(at.state, position, heldout_loss=loss)
 
     def save_in_time(at: AfterStep) -> None:
         if as_the_first(time.monotonic() - saved >= 60 * (run.checkpoint_minutes or 0)):
             save(at)
+
+    def copy_in_time(at: AfterStep) -> None:
+        nonlocal copied
+        due = time.monotonic() - max(saved, copied) >= 60 * (run.local_checkpoint_minutes or 0)
+        # A save to a slow storage is not waited for; nor does a copy take the place of the last.
+        if copies and as_the_first(due and not checkpoints.is_saving()) and at.step < run.steps:
+            copied = time.monotonic()
+            with wall_time.of("saving"):
+                writer.flush()
+                checkpoints.wait()
+                copies.save(at.state, ahead.state() | training.spikes.state())
 
     # Steps whose metrics are reported, so that a resumed run writes the same intervals.
     by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
@@ -93,6 +109,7 @@ def take_steps(
         Hook(evaluate_heldout, run.evaluate_every),
         Hook(save, run.checkpoint_every, at_stop=True),
         Hook(save_in_time, by_the_clock, at_end=False),
+        Hook(copy_in_time, run.log_every if copies else None, at_end=False),
         *own_hooks(plan),
     ]
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
@@ -138,7 +155,9 @@ def take_steps(
             if stopping:
                 break
         with wall_time.of("saving"):  # while SIGTERM, the first or another one, ends nothing
-            training.checkpoints.wait()
+            checkpoints.wait()
+            if copies:
+                copies.remove_after(-1)
     return state, evaluation
 
 
@@ -154,10 +173,12 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
 
     Raises FloatingPointError as `Spikes.checkpoint_before` does.
     """
-    run, _, batches, spikes, checkpoints = training
+    run, _, batches, spikes, checkpoints, copies = training
     checkpoints.wait()
     before = spikes.checkpoint_before(spike, checkpoints.steps(), run.checkpoint_every)
     checkpoints.remove_after(before)
+    if copies:
+        copies.remove_after(before)
     rollbacks = spikes.rollbacks
     resumed = resume(training)
     assert resumed is not None  # there is a checkpoint

@@ -234,6 +234,17 @@ def _check_checkpoints(run: Run) -> None:
             f"and with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have "
             "none: make checkpoint_every a multiple of evaluate_every."
         )
+    local, minutes = run.local_checkpoint_dir, run.local_checkpoint_minutes
+    if (local is None) != (minutes is None):
+        raise ValueError(
+            f"training.Run.local_checkpoint_dir = {local!r} says where copies of the newest state "
+            f"are kept, and local_checkpoint_minutes = {minutes} how often: give both, or neither."
+        )
+    if local is not None and ("://" in local or "[" in local or "]" in local):
+        raise ValueError(
+            f"Got training.Run.local_checkpoint_dir = {local!r}, expected a folder on each host's "
+            "own disk, without brackets in its name: a bucket is the checkpoint_dir."
+        )
     if run.rollback_sigmas is not None and run.checkpoint_every is None:
         raise ValueError(
             f"training.Run.rollback_sigmas = {run.rollback_sigmas} goes back to a checkpoint, and "

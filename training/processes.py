@@ -113,6 +113,8 @@ class ProcessWatch:
         self._ending.acquire()
         step = _last_saved_step(self._run)
         resumed = "starts anew" if step is None else f"continues from the checkpoint of step {step}"
+        if self._run.local_checkpoint_dir is not None:
+            resumed += ", or from a later local copy"
         _print(f"\nerror: {failure}\nStart all processes again: the same command {resumed}.")
         self._tell(failure)
         self._await_others()

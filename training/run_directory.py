@@ -22,6 +22,7 @@ CLASSES = "classes.json"  # the names of the classes, in order
 PROMPT_FORMS = "prompt_forms.json"  # how an imported model was trained to read a text
 DATA = "data"  # a folder: the tokenised text, a token store
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
+COPIES_ID = "local_copies_id"  # in the folder of checkpoints: of what `local_copies` keeps
 LOCK = ".lock"  # held by the process that trains, see `locked`
 METRICS = "metrics.jsonl"  # a line for each step that was logged
 METRICS_UNTIL = "metrics.until_{}.jsonl"  # that step, of a run that then found no checkpoint

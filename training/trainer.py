@@ -41,6 +41,7 @@ from .reporting.trackers import check_trackers, open_trackers
 from .reporting.wall_time import WallTime
 from .saved.assignment_map import check_assignment_map
 from .saved.checkpoints import Checkpoints, Keep
+from .saved.local_copies import opened
 from .saved.result import Result, write_result
 from .saved.resuming import Training, check_resumable, finished_result, resume
 from .saved.warm_start import first_state
@@ -99,9 +100,13 @@ def _train(
     with (
         run_directory.held(run.run_dir),
         Checkpoints(where, Keep.of(run)) as checkpoints,
+        opened(run.local_checkpoint_dir, where, checkpoints) as copies,
     ):
-        training = Training(run, shapes, batches, Spikes(run.rollback_sigmas), checkpoints)
+        spikes = Spikes(run.rollback_sigmas)
+        training = Training(run, shapes, batches, spikes, checkpoints, copies)
         resumed = resume(training, changed)
+        if copies and copies.unused:
+            print_warning(console, copies.unused)
         if resumed is None:
             if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
                 print_warning(console, anew_words(where, step))
@@ -116,7 +121,7 @@ def _train(
                 if profiled:
                     print_warning(console, untraced_words(profiled, finished.step))
                 return finished
-            console.print(resumed_words(int(state.step), changed), markup=False)
+            console.print(resumed_words(int(state.step), changed, resumed.copied), markup=False)
         check_steps(profiled, int(state.step), run.steps)
         if jax.process_index() == 0 and (unnamed := write_run(run)):
             print_warning(console, unnamed_words(unnamed))

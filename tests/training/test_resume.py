@@ -31,7 +31,7 @@ STALLED = """
 import asyncio, sys
 import pretrax.training.saved.checkpoints as c
 from pretrax.verbs import train
-write = c._Files.save
+write = c.Files.save
 async def save(self, directory):
     writing = await write(self, directory)
     async def stall():
@@ -39,7 +39,7 @@ async def save(self, directory):
         if b"8.orb" in str(await directory.await_creation()).encode():
             await asyncio.sleep(600)
     return stall()
-c._Files.save = save
+c.Files.save = save
 train.main(sys.argv[1:])
 """
 

@@ -19,6 +19,7 @@ from pretrax.data.token_store_files import write_store
 from pretrax.training import Bound, Run, loop, planning, spikes
 from pretrax.training.optimizers import adamw
 from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.result import read_result
 from pretrax.training.spikes import LossSpike, Rollback, Spikes
 from pretrax.training.trainer import train
@@ -134,6 +135,36 @@ def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, mo
     assert what_is_left(again) == what_is_left(run)
     assert read_result(again.run_dir).scores == read_result(run.run_dir).scores
     tiny.assert_same(*(tiny.saved_arrays(one.run_dir, 8) for one in (again, run)))
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_back_leaves_the_copies_of_later_steps(run, whole, monkeypatch):
+    """Killed after it went back from the sixth step: it goes on from the fifth as it was taken
+    then."""
+    folder = run.run_dir + "_copied"
+    local = {"local_checkpoint_dir": f"{folder}_local", "local_checkpoint_minutes": 1e-9}
+    copied = dataclasses.replace(run, run_dir=folder, **local)
+    save, seen = Checkpoints.save, []
+
+    def save_and_wait(self, *arguments, **keywords):
+        save(self, *arguments, **keywords)
+        self.wait()
+        seen.append(sorted(int(p.name) for p in Path(f"{folder}_local").glob("*/*/*")))
+
+    def kill():
+        raise KeyboardInterrupt
+
+    taken = itertools.count(1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Checkpoints, "save", save_and_wait)
+        stop = contextlib.nullcontext(lambda: next(taken) == 8 and kill())  # 1 to 6, 5, 6
+        patch.setattr(loop, "stop_at_sigterm", lambda: stop)
+        trained(copied)
+    assert seen == [[1], [2], [3], [3], [4], [5], [5]]
+    assert "Continuing from the local copy of step 5." in trained(copied)
+    Path(folder, "checkpoints/local_copies_id").unlink()
+    assert what_is_left(copied) == what_is_left(run)
+    tiny.assert_same(*(tiny.saved_arrays(one.run_dir, 8) for one in (copied, run)))
 
 
 def spike_of(some, step, loss=1.0, norm=1.0):

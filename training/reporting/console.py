@@ -375,9 +375,9 @@ def time_words(seconds: Mapping[str, float]) -> str:
     return f"Wall time {sum(seconds.values()):,.1f} s: {parts}."
 
 
-def resumed_words(step: int, changed: Sequence[str]) -> str:
+def resumed_words(step: int, changed: Sequence[str], copied: bool) -> str:
     """Returns the message for a run that continues; `changed`: how it differs from before."""
-    lines = [f"Continuing from the checkpoint of step {step}."]
+    lines = [f"Continuing from the {'local copy' if copied else 'checkpoint'} of step {step}."]
     if changed:
         lines += ["Values changed since:", *(f"  {line}" for line in changed)]
     return "\n".join(lines)

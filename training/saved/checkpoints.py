@@ -17,7 +17,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,9 @@ from ..run_directory import damaged_folder
 from ..settings.run import Run
 from ..state import State
 
+One = TypeVar("One")
+Own = TypeVar("Own", bound="Checkpoints")
+
 _LOSS = "heldout_loss"  # in the description of a checkpoint
 
 
@@ -37,6 +40,7 @@ class Restored(NamedTuple):
     state: State
     read: Callable[[str], bytes]  # the data position, see `Batches.restore`
     damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
+    copied: bool = False  # whether it is of a local copy
 
 
 # Orbax logs, with tracebacks, the errors of its threads that it raises as well.
@@ -164,10 +168,10 @@ def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> li
     return lines
 
 
-def _absolute(directory: str) -> epath.Path:
+def absolute(directory: str) -> epath.Path:
     """Returns where a directory is, for whoever changes the folder that a command runs in.
 
-    >>> _absolute("gs://bucket/run").as_posix()
+    >>> absolute("gs://bucket/run").as_posix()
     'gs://bucket/run'
     """
     path = epath.Path(directory)
@@ -180,19 +184,23 @@ class Checkpoints:
     With `keep` None they are read-only: another run's, which may have no such directory.
     """
 
+    _shared = True  # by all processes, which write one folder
+    _setting = "checkpoint_dir"  # of `Run`: where they are
+
     def __init__(self, directory: str, keep: Keep | None = LATEST):
-        self._root = _absolute(directory)
+        self._root = absolute(directory)
         self._checkpointer: Any = None
         if keep is not None or self._root.exists():  # to open it would make it
             self._checkpointer = ocp.training.Checkpointer(
                 self._root,
+                context=self._context(),
                 preservation_policy=keep and keep.policy(),
                 cleanup_tmp_directories=keep is not None,
             )
         # Of a save that may be running: its thread lasts until somebody asks for the result.
         self._saving: Any = None
 
-    def __enter__(self) -> "Checkpoints":
+    def __enter__(self: Own) -> Own:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,20 +227,21 @@ class Checkpoints:
         self.wait()
         if step in self.steps():
             return
-        arrays, process = _saved(state), jax.process_index()
+        arrays, process = saved_of(state), jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
         of_arrays = _checksums(arrays)  # computed by all processes together
-        if process == 0:
-            about = {"arrays": of_arrays, "processes": jax.process_count()}
-            files["checksums.json"] = json.dumps(about).encode()
-        context = ocp.Context()
+        if process == 0 or not self._shared:
+            files["checksums.json"] = json.dumps(
+                self._about(arrays) | {"arrays": of_arrays}
+            ).encode()
+        context = self._context()
         if one_by_one:  # Orbax requires a limit above the largest
             context.memory.write_concurrent_bytes = _largest_bytes(arrays) + 1
         with self._errors_in_words(), context:
             self._saving = self._checkpointer.save_checkpointables_async(
                 step,
-                {"state": arrays, "data": _Files(files)},
+                {"state": arrays, "data": Files(files)},
                 force=True,
                 metrics={_LOSS: heldout_loss} if ranked else None,
             )
@@ -246,14 +255,10 @@ class Checkpoints:
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
-            loaded, problem = self._attempts(step, target)
+            loaded, problem = self._sound(step, target)
             if loaded:
-                state, files, sums = loaded
-                problem = _differing_array(_saved(state), sums)
-                if not problem and int(state.step) != step:
-                    problem = f"it holds step {int(state.step)}"
-                if not problem:
-                    return Restored(state, files.read, tuple(damaged))
+                state, files, _ = loaded
+                return Restored(state, files.read, tuple(damaged))
             where = self._set_aside(step)
             damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")
         if damaged:
@@ -270,24 +275,30 @@ class Checkpoints:
             )
         return None
 
-    def _attempts(self, step: int, target: State) -> "tuple[_Loaded | None, str]":
+    def _sound(self, step: int, target: State) -> "tuple[Loaded | None, str]":
+        """Returns what `_attempts` does, where its arrays are what was saved; else None and why."""
+        loaded, problem = self._attempts(step, target)
+        if loaded:
+            state, _, sums = loaded
+            problem = _differing_array(saved_of(state), sums)
+            if not problem and int(state.step) != step:
+                problem = f"it holds step {int(state.step)}"
+        return None if problem else loaded, problem
+
+    def _attempts(self, step: int, target: State) -> "tuple[Loaded | None, str]":
         """Returns what `_load` does, or None and how the checkpoint is damaged, the same on all
         processes. Raises MismatchError and OSError as `restore` does."""
         for wait in (*WAITS, None):
-            loaded, unlike, failure = None, [], None
-            try:
-                unlike = self._differences(step, target)
-                if not unlike:
-                    loaded = self._load(step, target)
-            except Exception as error:  # storage and codecs raise many kinds of errors
-                if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
-                    raise
-                failure = self._reason(step, error)
+            loaded = None
+            unlike, failure = self._tried(step, lambda: self._differences(step, target))
+            worst = worst_of_processes(failure)
+            if worst == SOUND and not unlike:  # Orbax counts loads, of which all do as many
+                loaded, failure = self._tried(step, lambda: self._load(step, target))
+                worst = worst_of_processes(failure)
             problem = _first_line(failure) if failure else "another process cannot read it"
-            worst = _worst_of_processes(failure)
-            if worst == _SOUND and unlike:
+            if worst == SOUND and unlike:
                 raise MismatchError("\n".join(unlike))
-            if worst == _SOUND:
+            if worst == SOUND:
                 return loaded, ""
             if worst == _DAMAGED:
                 return None, problem
@@ -298,6 +309,15 @@ class Checkpoints:
             f"{problem}. It may be sound, and was left as it is. Run the same command when it can "
             "be read; or move it away, and the run continues from the one before."
         )
+
+    def _tried(self, step: int, read: Callable[[], One]) -> tuple[One | None, Exception | None]:
+        """Returns what a reading of a checkpoint gives, or None and why it cannot be read."""
+        try:
+            return read(), None
+        except Exception as error:  # storage and codecs raise many kinds of errors
+            if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
+                raise
+            return None, self._reason(step, error)
 
     def _reason(self, step: int, error: Exception) -> Exception:
         """Returns why a checkpoint cannot be read: this error, or that a file is absent or closed.
@@ -317,6 +337,9 @@ class Checkpoints:
         except Exception as unread:
             return error if shows_damage(unread) and shows_damage(error) else unread
         return error
+
+    def is_saving(self) -> bool:
+        return self._checkpointer.is_saving_in_progress()
 
     def remove_after(self, step: int) -> None:
         """Removes the checkpoints of later steps."""
@@ -344,7 +367,7 @@ class Checkpoints:
         """
         averaged = any(name.startswith("ema/") for name in self._arrays(step))
         kept = "ema" if averaged else "params"
-        files = _Files({})
+        files = Files({})
         context = ocp.Context()
         context.pytree.loading.partial_load = True
         # As for `one_by_one`: by default all arrays are in memory twice, compressed too.
@@ -382,23 +405,36 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            steps = self.steps()
+            steps = self._complete()
             resumes = "resumes from the last of them" if steps else "starts anew"
             raise OSError(
                 f"A checkpoint could not be saved in {self._root}: {_first_line(error)}\n"
                 f"Complete ones: {steps or 'none'}. Free some space there, or set "
-                f"checkpoint_dir, and run the same command again: it {resumes}."
+                f"{self._setting}, and run the same command again: it {resumes}."
             ) from error
 
-    def _load(self, step: int, target: State) -> "_Loaded":
+    def _complete(self) -> list[int]:
+        """Returns the steps of which the run can be resumed."""
+        return self.steps()
+
+    def _context(self, alone: bool = False) -> Any:
+        """Returns the settings of Orbax; `alone`: for what this process does without the others."""
+        return ocp.Context()
+
+    def _about(self, arrays) -> dict[str, Any]:
+        """Returns what a checkpoint of these arrays, saved now, says of itself beside checksums."""
+        return {"processes": jax.process_count()}
+
+    def _load(self, step: int, target: State) -> "Loaded":
         """Returns the state, the data position, after checking the checksums of its files, and the
         checksums of the arrays, by name."""
-        files = _Files({})
-        loaded = self._checkpointer.load_checkpointables(
-            step, {"state": _saved(target), "data": files}
-        )
+        files = Files({})
+        with self._context(alone=True):
+            loaded = self._checkpointer.load_checkpointables(
+                step, {"state": saved_of(target), "data": files}
+            )
         sums, processes = _entry(files, "arrays"), _entry(files, "processes")
-        for process in range(processes):
+        for process in range(processes) if self._shared else [jax.process_index()]:
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
                     raise DamageError(_DIFFERS.format(name))
@@ -411,7 +447,7 @@ class Checkpoints:
         described = self._checkpointer.metadata(step).metadata
         if described is None:
             return []
-        both = _by_path(described), _by_path(_saved(target))
+        both = _by_path(described), _by_path(saved_of(target))
         described = ({k: f"{x.dtype} {tuple(x.shape)}" for k, x in some.items()} for some in both)
         return differences(*described)
 
@@ -442,7 +478,7 @@ class Checkpoints:
         return str(target)
 
 
-class _Files:
+class Files:
     """Small files of a checkpoint; each process writes its own."""
 
     def __init__(self, files: dict[str, bytes]):
@@ -477,10 +513,10 @@ class _Files:
             raise DamageError(f"{name} is not JSON: {error}") from error
 
 
-_Loaded = tuple[State, _Files, Mapping[str, int]]
+Loaded = tuple[State, Files, Mapping[str, int]]
 
 
-def _entry(files: _Files, key: str) -> Any:
+def _entry(files: Files, key: str) -> Any:
     """Returns what checksums.json has of this name. Raises DamageError where it has none."""
     about = files.read_json("checksums.json")
     if key not in about:
@@ -491,7 +527,7 @@ def _entry(files: _Files, key: str) -> Any:
 _DIFFERS = "checksum of {} does not agree with what was saved"
 
 
-def _saved(state: State) -> dict[str, Any]:
+def saved_of(state: State) -> dict[str, Any]:
     """Returns what a checkpoint holds of a state: every part that it has."""
     return {name: part for name, part in state._asdict().items() if part is not None}
 
@@ -502,18 +538,20 @@ def _differing_array(arrays, saved: Mapping[str, int]) -> str:
     return _DIFFERS.format(wrong[0]) if wrong else ""
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    if "due to incompatible handler" in str(error) and error.__cause__ is not None:
+        error = error.__cause__  # of which Orbax says nothing, and supposes that
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]
 
 
-_SOUND, _DAMAGED, _UNREAD = range(3)
+SOUND, _DAMAGED, _UNREAD = range(3)
 
 
-def _worst_of_processes(failure: Exception | None) -> int:
+def worst_of_processes(failure: Exception | None) -> int:
     """Returns the worst of how processes could read a checkpoint: all must agree, or they would
     wait for ever."""
-    mine = _SOUND if failure is None else _DAMAGED if shows_damage(failure) else _UNREAD
+    mine = SOUND if failure is None else _DAMAGED if shows_damage(failure) else _UNREAD
     if jax.process_count() == 1:
         return mine
     return int(np.max(multihost_utils.process_allgather(np.array(mine))))

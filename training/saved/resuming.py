@@ -12,6 +12,7 @@ from ..settings.run import Run, differences, fields_of
 from ..spikes import Spikes
 from ..state import Abstract
 from .checkpoints import Checkpoints, MismatchError, Restored
+from .local_copies import LocalCopies, has_copy
 from .result import Result, read_result
 
 
@@ -23,11 +24,12 @@ class Training(NamedTuple):
     batches: Batches  # the rows of the next steps
     spikes: Spikes
     checkpoints: Checkpoints
+    copies: LocalCopies | None = None  # on this host's own disk
 
 
 def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
-    """Restores the latest sound checkpoint, and batches and spikes to what they were then; None
-    without one.
+    """Restores the latest sound checkpoint, or a later local copy, and batches and spikes to what
+    they were then; None without one.
 
     `changed` is what `check_resumable` returned.
 
@@ -36,7 +38,10 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
     run = training.run
     fields = f"Values that differ from the run's config.gin:\n{_listed(changed or ['none'])}"
     try:
-        restored = training.checkpoints.restore(training.shapes.shapes)
+        if training.copies is None:
+            restored = training.checkpoints.restore(training.shapes.shapes)
+        else:
+            restored = training.copies.restore_latest(training.shapes.shapes, run.steps)
     except MismatchError as error:
         raise ValueError(
             f"The checkpoints in {run.run_dir} do not fit this configuration.\n{fields}\n"
@@ -78,6 +83,7 @@ _FREE = (
     *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
     *("mesh", "distributed", "microbatches", "shard_optimizer_over_data", "tpu_compiler_options"),
     *("log_every", "evaluate_every", "checkpoint_every", "checkpoint_minutes"),
+    *("local_checkpoint_dir", "local_checkpoint_minutes"),
     *("wandb_project", "hooks"),
     *("model.remat_policy", "model.unroll_scan", "model.attention"),
 )
@@ -143,10 +149,13 @@ def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]
 
 
 def has_checkpoint(run_dir: str) -> bool:
-    """Returns whether the run that was last started here has saved a checkpoint."""
+    """Returns whether the run last started here has saved a checkpoint, or a local copy."""
     where = run_directory.checkpoints(run_dir, plain_field(run_dir, "checkpoint_dir"))
     with Checkpoints(where, keep=None) as checkpoints:
-        return bool(checkpoints.steps())
+        if checkpoints.steps():
+            return True
+    local = plain_field(run_dir, "local_checkpoint_dir")
+    return local is not None and has_copy(local, where)
 
 
 def _listed(lines: Sequence[str], most: int = 12) -> str:

@@ -96,6 +96,11 @@ class Run:
     # Minutes after the last checkpoint in which another is due too, at the next multiple of
     # `log_every`; None: it does not go by the clock.
     checkpoint_minutes: Positive | None = None
+    # A folder on each host's own disk for copies of the newest state, from which a run goes on
+    # after a crash; and the minutes after which another is due, at the next multiple of
+    # `log_every`. None: there are none.
+    local_checkpoint_dir: NonEmptyText | None = None
+    local_checkpoint_minutes: Positive | None = None
     evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
     hooks: Sequence[Callable] = ()  # Plan -> training.hooks.Hook: what else happens at intervals
     wandb_project: NonEmptyText | None = None  # of Weights & Biases, which is given the metrics too

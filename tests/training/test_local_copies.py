@@ -1,0 +1,369 @@
+"""A run that crashed goes on from the copies on its hosts' disks, if all are sound and its own."""
+
+import json
+import pathlib
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.training.saved.checkpoints import Checkpoints, MismatchError
+from pretrax.training.saved.local_copies import LocalCopies, has_copy, opened
+from pretrax.training.state import State
+from tests.training import tiny
+from tests.training.test_two_processes import places
+
+# `train.py` whose saves are complete before the next step, and which ends as by `kill -9`, each of
+# several processes by itself, after the step KILLED.
+KILLED = """
+import os, signal, sys
+import pretrax.training.loop as loop
+from pretrax.training.hooks import Hook
+from pretrax.training.saved.checkpoints import Checkpoints
+from pretrax.verbs import train
+save = Checkpoints.save
+def save_and_wait(self, *arguments, **keywords):
+    save(self, *arguments, **keywords)
+    self.wait()
+def kill(at):
+    if at.step == int(os.environ["KILLED"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+Checkpoints.save, loop.own_hooks = save_and_wait, lambda plan: [Hook(kill, 1)]
+train.main(sys.argv[1:])
+"""
+
+
+POSITION = {"shard_00000.npz": bytes(range(100)), "spikes.json": b"{}"}
+
+
+def state_of(step, rows=4):
+    return State(jnp.int32(step), {"a": jnp.arange(2.0 * rows).reshape(rows, 2) + step}, {})
+
+
+class Here:
+    """The checkpoints of a run and its local copies, opened anew by each method."""
+
+    def __init__(self, folder):
+        self.where, self.local = str(folder / "run/checkpoints"), str(folder / "local")
+
+    def start(self, *, steps=100, copy=(), save=(), remove_after=None, rows=4):
+        """Restores the latest, saves checkpoints and copies; returns what was restored, and why a
+        copy was not used."""
+        with (
+            Checkpoints(self.where) as checkpoints,
+            opened(self.local, self.where, checkpoints) as copies,
+        ):
+            restored = copies.restore_latest(state_of(0, rows), steps)
+            for step in save:
+                checkpoints.save(state_of(step, rows), POSITION)
+                checkpoints.wait()
+            for step in copy:
+                copies.save(state_of(step, rows), POSITION)
+            if remove_after is not None:
+                copies.remove_after(remove_after)
+            copies.wait()
+            return restored, copies.unused
+
+    def start_without_copies(self):
+        with Checkpoints(self.where) as checkpoints, opened(None, self.where, checkpoints) as none:
+            assert none is None
+
+    def copies(self):
+        (folder,) = pathlib.Path(self.local).glob("*/process_0")
+        return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def here(tmp_path):
+    """With checkpoints of steps 2 and 4, and a copy of step 7."""
+    here = Here(tmp_path)
+    assert here.start(save=(2, 4), copy=(5, 7)) == (None, "")
+    assert here.copies() == ["7"]
+    return here
+
+
+def assert_is(restored, step, copied):
+    assert (int(restored.state.step), restored.copied) == (step, copied)
+    np.testing.assert_array_equal(restored.state.params["a"], state_of(step).params["a"])
+    assert {name: restored.read(name) for name in POSITION} == POSITION
+    with pytest.raises(FileNotFoundError):
+        restored.read("absent")
+
+
+def test_a_copy_that_is_later_than_the_checkpoints_is_used(here):
+    for _ in range(2):
+        restored, unused = here.start()
+        assert_is(restored, 7, True)
+        assert unused == ""
+    here.start(save=(8,))
+    restored, unused = here.start()
+    assert_is(restored, 8, False)
+    assert unused == "" and here.copies() == []
+
+
+def test_a_copy_of_the_last_step_or_beyond_is_none_to_go_on_from(here):
+    restored, unused = here.start(steps=7)
+    assert_is(restored, 4, False)
+    assert unused == ""
+
+
+def test_later_copies_are_removed_when_a_run_goes_back(here):
+    here.start(remove_after=7)
+    assert here.copies() == ["7"]
+    here.start(remove_after=4)
+    assert here.copies() == []
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def of_two_processes(file):
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"processes": 2}))
+
+
+@pytest.mark.parametrize(
+    "name, damage, why",
+    [
+        ("state/**/d/*", truncate, "OUT_OF_RANGE: "),
+        ("state/_METADATA", lambda file: file.unlink(), ""),
+        ("data/shard_00000.npz", truncate, "checksum of shard_00000.npz does not agree"),
+        ("data/checksums.json", truncate, ""),
+        ("data/checksums.json", lambda file: file.unlink(), ""),
+        ("data/checksums.json", of_two_processes, "it is of a run of 2 processes"),
+    ],
+)
+def test_a_copy_that_is_not_sound_is_not_used(here, name, damage, why):
+    (copy,) = pathlib.Path(here.local).glob("*/process_0/7")
+    for file in copy.glob(name):
+        damage(file)
+    restored, unused = here.start(copy=(6,))
+    assert unused.startswith(f"The local copy of step 7 is not used: {why}")
+    assert_is(restored, 4, False)
+    assert_is(here.start()[0], 6, True)
+
+
+def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
+    monkeypatch.setattr("pretrax.training.saved.checkpoints.WAITS", (0,))
+
+    def failing(self, step, target):
+        raise PermissionError("it is closed")
+
+    monkeypatch.setattr(LocalCopies, "_differences", failing)
+    restored, unused = here.start()
+    assert "it is closed" in unused
+    assert_is(restored, 4, False)
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_run_that_begins_anew_meets_no_copy_of_the_one_before(here, rows):
+    """With a checkpoint of the same step or without, and with other arrays."""
+    assert has_copy(here.local, here.where)
+    shutil.rmtree(here.where)
+    assert not has_copy(here.local, here.where)
+    restored, unused = here.start(rows=rows)
+    assert restored is None and here.copies() == []
+    assert unused == (
+        "The local copy of step 7 is not used: it is of another run, or of another start of this "
+        "one."
+    )
+
+
+def test_a_copy_of_before_a_start_without_copies_is_not_used(here):
+    here.start_without_copies()
+    restored, unused = here.start()
+    assert_is(restored, 4, False)
+    assert "of another start of this one" in unused
+
+
+def test_whoever_removes_a_checkpoint_goes_back_beyond_the_copies_after_it(here):
+    shutil.rmtree(f"{here.where}/4")
+    restored, unused = here.start()
+    assert_is(restored, 2, False)
+    assert "the checkpoint of step 4 before it is gone" in unused
+
+
+def test_other_arrays_in_a_copy_of_the_run_are_a_mismatch_and_no_damage(tmp_path):
+    here = Here(tmp_path)
+    here.start(copy=(3,))
+    with pytest.raises(MismatchError, match="a: the checkpoint has"):
+        here.start(rows=5)
+    assert_is(here.start()[0], 3, True)
+
+
+def test_runs_with_other_checkpoints_share_a_folder(here, tmp_path):
+    other = Here(tmp_path / "other")
+    other.local = here.local
+    assert other.start(copy=(9,)) == (None, "")
+    assert_is(here.start()[0], 7, True)
+    assert_is(other.start()[0], 9, True)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny.write_documents(tmp_path_factory.mktemp("data") / "store")
+
+
+class LocalRun(tiny.Run):
+    """A run that makes a copy after each step, whatever the clock, and a checkpoint every four."""
+
+    def __init__(self, folder, data, **values):
+        self.local = folder / "local"
+        of_run = {"local_checkpoint_dir": str(self.local), "local_checkpoint_minutes": 1e-9}
+        of_run = {f"training.Run.{name}": value for name, value in of_run.items()}
+        super().__init__(folder, data, **of_run, **values)
+
+    def copies(self, process=0) -> list[int]:
+        folders = self.local.glob(f"*/process_{process}/*")
+        return sorted(int(path.name) for path in folders if path.name.isdecimal())
+
+    def saved(self) -> list[int]:
+        folders = self.dir.glob("checkpoints/*")
+        return sorted(int(path.name) for path in folders if path.name.isdecimal())
+
+    def said(self, capsys, **values) -> str:
+        return " ".join(self.here(capsys, **values).split())
+
+
+def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, capsys):
+    """First before any checkpoint."""
+    whole, run = tiny.Run(tmp_path / "whole", data), LocalRun(tmp_path, data)
+    tiny.run_here(whole.arguments())
+    for step in (3, 7):
+        env = {"KILLED": str(step)}
+        process = run.start(devices=jax.device_count(), env=env, program=("-c", KILLED))
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == -signal.SIGKILL, err
+        assert run.copies() == [step]
+        with pytest.raises(SystemExit):
+            run.here(capsys, training__Run__seed=1)
+        assert "holds checkpoints of a run with other values" in capsys.readouterr().err
+    assert "Continuing from the local copy of step 3." in out
+    said = run.said(capsys)
+    assert "Continuing from the local copy of step 7." in said and "warning" not in said
+    assert run.lines() == whole.lines()
+    tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
+    assert run.saved() == [4, 8, 12] and run.copies() == []
+
+
+def both(run, program=("train.py",), env=None, **mesh) -> tuple[list[str], list[int]]:
+    """Runs two processes of two devices each; returns what they say, and how they end."""
+    mesh = {f"mesh__make_mesh__{name}": size for name, size in mesh.items()}
+    processes = [
+        run.start(
+            devices=2,
+            env=place | (env or {}),
+            program=program,
+            training__Run__distributed=True,
+            **mesh,
+        )
+        for place in places()
+    ]
+    try:
+        said = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [" ".join((out + err).split()) for out, err in said], [p.returncode for p in processes]
+
+
+SHARED = dict(data=2, fsdp=2)  # each process has all parameters
+
+
+@pytest.fixture(scope="module")
+def whole_of_two(data, tmp_path_factory):
+    run = tiny.Run(tmp_path_factory.mktemp("whole_of_two"), data)
+    said, ends = both(run, **SHARED)
+    assert ends == [0, 0], said
+    return run
+
+
+@pytest.fixture(scope="module")
+def killed_once(data, tmp_path_factory):
+    run = LocalRun(tmp_path_factory.mktemp("killed") / "here", data)
+    said, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, **SHARED)
+    assert ends == [-signal.SIGKILL] * 2, said
+    assert run.saved() == [4] and run.copies(0) == run.copies(1) == [7]
+    shutil.copytree(run.dir.parent, run.dir.parent.with_name("kept"))
+    return run
+
+
+@pytest.fixture
+def killed(killed_once):
+    """Two processes that were killed, with a checkpoint of step 4 and copies of step 7."""
+    shutil.rmtree(killed_once.dir.parent)
+    shutil.copytree(killed_once.dir.parent.with_name("kept"), killed_once.dir.parent)
+    return killed_once
+
+
+def lost(copy):
+    shutil.rmtree(copy.parent)
+
+
+def damaged(copy):
+    for file in copy.glob("state/**/d/*"):
+        truncate(file)
+
+
+def with_other_sums(copy):
+    """Which do not agree with its arrays, though all of it can be read."""
+    file = copy / "data/checksums.json"
+    about = json.loads(file.read_text())
+    name = next(iter(about["arrays"]))
+    file.write_text(json.dumps(about | {"arrays": about["arrays"] | {name: 1}}))
+
+
+def of_another_run(copy):
+    file = copy / "data/checksums.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"id": "0" * 16}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "harm, why",
+    [
+        (None, ""),
+        (lost, "process 1 has none"),
+        (damaged, "another process cannot read it"),
+        (with_other_sums, "that of another process is damaged"),
+        (of_another_run, "another process cannot read it"),
+    ],
+)
+def test_two_go_on_from_their_copies_where_both_are_sound(killed, whole_of_two, harm, why):
+    if harm:
+        (copy,) = killed.local.glob("*/process_1/7")
+        harm(copy)
+    (said, other), ends = both(killed, **SHARED)
+    assert ends == [0, 0], said + other
+    if harm:
+        assert f"warning: The local copy of step 7 is not used: {why}." in said
+        assert "Continuing from the checkpoint of step 4." in said
+    else:
+        assert "Continuing from the local copy of step 7." in said and "warning" not in said
+    assert killed.lines() == whole_of_two.lines()
+    mine, its = (run.dir / "checkpoints/12/data" for run in (killed, whole_of_two))
+    for file in its.glob("*[zn]"):  # the data position, and checksums of all arrays
+        assert (mine / file.name).read_bytes() == file.read_bytes(), file.name
+    assert killed.copies(0) == killed.copies(1) == []
+
+
+@pytest.mark.slow
+def test_two_that_need_what_the_other_host_has_go_on_from_the_checkpoint(data, tmp_path):
+    run = LocalRun(tmp_path, data)
+    said, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, data=1, fsdp=4)
+    assert ends == [-signal.SIGKILL] * 2, said
+    (said, other), ends = both(run, data=4, fsdp=1)
+    assert ends == [0, 0], said + other
+    why = "it was made on a mesh that has other parts of the arrays here"
+    assert f"The local copy of step 7 is not used: {why}." in said
+    assert "Continuing from the checkpoint of step 4." in said
+
+
+@pytest.mark.slow
+def test_one_process_goes_on_from_the_checkpoint_of_two(killed, capsys):
+    said = killed.said(capsys)
+    assert "copy of step 7 is not used: it is of a run of 2 processes." in said
+    assert "Continuing from the checkpoint of step 4." in said

@@ -1,0 +1,205 @@
+"""Copies of a run's newest state on each host's own disk, from which it goes on after a crash.
+
+Each process writes what its devices hold, and its part of the data position, to a folder of its
+own, `FOLDER/CHECKPOINTS/process_NUMBER/STEP`, where CHECKPOINTS is a digest of where the run's
+checkpoints are. A copy holds the id that lies beside these, which is drawn anew whenever a start
+goes on from anything but a copy: a run that begins anew, goes back or has done without copies never
+meets those that were made before.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ..run_directory import COPIES_ID
+from ..state import State
+from .checkpoints import (
+    SOUND,
+    Checkpoints,
+    DamageError,
+    Files,
+    Keep,
+    Loaded,
+    Restored,
+    absolute,
+    saved_of,
+    worst_of_processes,
+)
+
+logging.getLogger("absl").addFilter(  # it is as it should be
+    lambda record: "disabled for `primary_host=None`" not in record.getMessage()
+)
+
+
+def opened(
+    directory: str | None, where: str, checkpoints: Checkpoints
+) -> "contextlib.AbstractContextManager[LocalCopies | None]":
+    """Opens the copies in `Run.local_checkpoint_dir` of a run with these checkpoints, at `where`.
+
+    None: it has none, and those that it had before are of no use any more.
+    """
+    if directory is not None:
+        return LocalCopies(directory, where, checkpoints)
+    if jax.process_index() == 0:
+        (absolute(where) / COPIES_ID).unlink(missing_ok=True)
+    return contextlib.nullcontext()
+
+
+def has_copy(directory: str, where: str) -> bool:
+    """Returns whether this process has a copy of the run whose checkpoints are at `where`."""
+    copies = absolute(_folder(directory, where)).glob("*/data/checksums.json")
+    return any(_id_at(where).encode() in copy.read_bytes() for copy in copies if _id_at(where))
+
+
+def _folder(directory: str, where: str) -> str:
+    digest = hashlib.sha256(str(absolute(where)).encode()).hexdigest()[:16]
+    return str(absolute(directory) / digest / f"process_{jax.process_index()}")
+
+
+def _id_at(where: str) -> str:
+    """Returns the id beside a run's checkpoints, "" where none is."""
+    with contextlib.suppress(FileNotFoundError):
+        return (absolute(where) / COPIES_ID).read_text()
+    return ""
+
+
+class LocalCopies(Checkpoints):
+    """The copies that this process has of its run's newest state, of which the latest is kept.
+
+    All processes call the methods together.
+    """
+
+    _shared = False
+    _setting = "local_checkpoint_dir"
+
+    def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
+        self._of, self._where, self._id = checkpoints, where, _id_at(where)
+        self.unused = ""  # why `restore_latest` passed over a copy
+        super().__init__(_folder(directory, where), Keep(latest=1))
+
+    def restore_latest(self, target: State, steps: int) -> Restored | None:
+        """Returns what `restore` does of the run's checkpoints, or a copy of a later step that is
+        below `steps`, where all processes have a sound one. All other copies are removed.
+        """
+        last = max(self._of.steps(), default=-1)
+        of_processes = _gathered([step for step in self.steps() if last < step < steps])
+        known, shared = set.union(*of_processes), set.intersection(*of_processes)
+        restored, problem = None, ""
+        if shared:
+            loaded, problem = self._sound(max(shared), target)
+            if loaded:
+                state, files, _ = loaded
+                restored = Restored(state, _exchanged(files), (), copied=True)
+        elif known:
+            lacking = [i for i, found in enumerate(of_processes) if max(known) not in found]
+            problem = f"process {', '.join(map(str, lacking))} has none"
+        if problem:
+            self.unused = f"The local copy of step {max(shared or known)} is not used: {problem}."
+        kept = max(shared) if restored else None
+        if restored is None:
+            restored = self._of.restore(target)
+            self._draw_id()
+        for step in self.steps():
+            if step != kept:
+                (self._root / str(step)).rmtree()
+        self._checkpointer.reload()
+        return restored
+
+    def _draw_id(self) -> None:
+        drawn = np.frombuffer(secrets.token_bytes(8), np.uint8)
+        if jax.process_count() > 1:
+            drawn = multihost_utils.broadcast_one_to_all(drawn)
+        self._id = bytes(drawn).hex()
+        if jax.process_index() == 0:
+            (absolute(self._where) / COPIES_ID).write_text(self._id)
+
+    def _sound(self, step: int, target: State) -> tuple[Loaded | None, str]:
+        try:
+            loaded, problem = super()._sound(step, target)
+        except OSError as error:  # on all processes
+            return None, str(error)
+        # They have compared the arrays with checksums of their own.
+        if worst_of_processes(DamageError(problem) if problem else None) != SOUND:
+            return None, problem or "that of another process is damaged"
+        return loaded, ""
+
+    def _differences(self, step: int, target: State) -> list[str]:
+        about = json.loads((self._root / str(step) / "data" / "checksums.json").read_text())
+        if about["id"] != self._id:
+            raise DamageError("it is of another run, or of another start of this one")
+        if about["processes"] != jax.process_count():
+            raise DamageError(f"it is of a run of {about['processes']} processes")
+        # Who removes a checkpoint wants the run to go on from before it.
+        if gone := set(about["after"]) - set(self._of.steps()):
+            raise DamageError(f"the checkpoint of step {max(gone)} before it is gone")
+        unlike = super()._differences(step, target)
+        if not unlike and about["parts"] != _parts(saved_of(target)):
+            raise DamageError("it was made on a mesh that has other parts of the arrays here")
+        return unlike
+
+    def _about(self, arrays) -> dict[str, Any]:
+        own = {"id": self._id, "after": self._of.steps()[-1:], "parts": _parts(arrays)}
+        return super()._about(arrays) | own
+
+    def _complete(self) -> list[int]:
+        return sorted({*self.steps(), *self._of.steps()})
+
+    def _context(self, alone: bool = False) -> Any:
+        context = super()._context()
+        if jax.process_count() > 1:
+            one = context.multiprocessing
+            one.primary_host = None  # each writes all that it holds
+            one.active_processes = {jax.process_index()} if alone else None
+            one.barrier_sync_key_prefix = "local"
+            context.array.saving.use_replica_parallel = False
+            context.asynchronous.create_directories_asynchronously = False
+        return context
+
+
+def _parts(arrays) -> int:
+    """Returns a checksum of which parts of the arrays this process's devices hold."""
+    held = [x.sharding.addressable_devices_indices_map(x.shape) for x in jax.tree.leaves(arrays)]
+    return zlib.crc32(str([sorted(map(str, parts.values())) for parts in held]).encode())
+
+
+_MOST = 4  # steps of a process that are compared: two where it was killed between two copies
+
+
+def _gathered(steps: list[int]) -> list[set[int]]:
+    """Returns the latest of these steps, of each process."""
+    if jax.process_count() == 1:
+        return [set(steps)]
+    mine = np.full(_MOST, -1, np.int32)
+    mine[: len(steps)] = steps[-_MOST:]
+    return [set(row.tolist()) - {-1} for row in multihost_utils.process_allgather(mine)]
+
+
+def _exchanged(files: Files) -> Callable[[str], bytes]:
+    """Returns what gives the file of a name of any process, after all have sent each other theirs:
+    whose devices get a part of the data may have changed since."""
+    if jax.process_count() == 1:
+        return files.read
+    names = files.read_json(f"checksums_{jax.process_index()}.json")
+    text = json.dumps({name: files.read(name).decode("latin-1") for name in names})
+    mine = np.frombuffer(text.encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array(mine.size))
+    padded = np.pad(mine, (0, int(sizes.max()) - mine.size))
+    of_all: dict[str, str] = {}
+    for row, size in zip(multihost_utils.process_allgather(padded), sizes):
+        of_all |= json.loads(bytes(row[:size]))
+
+    def read(name: str) -> bytes:
+        if name not in of_all:
+            raise FileNotFoundError(name)
+        return of_all[name].encode("latin-1")
+
+    return read
