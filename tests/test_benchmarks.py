@@ -13,6 +13,7 @@ import pytest
 from benchmarks import (
     accelerator,
     attention,
+    checkpoints,
     corruption,
     decode,
     finetuning,
@@ -64,6 +65,13 @@ def test_corruption(monkeypatch, capsys):
 def test_every_objective_has_rows_to_corrupt(name):
     features = jax.eval_shape(*corruption.bare_call(name, batch=2))
     assert {x.shape[0] for x in features.values()} == {2}
+
+
+def test_checkpoints(tmp_path, capsys):
+    checkpoints.main(["--models", "gpt2_tiny", "--repeats=1", f"--folder={tmp_path}"])
+    said = capsys.readouterr().out
+    assert re.search(r"gpt2_tiny +4,938,496 +0[.]06( +\d+[.]\d\d){3}", said)
+    assert list(tmp_path.iterdir()) == []  # what was written is removed
 
 
 def test_packing(capsys):

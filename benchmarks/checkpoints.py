@@ -1,0 +1,104 @@
+"""How long a checkpoint holds up training, and how long until it is written, and is read again.
+
+    python benchmarks/checkpoints.py                             # GPT-2 and GPT-2 medium
+    python benchmarks/checkpoints.py --folder=/mnt/disk          # on another disk
+    python benchmarks/checkpoints.py --models gpt2_tiny          # in seconds
+
+The state is that of AdamW, float32: parameters and two moments. A save computes a checksum of every
+array and copies all to the host's memory while training waits, and compresses and writes them while
+it goes on; a restore computes the checksums again. Of each the median counts.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.accelerator import make_model
+from pretrax.models.builders import fresh_params
+from pretrax.training.saved.checkpoints import Checkpoints
+from pretrax.training.state import State, parameter_count
+
+VOCABULARY = 32_128
+GIB = 2**30
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    table = Table(box=None)
+    for heading in (
+        "model",
+        "parameters",
+        "GiB",
+        "training waits, s",
+        "written after, s",
+        "read, s",
+    ):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    for name in options.models:
+        state = state_of(name)
+        size = sum(x.nbytes for x in jax.tree.leaves(state)) / GIB
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            times = [save_and_restore(folder, state, step) for step in range(options.repeats)]
+        figures = (f"{statistics.median(of_one):.2f}" for of_one in zip(*times))
+        table.add_row(name, f"{parameter_count(state):,}", f"{size:.2f}", *figures)
+    Console(highlight=False).print(table)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        default=["gpt2", "gpt2_medium"],
+        help="files of gin_configs/models (default: gpt2 gpt2_medium)",
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", help="for the checkpoints; default: the system's temporary one")
+    return parser.parse_args(arguments)
+
+
+def state_of(name: str) -> State:
+    """Returns the state of a fresh model, as after its first step."""
+    model = make_model(name, VOCABULARY, ("vocabulary",))
+    params = nn.unbox(jax.jit(lambda key: fresh_params(model, key))(jax.random.key(0)))
+    return State(jnp.array(1, jnp.int32), params, jax.jit(optax.adamw(1e-4).init)(params))
+
+
+def save_and_restore(folder: str, state: State, step: int) -> tuple[float, float, float]:
+    """Returns the seconds that a save takes of the caller, those until it is written, and those of
+    a restore."""
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
+    state = jax.block_until_ready(state._replace(step=jnp.array(step, jnp.int32)))
+    with Checkpoints(folder) as checkpoints:
+        started = time.perf_counter()
+        checkpoints.save(state, {})
+        waited = time.perf_counter() - started
+        checkpoints.wait()
+        written = time.perf_counter() - started
+        started = time.perf_counter()
+        restored = checkpoints.restore(shapes)
+        assert restored is not None and int(restored.state.step) == step
+        jax.block_until_ready(restored.state)
+        return waited, written, time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
