@@ -48,7 +48,10 @@ c.Checkpoints._load, c.WAITS = load_or_not, (0,)
 train.main(sys.argv[1:])
 """
 BROKEN = {
-    "checksum": "ERRORS = [ValueError('a checksum')]",
+    "checksum": """
+from pretrax.training.saved.checkpoints import DamageError
+ERRORS = [DamageError('a checksum')]
+""",
     "storage": "ERRORS = [OSError('503')]",
 }
 
