@@ -12,7 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import causal_lm, prefix_lm
+from pretrax.objectives import causal_lm, causal_masking, mixture, prefix_lm
+from pretrax.objectives.noising import from_noise, untouched
 from pretrax.training import compile_check, planning
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.devices import topologies
@@ -408,6 +409,25 @@ def test_maxtext_counts_half_of_causal_attention(objective, share):
     assert share is None or attention / 2 / (weights + attention) == pytest.approx(
         1 - share, abs=1e-3
     )
+
+
+def test_maxtext_counts_other_keys_where_a_decoder_has_windows():
+    decoder = functools.partial(tiny.decoder, positions="rotary")
+    for window, is_known in ((None, True), (7, False)):
+        planned = tiny.plan(decoder(window=window), causal_lm(tiny.IDS), {"decoder": 32})
+        counted = causal_flops(planned.recipe, planned.schedules)
+        assert (counted is not None) == is_known
+
+
+def test_a_mixture_is_causal_where_all_of_its_members_are():
+    """Of restored texts, which have no form of prompts, a decoder sees all that is given."""
+    restored = functools.partial(from_noise, inputs=untouched(), prompt_mode=None)
+    causal, rows = {"one": (causal_lm, 1), "two": (causal_masking, 1)}, {"decoder": 32}
+    for members, is_known in ((causal, True), (causal | {"three": (restored, 1)}, False)):
+        objective = mixture(tiny.IDS, members)
+        planned = tiny.plan(tiny.decoder(), objective, rows, mark_document_ends=True)
+        counted = causal_flops(planned.recipe, planned.schedules)
+        assert (counted is not None) == is_known
 
 
 def test_a_step_that_does_not_fit_has_no_time_in_its_last_line(capsys):
