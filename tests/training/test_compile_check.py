@@ -108,8 +108,10 @@ def test_a_slice_that_there_is_not_is_refused_with_the_nearest(text, near):
 
 def test_a_host_has_no_more_gpus_than_there_are():
     assert read_topology("2*a100:16").chips == 32
-    with pytest.raises(ValueError, match="hosts of 64 GPUs, .*hosts of eight are 16[*]H100:8"):
+    with pytest.raises(ValueError, match="hosts of 64 GPUs, .* 128 on hosts of eight: 16[*]H100:8"):
         read_topology("2*h100:64")
+    with pytest.raises(ValueError, match="hosts of 20 GPUs, .* 24 on hosts of eight: 3[*]H100:8"):
+        read_topology("h100:20")
 
 
 def test_slices_that_there_are():
