@@ -110,6 +110,13 @@ def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
     assert call.endswith("<--gin.training.Run.distributed=True>")
 
 
+def test_no_process_under_slurm_has_one_cpu_alone():
+    """As srun would have it: JAX, the rows and the checkpoints of a process would share that."""
+    texts = [path.read_text() for path in (*ROOT.glob("docs/*.md"), *ROOT.glob("launch/*.sh"))]
+    calls = re.findall(r"^srun (?:.*\\\n)*.*", "\n".join(texts), re.MULTILINE)
+    assert len(calls) == 2 and all("--cpus-per-task=" in call for call in calls)
+
+
 def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
     """USR1 to the batch shell, and SIGTERM to the processes by scancel, not to srun."""
     stand_in(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 
 from ..models.builders import later_keys_flops
+from ..objectives import Objective, members_of
 from .batches import GroupSchedule
 from .devices.accelerators import ACCELERATORS, kind_of_device
 from .step import Recipe
@@ -22,16 +23,23 @@ def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
 
 def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | None:
     """Returns `step_flops` without those for keys after their query, as MaxText counts them; None
-    of a model that is no decoder, or whose objective lets a token see later ones."""
-    model, forms = recipe.model, recipe.objective.prompt_forms
-    is_causal = bool(forms) and all(form.causal for form in forms)
-    if model.layout != "decoder" or model.config is None or not is_causal:
+    of a model that is no decoder or has windows, of which MaxText counts other keys, or whose
+    objective lets a token see later ones."""
+    config = recipe.model.config
+    if recipe.model.layout != "decoder" or config is None or config.window is not None:
+        return None
+    if not all(_is_causal(member.objective) for member in members_of(recipe.objective)):
         return None
     later = sum(
-        schedule.rows * later_keys_flops(model.config, group.stacks["decoder"])
+        schedule.rows * later_keys_flops(config, group.stacks["decoder"])
         for group, schedule in zip(recipe.groups, schedules)
     )
     return step_flops(recipe, schedules) - 3 * later
+
+
+def _is_causal(objective: Objective) -> bool:
+    forms = objective.prompt_forms  # of which an objective whose prompts are unknown has none
+    return bool(forms) and all(form.causal for form in forms)
 
 
 def peak_flops() -> float | None:

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import causal_lm, prefix_lm
+from pretrax.objectives import causal_lm, causal_masking, mixture, prefix_lm
+from pretrax.objectives.noising import from_noise, untouched
 from pretrax.training import compile_check, planning
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.devices import topologies
@@ -107,8 +108,10 @@ def test_a_slice_that_there_is_not_is_refused_with_the_nearest(text, near):
 
 def test_a_host_has_no_more_gpus_than_there_are():
     assert read_topology("2*a100:16").chips == 32
-    with pytest.raises(ValueError, match="hosts of 64 GPUs, .*hosts of eight are 16[*]H100:8"):
+    with pytest.raises(ValueError, match="hosts of 64 GPUs, .* 128 on hosts of eight: 16[*]H100:8"):
         read_topology("2*h100:64")
+    with pytest.raises(ValueError, match="hosts of 20 GPUs, .* 24 on hosts of eight: 3[*]H100:8"):
+        read_topology("h100:20")
 
 
 def test_slices_that_there_are():
@@ -388,7 +391,7 @@ def test_an_estimate_of_a_causal_model_has_the_share_that_maxtext_counts_beside(
     check = check._replace(causal_flops=check.flops * 3 // 4)
     assert console.print_check(console.make_console(), check)
     *_, theirs, ours = capsys.readouterr().out.splitlines()
-    assert "would say 30%" in theirs and ours.endswith("40% of peak")
+    assert theirs.endswith("would say 30% of peak.") and ours.endswith("40% of peak")
 
 
 @pytest.mark.parametrize("objective, share", [("causal_lm", 0.889), ("prefix_lm", None)])
@@ -408,6 +411,25 @@ def test_maxtext_counts_half_of_causal_attention(objective, share):
     assert share is None or attention / 2 / (weights + attention) == pytest.approx(
         1 - share, abs=1e-3
     )
+
+
+def test_maxtext_counts_other_keys_where_a_decoder_has_windows():
+    decoder = functools.partial(tiny.decoder, positions="rotary")
+    for window, is_known in ((None, True), (7, False)):
+        planned = tiny.plan(decoder(window=window), causal_lm(tiny.IDS), {"decoder": 32})
+        counted = causal_flops(planned.recipe, planned.schedules)
+        assert (counted is not None) == is_known
+
+
+def test_a_mixture_is_causal_where_all_of_its_members_are():
+    """Of restored texts, which have no form of prompts, a decoder sees all that is given."""
+    restored = functools.partial(from_noise, inputs=untouched(), prompt_mode=None)
+    causal, rows = {"one": (causal_lm, 1), "two": (causal_masking, 1)}, {"decoder": 32}
+    for members, is_known in ((causal, True), (causal | {"three": (restored, 1)}, False)):
+        objective = mixture(tiny.IDS, members)
+        planned = tiny.plan(tiny.decoder(), objective, rows, mark_document_ends=True)
+        counted = causal_flops(planned.recipe, planned.schedules)
+        assert (counted is not None) == is_known
 
 
 def test_a_step_that_does_not_fit_has_no_time_in_its_last_line(capsys):

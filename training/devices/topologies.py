@@ -103,7 +103,7 @@ def read_topology(text: str) -> Topology:
             hosts = Topology(kind, (8,), -(-topology.chips // 8))
             raise ValueError(
                 f"Got the topology {text!r}, hosts of {topology.shape[0]} GPUs, and there are none "
-                f"of more than {MOST_GPUS}; as many on hosts of eight are {hosts}."
+                f"of more than {MOST_GPUS}; {hosts.chips} on hosts of eight: {hosts}."
             )
     elif topology.shape not in (known := _slices(kind)):
         nearest = _nearest(topology.shape, known)

@@ -149,7 +149,8 @@ def print_check(console: Console, check: Check) -> bool:
             seconds, share = check.estimate.seconds, check.peak_share or 0.0
             if check.causal_flops is not None:
                 counted = 100 * share * check.causal_flops / check.flops
-                console.print(f"MaxText, which halves causal attention, would say {counted:.0f}%.")
+                words = f"would say {counted:.0f}% of peak."
+                console.print(f"MaxText, which halves causal attention, {words}")
             console.print(f"estimated step: {1e3 * seconds:,.0f} ms, {100 * share:.0f}% of peak")
         return True
     state = check.memory.parameters + check.memory.optimizer
