@@ -11,7 +11,7 @@ ATTENTION = "attention"  # its outputs, and the logs of the softmax's denominato
 ACTIVATION = "activation"  # what a costly one gives, and its derivative
 EXCHANGED = "exchanged"  # what experts get from other devices
 GROUPED_PRODUCT = "grouped_product"  # into experts
-ORDER = "order"  # of tokens by their experts
+ORDER = "order"  # the experts of tokens, and their order by these
 
 _policies = jax.checkpoint_policies
 POLICIES = {

@@ -247,6 +247,8 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
         compiled = jax.jit(gradients).lower(params, x).compile()
         got = compiled(params, x)
     assert_close(got, expected, atol=1e-3)
+    # Those of tokens that are sent, and of what arrives, in the first turn and in further ones.
+    assert len(re.findall(r" sort\(", compiled.as_text())) == 8
     loops = re.findall(rf' while\(.*"([^"]*/{experts.UNBALANCED}/while)"', compiled.as_text())
     assert {"transpose(" in loop for loop in loops} == {True, False}
 
