@@ -89,7 +89,7 @@ class Experts(nn.Module):
         if c.expert_capacity is not None:
             number_BxTxK = _number_in_document(expert_BxTxK, segment_ids_BxT, c.num_experts)
             expert_BxTxK = jnp.where(number_BxTxK <= c.expert_capacity, expert_BxTxK, c.num_experts)
-        # As their order: computed again, probabilities that are rounded otherwise may choose others.
+        # As their order: computed again, probabilities that are rounded otherwise choose others.
         return weight_BxTxK, checkpoint_name(expert_BxTxK, ORDER)
 
     def _kernel(self, name, axes, to_stream=False):
