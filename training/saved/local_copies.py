@@ -87,11 +87,15 @@ class LocalCopies(Checkpoints):
         super().__init__(_folder(directory, where), Keep(latest=1))
 
     def restore_latest(self, target: State, steps: int) -> Restored | None:
-        """Returns what `restore` does of the run's checkpoints, or a copy of a later step that is
-        below `steps`, where all processes have a sound one. All other copies are removed.
+        """Returns what `restore` does of the run's checkpoints, or a copy of a later step than
+        theirs, where all processes have a sound one. All other copies are removed.
+
+        None of the last step of a run, `steps`, which ends with a checkpoint. One beyond is kept
+        for whoever takes back that the run was to end before it.
         """
         last = max(self._of.steps(), default=-1)
-        of_processes = _gathered([step for step in self.steps() if last < step < steps])
+        later = [step for step in self.steps() if step > last and step != steps]
+        of_processes = _gathered(later)
         known, shared = set.union(*of_processes), set.intersection(*of_processes)
         restored, problem = None, ""
         if shared:
