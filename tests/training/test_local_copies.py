@@ -160,7 +160,7 @@ def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
 
     monkeypatch.setattr(LocalCopies, "_differences", failing)
     restored, unused = here.start()
-    assert "it is closed" in unused
+    assert unused.endswith("cannot be read, in 2 attempts: it is closed.")  # and is removed
     assert_is(restored, 4, False)
 
 

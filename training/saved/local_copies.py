@@ -80,6 +80,7 @@ class LocalCopies(Checkpoints):
 
     _shared = False
     _setting = "local_checkpoint_dir"
+    _unread = ""  # it is removed
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
         self._of, self._where, self._id = checkpoints, where, _id_at(where)
@@ -130,7 +131,7 @@ class LocalCopies(Checkpoints):
         try:
             loaded, problem = super()._sound(step, target)
         except OSError as error:  # on all processes
-            return None, str(error)
+            return None, str(error).removesuffix(".")
         # They have compared the arrays with checksums of their own.
         if worst_of_processes(DamageError(problem) if problem else None) != SOUND:
             return None, problem or "that of another process is damaged"
