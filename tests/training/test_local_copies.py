@@ -192,6 +192,14 @@ def test_whoever_removes_a_checkpoint_goes_back_beyond_the_copies_after_it(here)
     assert "the checkpoint of step 4 before it is gone" in unused
 
 
+def test_a_folder_that_cannot_be_made_is_told_with_its_setting(here):
+    here.local += "/7"
+    pathlib.Path(here.local).write_text("a file")
+    why = "Got training.Run.local_checkpoint_dir = .*/7'.* in which this host makes no folder"
+    with pytest.raises(OSError, match=why):
+        here.start()
+
+
 def test_other_arrays_in_a_copy_of_the_run_are_a_mismatch_and_no_damage(tmp_path):
     here = Here(tmp_path)
     here.start(copy=(3,))

@@ -85,7 +85,13 @@ class LocalCopies(Checkpoints):
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
         self._of, self._where, self._id = checkpoints, where, _id_at(where)
         self.unused = ""  # why `restore_latest` passed over a copy
-        super().__init__(_folder(directory, where), Keep(latest=1))
+        try:
+            super().__init__(_folder(directory, where), Keep(latest=1))
+        except OSError as error:
+            raise OSError(
+                f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host makes "
+                f"no folder ({error}): give one on a disk that can be written."
+            ) from error
 
     def restore_latest(self, target: State, steps: int) -> Restored | None:
         """Returns what `restore` does of the run's checkpoints, or a copy of a later step than
