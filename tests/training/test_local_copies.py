@@ -104,10 +104,16 @@ def test_a_copy_that_is_later_than_the_checkpoints_is_used(here):
     assert unused == "" and here.copies() == []
 
 
-def test_a_copy_of_the_last_step_or_beyond_is_none_to_go_on_from(here):
+def test_a_copy_of_the_last_step_is_none_to_go_on_from(here):
     restored, unused = here.start(steps=7)
     assert_is(restored, 4, False)
     assert unused == ""
+
+
+def test_a_copy_beyond_the_last_step_is_kept(here):
+    """As a checkpoint is: the run then says that it is past its steps."""
+    assert_is(here.start(steps=6)[0], 7, True)
+    assert_is(here.start()[0], 7, True)
 
 
 def test_later_copies_are_removed_when_a_run_goes_back(here):
@@ -154,7 +160,7 @@ def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
 
     monkeypatch.setattr(LocalCopies, "_differences", failing)
     restored, unused = here.start()
-    assert "it is closed" in unused
+    assert unused.endswith("cannot be read, in 2 attempts: it is closed.")  # and is removed
     assert_is(restored, 4, False)
 
 
@@ -184,6 +190,14 @@ def test_whoever_removes_a_checkpoint_goes_back_beyond_the_copies_after_it(here)
     restored, unused = here.start()
     assert_is(restored, 2, False)
     assert "the checkpoint of step 4 before it is gone" in unused
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_its_setting(here):
+    here.local += "/7"
+    pathlib.Path(here.local).write_text("a file")
+    why = "Got training.Run.local_checkpoint_dir = .*/7'.* in which this host makes no folder"
+    with pytest.raises(OSError, match=why):
+        here.start()
 
 
 def test_other_arrays_in_a_copy_of_the_run_are_a_mismatch_and_no_damage(tmp_path):
@@ -241,6 +255,9 @@ def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, caps
         with pytest.raises(SystemExit):
             run.here(capsys, training__Run__seed=1)
         assert "holds checkpoints of a run with other values" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            run.here(capsys, training__Run__steps=2)
+        assert f"is at step {step} already, beyond steps = 2" in capsys.readouterr().err
     assert "Continuing from the local copy of step 3." in out
     said = run.said(capsys)
     assert "Continuing from the local copy of step 7." in said and "warning" not in said

@@ -186,6 +186,10 @@ class Checkpoints:
 
     _shared = True  # by all processes, which write one folder
     _setting = "checkpoint_dir"  # of `Run`: where they are
+    _unread = (  # what becomes of one that cannot be read
+        " It may be sound, and was left as it is. Run the same command when it can be read; or "
+        "move it away, and the run continues from the one before."
+    )
 
     def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = absolute(directory)
@@ -306,8 +310,7 @@ class Checkpoints:
                 time.sleep(wait)
         raise OSError(
             f"Checkpoint {step} in {self._root} cannot be read, in {1 + len(WAITS)} attempts: "
-            f"{problem}. It may be sound, and was left as it is. Run the same command when it can "
-            "be read; or move it away, and the run continues from the one before."
+            f"{problem}.{self._unread}"
         )
 
     def _tried(self, step: int, read: Callable[[], One]) -> tuple[One | None, Exception | None]:

@@ -80,18 +80,29 @@ class LocalCopies(Checkpoints):
 
     _shared = False
     _setting = "local_checkpoint_dir"
+    _unread = ""  # it is removed
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
         self._of, self._where, self._id = checkpoints, where, _id_at(where)
         self.unused = ""  # why `restore_latest` passed over a copy
-        super().__init__(_folder(directory, where), Keep(latest=1))
+        try:
+            super().__init__(_folder(directory, where), Keep(latest=1))
+        except OSError as error:
+            raise OSError(
+                f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host makes "
+                f"no folder ({error}): give one on a disk that can be written."
+            ) from error
 
     def restore_latest(self, target: State, steps: int) -> Restored | None:
-        """Returns what `restore` does of the run's checkpoints, or a copy of a later step that is
-        below `steps`, where all processes have a sound one. All other copies are removed.
+        """Returns what `restore` does of the run's checkpoints, or a copy of a later step than
+        theirs, where all processes have a sound one. All other copies are removed.
+
+        None of the last step of a run, `steps`, which ends with a checkpoint. One beyond is kept
+        for whoever takes back that the run was to end before it.
         """
         last = max(self._of.steps(), default=-1)
-        of_processes = _gathered([step for step in self.steps() if last < step < steps])
+        later = [step for step in self.steps() if step > last and step != steps]
+        of_processes = _gathered(later)
         known, shared = set.union(*of_processes), set.intersection(*of_processes)
         restored, problem = None, ""
         if shared:
@@ -126,7 +137,7 @@ class LocalCopies(Checkpoints):
         try:
             loaded, problem = super()._sound(step, target)
         except OSError as error:  # on all processes
-            return None, str(error)
+            return None, str(error).removesuffix(".")
         # They have compared the arrays with checksums of their own.
         if worst_of_processes(DamageError(problem) if problem else None) != SOUND:
             return None, problem or "that of another process is damaged"
