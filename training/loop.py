@@ -81,13 +81,16 @@ def take_steps(
             writer.flush()
             if jax.process_index() == 0:
                 push_or_warn(run.run_dir, warn)  # before: a resumed run drops later metrics
-            if copies:  # whose save may be running: Orbax is to do one at a time
-                copies.wait()
+            settle_copies()  # a save may be running: Orbax is to do one at a time
             checkpoints.save(at.state, position, heldout_loss=loss)
 
     def save_in_time(at: AfterStep) -> None:
         if as_the_first(time.monotonic() - saved >= 60 * (run.checkpoint_minutes or 0)):
             save(at)
+
+    def settle_copies() -> None:
+        if copies and (problem := copies.wait_or_say()):
+            warn(problem)
 
     def copy_in_time(at: AfterStep) -> None:
         nonlocal copied
@@ -98,7 +101,10 @@ def take_steps(
             with wall_time.of("saving"):
                 writer.flush()
                 checkpoints.wait()
-                copies.save(at.state, ahead.state() | training.spikes.state())
+                settle_copies()
+                position = ahead.state() | training.spikes.state()
+                if problem := copies.save_or_say(at.state, position):
+                    warn(problem)
 
     # Steps whose metrics are reported, so that a resumed run writes the same intervals.
     by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
@@ -156,6 +162,7 @@ def take_steps(
                 break
         with wall_time.of("saving"):  # while SIGTERM, the first or another one, ends nothing
             checkpoints.wait()
+            settle_copies()
             if copies:
                 copies.remove_after(-1)
     return state, evaluation

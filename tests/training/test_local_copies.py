@@ -4,12 +4,16 @@ import json
 import pathlib
 import shutil
 import signal
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 
+from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.saved import local_copies
 from pretrax.training.saved.checkpoints import Checkpoints, MismatchError
 from pretrax.training.saved.local_copies import LocalCopies, has_copy, opened
 from pretrax.training.state import State
@@ -264,6 +268,48 @@ def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, caps
     assert run.lines() == whole.lines()
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
     assert run.saved() == [4, 8, 12] and run.copies() == []
+
+
+NO_SPACE = OSError(28, "No space left on device")
+
+
+def full(path):
+    return SimpleNamespace(free=100)
+
+
+def cannot_save(self, state, position):
+    raise NO_SPACE
+
+
+def cannot_wait(self, errors=[NO_SPACE]):  # noqa: B006
+    """As where a save fails in the background, which is said once."""
+    if errors:
+        raise errors.pop()
+    Checkpoints.wait(self)
+
+
+@pytest.mark.parametrize(
+    "of, name, broken, why",
+    [
+        (shutil, "disk_usage", full, "the disk of process 0 has 0.00 GiB left, and a copy takes"),
+        (LocalCopies, "save", cannot_save, "No space left on device"),
+        (LocalCopies, "wait", cannot_wait, "No space left on device"),
+    ],
+)
+def test_a_disk_without_room_for_copies_costs_no_checkpoint(
+    data, tmp_path, capsys, monkeypatch, of, name, broken, why
+):
+    run = LocalRun(tmp_path, data)
+    monkeypatch.setattr(of, name, broken)
+    said = run.said(capsys, STEPS=5)
+    assert why in said and "Done." in said and run.saved() == [4, 5]
+
+
+def test_what_is_asked_of_a_disk_is_each_part_that_is_held_once():
+    mesh = make_mesh(data=2, fsdp=4)
+    x = jax.device_put(np.zeros((8, 3), np.float32), NamedSharding(mesh, jax.P("fsdp")))
+    whole = jax.device_put(np.zeros(5, np.int32), NamedSharding(mesh, jax.P()))
+    assert local_copies._bytes_of_parts({"x": x, "whole": whole}) == 8 * 3 * 4 + 5 * 4
 
 
 def both(run, program=("train.py",), env=None, **mesh) -> tuple[list[str], list[int]]:

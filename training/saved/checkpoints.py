@@ -145,11 +145,11 @@ def damage_in_words(source: str, step: int):
     except Exception as error:
         if not shows_damage(error):
             raise ValueError(
-                f"Checkpoint {step} of {source} cannot be read ({_first_line(error)}): try again "
+                f"Checkpoint {step} of {source} cannot be read ({first_line(error)}): try again "
                 "when it can, or move it, and the one before is used."
             ) from error
         raise ValueError(
-            f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, "
+            f"Checkpoint {step} of {source} is damaged ({first_line(error)}): delete or move it, "
             "and the one before is used."
         ) from error
 
@@ -185,7 +185,6 @@ class Checkpoints:
     """
 
     _shared = True  # by all processes, which write one folder
-    _setting = "checkpoint_dir"  # of `Run`: where they are
     _unread = (  # what becomes of one that cannot be read
         " It may be sound, and was left as it is. Run the same command when it can be read; or "
         "move it away, and the run continues from the one before."
@@ -299,7 +298,7 @@ class Checkpoints:
             if worst == SOUND and not unlike:  # Orbax counts loads, of which all do as many
                 loaded, failure = self._tried(step, lambda: self._load(step, target))
                 worst = worst_of_processes(failure)
-            problem = _first_line(failure) if failure else "another process cannot read it"
+            problem = first_line(failure) if failure else "another process cannot read it"
             if worst == SOUND and unlike:
                 raise MismatchError("\n".join(unlike))
             if worst == SOUND:
@@ -408,17 +407,13 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            steps = self._complete()
+            steps = self.steps()
             resumes = "resumes from the last of them" if steps else "starts anew"
             raise OSError(
-                f"A checkpoint could not be saved in {self._root}: {_first_line(error)}\n"
+                f"A checkpoint could not be saved in {self._root}: {first_line(error)}\n"
                 f"Complete ones: {steps or 'none'}. Free some space there, or set "
-                f"{self._setting}, and run the same command again: it {resumes}."
+                f"checkpoint_dir, and run the same command again: it {resumes}."
             ) from error
-
-    def _complete(self) -> list[int]:
-        """Returns the steps of which the run can be resumed."""
-        return self.steps()
 
     def _context(self, alone: bool = False) -> Any:
         """Returns the settings of Orbax; `alone`: for what this process does without the others."""
@@ -541,7 +536,7 @@ def _differing_array(arrays, saved: Mapping[str, int]) -> str:
     return _DIFFERS.format(wrong[0]) if wrong else ""
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     if "due to incompatible handler" in str(error) and error.__cause__ is not None:
         error = error.__cause__  # of which Orbax says nothing, and supposes that
     lines = str(error).strip().splitlines() or [type(error).__name__]

@@ -5,6 +5,9 @@ own, `FOLDER/CHECKPOINTS/process_NUMBER/STEP`, where CHECKPOINTS is a digest of 
 checkpoints are. A copy holds the id that lies beside these, which is drawn anew whenever a start
 goes on from anything but a copy: a run that begins anew, goes back or has done without copies never
 meets those that were made before.
+
+Of Orbax's own managers of local checkpoints one is experimental and the other needs a service on
+each host; this is its `Checkpointer`, which writes to local folders where no host is the primary.
 """
 
 import contextlib
@@ -12,6 +15,7 @@ import hashlib
 import json
 import logging
 import secrets
+import shutil
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +35,13 @@ from .checkpoints import (
     Loaded,
     Restored,
     absolute,
+    first_line,
     saved_of,
     worst_of_processes,
 )
+
+GIB = 2**30
+WAIT = 300  # seconds, in which a process that cannot write is waited for
 
 logging.getLogger("absl").addFilter(  # it is as it should be
     lambda record: "disabled for `primary_host=None`" not in record.getMessage()
@@ -79,7 +87,6 @@ class LocalCopies(Checkpoints):
     """
 
     _shared = False
-    _setting = "local_checkpoint_dir"
     _unread = ""  # it is removed
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
@@ -125,6 +132,44 @@ class LocalCopies(Checkpoints):
         self._checkpointer.reload()
         return restored
 
+    def save_or_say(self, state: State, position: dict[str, bytes]) -> str:
+        """Saves as `save` does; or returns why there is no copy, where a host has no room for one
+        or, of a single process, it cannot be written.
+
+        Of several processes who cannot write raises OSError, as do after minutes the others, which
+        wait for it.
+        """
+        problem = self._lacking_room(state)
+        return problem or self._or_say(lambda: self.save(state, position))
+
+    def wait_or_say(self) -> str:
+        """Waits until the running save is complete; returns why it failed, or raises, as above."""
+        return self._or_say(self.wait)
+
+    def _or_say(self, call: Callable[[], None]) -> str:
+        try:
+            call()
+        except OSError as error:
+            if jax.process_count() > 1:
+                raise
+            return str(error)
+        return ""
+
+    def _lacking_room(self, state: State) -> str:
+        """Returns which process has no room for another copy, "" where all have; the same on all
+        processes."""
+        needed, free = _bytes_of_parts(saved_of(state)), shutil.disk_usage(self._root).free
+        lacks = np.array([needed > free, needed, free], np.float64) / [1, GIB, GIB]
+        if jax.process_count() > 1:
+            lacks = multihost_utils.process_allgather(lacks)
+        for process, (lacking, needed, free) in enumerate(np.atleast_2d(lacks)):
+            if lacking:
+                return (
+                    f"No local copy of step {int(state.step)}: the disk of process {process} has "
+                    f"{free:.2f} GiB left, and a copy takes up to {needed:.2f}, beside the last."
+                )
+        return ""
+
     def _draw_id(self) -> None:
         drawn = np.frombuffer(secrets.token_bytes(8), np.uint8)
         if jax.process_count() > 1:
@@ -161,8 +206,15 @@ class LocalCopies(Checkpoints):
         own = {"id": self._id, "after": self._of.steps()[-1:], "parts": _parts(arrays)}
         return super()._about(arrays) | own
 
-    def _complete(self) -> list[int]:
-        return sorted({*self.steps(), *self._of.steps()})
+    @contextlib.contextmanager
+    def _errors_in_words(self):
+        try:
+            yield
+        except Exception as error:
+            waited = " Or that of another host could not." if jax.process_count() > 1 else ""
+            raise OSError(
+                f"A local copy could not be saved in {self._root}: {first_line(error)}.{waited}"
+            ) from error
 
     def _context(self, alone: bool = False) -> Any:
         context = super()._context()
@@ -173,7 +225,17 @@ class LocalCopies(Checkpoints):
             one.barrier_sync_key_prefix = "local"
             context.array.saving.use_replica_parallel = False
             context.asynchronous.create_directories_asynchronously = False
+            context.asynchronous.timeout_secs = WAIT
         return context
+
+
+def _bytes_of_parts(arrays) -> int:
+    """Returns the bytes of what this process writes: each part that its devices hold, once."""
+    of_parts = (
+        {str(shard.index): shard.data.nbytes for shard in x.addressable_shards}
+        for x in jax.tree.leaves(arrays)
+    )
+    return sum(sum(parts.values()) for parts in of_parts)
 
 
 def _parts(arrays) -> int:
