@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 from jax.sharding import NamedSharding
 
 from pretrax.training.devices.mesh import make_mesh
@@ -204,6 +205,17 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_setting(here):
         here.start()
 
 
+def test_a_copy_that_cannot_be_removed_is_told_with_the_setting(here, monkeypatch):
+    def closed(self):
+        raise OSError(30, "Read-only file system")
+
+    here.start(save=(8,))
+    monkeypatch.setattr(type(epath.Path(here.local)), "rmtree", closed)
+    why = "copy of step 7 .* cannot be removed .*Read-only.*: give another --gin.*local_checkpoint_"
+    with pytest.raises(OSError, match=why):
+        here.start()
+
+
 def test_other_arrays_in_a_copy_of_the_run_are_a_mismatch_and_no_damage(tmp_path):
     here = Here(tmp_path)
     here.start(copy=(3,))
@@ -246,6 +258,7 @@ class LocalRun(tiny.Run):
         return " ".join(self.here(capsys, **values).split())
 
 
+@pytest.mark.slow
 def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, capsys):
     """First before any checkpoint."""
     whole, run = tiny.Run(tmp_path / "whole", data), LocalRun(tmp_path, data)
@@ -288,6 +301,17 @@ def cannot_wait(self, errors=[NO_SPACE]):  # noqa: B006
     Checkpoints.wait(self)
 
 
+def test_no_copy_is_made_where_a_disk_has_no_room_for_it(here, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", full)
+    checkpoints = Checkpoints(here.where)
+    with checkpoints, opened(here.local, here.where, checkpoints) as copies:
+        large = state_of(9, rows=100)
+        assert "0.00 GiB left" in copies.save_or_say(large, POSITION)
+        assert copies.save_or_say(state_of(8), POSITION) == ""
+    assert here.copies() == ["8"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "of, name, broken, why",
     [

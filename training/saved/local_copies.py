@@ -10,6 +10,7 @@ Of Orbax's own managers of local checkpoints one is experimental and the other n
 each host; this is its `Checkpointer`, which writes to local folders where no host is the primary.
 """
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -128,9 +129,18 @@ class LocalCopies(Checkpoints):
             self._draw_id()
         for step in self.steps():
             if step != kept:
-                (self._root / str(step)).rmtree()
+                self._remove(step)
         self._checkpointer.reload()
         return restored
+
+    def _remove(self, step: int) -> None:
+        try:
+            (self._root / str(step)).rmtree()
+        except OSError as error:
+            raise OSError(
+                f"The local copy of step {step} in {self._root} cannot be removed ({error}): give "
+                "another --gin.training.Run.local_checkpoint_dir, on a disk that can be written."
+            ) from error
 
     def save_or_say(self, state: State, position: dict[str, bytes]) -> str:
         """Saves as `save` does; or returns why there is no copy, where a host has no room for one
@@ -262,7 +272,7 @@ def _exchanged(files: Files) -> Callable[[str], bytes]:
     if jax.process_count() == 1:
         return files.read
     names = files.read_json(f"checksums_{jax.process_index()}.json")
-    text = json.dumps({name: files.read(name).decode("latin-1") for name in names})
+    text = json.dumps({name: base64.b64encode(files.read(name)).decode() for name in names})
     mine = np.frombuffer(text.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(mine.size))
     padded = np.pad(mine, (0, int(sizes.max()) - mine.size))
@@ -273,6 +283,6 @@ def _exchanged(files: Files) -> Callable[[str], bytes]:
     def read(name: str) -> bytes:
         if name not in of_all:
             raise FileNotFoundError(name)
-        return of_all[name].encode("latin-1")
+        return base64.b64decode(of_all[name])
 
     return read
