@@ -74,10 +74,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def state_of(name: str) -> State:
-    """Returns the state of a fresh model, as after its first step."""
+    """Returns the state of a fresh model."""
     model = make_model(name, VOCABULARY, ("vocabulary",))
     params = nn.unbox(jax.jit(lambda key: fresh_params(model, key))(jax.random.key(0)))
-    return State(jnp.array(1, jnp.int32), params, jax.jit(optax.adamw(1e-4).init)(params))
+    return State(jnp.zeros((), jnp.int32), params, jax.jit(optax.adamw(1e-4).init)(params))
 
 
 def save_and_restore(folder: str, state: State, step: int) -> tuple[float, float, float]:

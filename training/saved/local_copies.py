@@ -65,8 +65,10 @@ def opened(
 
 def has_copy(directory: str, where: str) -> bool:
     """Returns whether this process has a copy of the run whose checkpoints are at `where`."""
+    if not (own := _id_at(where)):
+        return False
     copies = absolute(_folder(directory, where)).glob("*/data/checksums.json")
-    return any(_id_at(where).encode() in copy.read_bytes() for copy in copies if _id_at(where))
+    return any(own.encode() in copy.read_bytes() for copy in copies)
 
 
 def _folder(directory: str, where: str) -> str:
@@ -169,11 +171,9 @@ class LocalCopies(Checkpoints):
         """Returns which process has no room for another copy, "" where all have; the same on all
         processes."""
         needed, free = _bytes_of_parts(saved_of(state)), shutil.disk_usage(self._root).free
-        lacks = np.array([needed > free, needed, free], np.float64) / [1, GIB, GIB]
-        if jax.process_count() > 1:
-            lacks = multihost_utils.process_allgather(lacks)
-        for process, (lacking, needed, free) in enumerate(np.atleast_2d(lacks)):
-            if lacking:
+        mine = np.array([needed > free, needed, free], np.float64) / [1, GIB, GIB]
+        for process, (lacks, needed, free) in enumerate(_of_processes(mine)):
+            if lacks:
                 return (
                     f"No local copy of step {int(state.step)}: the disk of process {process} has "
                     f"{free:.2f} GiB left, and a copy takes up to {needed:.2f}, beside the last."
@@ -254,16 +254,19 @@ def _parts(arrays) -> int:
     return zlib.crc32(str([sorted(map(str, parts.values())) for parts in held]).encode())
 
 
+def _of_processes(mine: np.ndarray) -> np.ndarray:
+    """Returns the array of each process, stacked, on all of them."""
+    return mine[None] if jax.process_count() == 1 else multihost_utils.process_allgather(mine)
+
+
 _MOST = 4  # steps of a process that are compared: two where it was killed between two copies
 
 
 def _gathered(steps: list[int]) -> list[set[int]]:
     """Returns the latest of these steps, of each process."""
-    if jax.process_count() == 1:
-        return [set(steps)]
     mine = np.full(_MOST, -1, np.int32)
     mine[: len(steps)] = steps[-_MOST:]
-    return [set(row.tolist()) - {-1} for row in multihost_utils.process_allgather(mine)]
+    return [set(row.tolist()) - {-1} for row in _of_processes(mine)]
 
 
 def _exchanged(files: Files) -> Callable[[str], bytes]:
@@ -274,10 +277,10 @@ def _exchanged(files: Files) -> Callable[[str], bytes]:
     names = files.read_json(f"checksums_{jax.process_index()}.json")
     text = json.dumps({name: base64.b64encode(files.read(name)).decode() for name in names})
     mine = np.frombuffer(text.encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.array(mine.size))
+    sizes = _of_processes(np.array(mine.size))
     padded = np.pad(mine, (0, int(sizes.max()) - mine.size))
     of_all: dict[str, str] = {}
-    for row, size in zip(multihost_utils.process_allgather(padded), sizes):
+    for row, size in zip(_of_processes(padded), sizes):
         of_all |= json.loads(bytes(row[:size]))
 
     def read(name: str) -> bytes:
