@@ -1,14 +1,18 @@
-"""A training step of models that PyTorch has too, beside its compiled step.
+"""The time of a training step, compared with compiled PyTorch.
 
     python benchmarks/beside_torch.py
+    python benchmarks/beside_torch.py --width=1024 --rows=8 --dtype=bfloat16
 
-Each model is drawn at random and written for `transformers`, and both take steps of AdamW on the
-same batch from there: forward pass, loss, gradients and update. The two are in processes of their
-own and take turns; the losses of the first step must agree. Of each the median counts.
+A model with random parameters is exported to `transformers`. From there pretrax and PyTorch take
+steps of AdamW on the same batch: forward pass, loss, gradients and update. Each runs in its own
+process, and they take turns. The losses of the first step must agree. The table has the median step
+time of each. In bfloat16 the parameters stay float32, and PyTorch uses autocast.
 """
 
 import argparse
 import json
+import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
 
@@ -33,65 +38,79 @@ from pretrax.objectives.losses import token_loss
 from pretrax.training.settings.configuration import read_fields
 
 VOCABULARY = 8192
-SMALL = (
-    "emb_dim = 256",
-    "num_heads = 4",
-    "head_dim = 64",
-    "dropout_rate = 0.0",
-    "dtype = 'float32'",
-)
-MODELS = {  # name: gin file, further settings, slots of the stacks
-    "t5": (
-        "t5_1_1_base",
-        ("mlp_dim = 512", "num_encoder_layers = 4", "num_decoder_layers = 4"),
-        {"encoder": 512, "decoder": 114},
-    ),
-    "gpt2": ("gpt2", ("mlp_dim = 1024", "num_layers = 6"), {"decoder": 512}),
-    "bert": ("bert_base", ("mlp_dim = 1024", "num_layers = 6"), {"encoder": 512}),
-}
+HEAD_DIM = 64
 LEARNING_RATE = 1e-4
+FIRST_LOSS_TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2}  # relative
+
+
+class Measured(NamedTuple):
+    """A model to measure."""
+
+    file: str  # in gin_configs/models
+    mlp: int  # width of the MLP, in widths of the model
+    layers: dict[str, int]  # by the builder's setting
+    lengths: dict[str, int]  # slots of each stack
+
+
+MODELS = {
+    "t5": Measured(
+        file="t5_1_1_base",
+        mlp=2,
+        layers={"num_encoder_layers": 4, "num_decoder_layers": 4},
+        lengths={"encoder": 512, "decoder": 114},
+    ),
+    "gpt2": Measured(file="gpt2", mlp=4, layers={"num_layers": 6}, lengths={"decoder": 512}),
+    "bert": Measured(file="bert_base", mlp=4, layers={"num_layers": 6}, lengths={"encoder": 512}),
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     if options.torch:
-        torch_process(options.torch)
+        torch_process(options.torch, options.dtype)
     else:
-        compare(options.rows, options.repeats)
+        compare(options.rows, options.repeats, width=options.width, dtype=options.dtype)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=16, help="rows of a step")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=16, help="number of rows per step")
+    parser.add_argument("--repeats", type=int, default=5, help="number of steps to time")
+    parser.add_argument("--width", type=int, default=256, help="width of the models (emb_dim)")
+    parser.add_argument(
+        "--dtype",
+        choices=FIRST_LOSS_TOLERANCE,
+        default="float32",
+        help="type of the operands of matrix products",
+    )
     parser.add_argument("--torch", metavar="FOLDER", help=argparse.SUPPRESS)  # of `torch_steps`
     return parser.parse_args(arguments)
 
 
-def compare(rows: int, repeats: int, models=MODELS) -> None:
-    """Prints seconds of a step of each model by both, and their ratio."""
+def compare(rows: int, repeats: int, width: int, dtype: str, models=MODELS) -> None:
+    """Prints the step time of each model in both libraries, and their ratio."""
     table = Table("model", "parameters", "batch", "pretrax", "PyTorch", "ratio", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, of_model in models.items():
-        model, lengths = make(*of_model), of_model[-1]
-        batch = example(model, rows, lengths)
+    for name, measured in models.items():
+        model = make(measured, width=width, dtype=dtype)
+        batch = example(model, rows, measured.lengths)
         params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
         number = sum(x.size for x in jax.tree.leaves(params))
         with tempfile.TemporaryDirectory() as folder:
             ids = dict(pad_token_id=0, decoder_start_token_id=0)
             write_model(folder, model.config, params, extra=ids)
             np.savez(Path(folder) / "batch.npz", **batch)
-            with torch_steps(folder) as theirs:
+            with torch_steps(folder, dtype) as theirs:
                 ours = our_steps(model, params, batch)
                 losses = [step()[0] for step in (ours, theirs)]
-                if not np.isclose(*losses, rtol=1e-3):
+                if not np.isclose(*losses, rtol=FIRST_LOSS_TOLERANCE[dtype]):
                     raise SystemExit(f"{name}: the first losses are {losses}, expected the same.")
                 seconds = np.array([(ours()[1], theirs()[1]) for _ in range(repeats)])
         mine, other = np.median(seconds, axis=0)
-        shape = " + ".join(f"{length}" for length in lengths.values())
+        shape = " + ".join(f"{length}" for length in measured.lengths.values())
         table.add_row(
             name,
             f"{number:,}",
@@ -100,15 +119,41 @@ def compare(rows: int, repeats: int, models=MODELS) -> None:
             f"{other:.2f} s",
             f"{other / mine:.2f}",
         )
+    print(f"Width {width}, {dtype}, {processor()}")
     Console(width=110, highlight=False).print(table)
-    print("Ratio: how many of our steps are taken in the time of one of PyTorch's.")
+    print("Ratio: the time of a PyTorch step over the time of a pretrax step.")
 
 
-def make(file: str, settings: tuple[str, ...], lengths: dict[str, int]) -> Model:
-    """Returns the model of a gin file at these settings."""
-    builder = "_".join(lengths)
-    bindings = [f"models.{builder}.{setting}" for setting in (*SMALL, *settings)]
-    return read_fields([f"models/{file}.gin"], bindings)["model"](VOCABULARY, ("vocabulary",))
+def processor() -> str:
+    """Returns the name of this machine's processor, and the instructions that decide its speed."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor()
+    fields = dict(
+        re.findall(r"^(model name|flags)\s*: (.+)$", info.read_text(), flags=re.MULTILINE)
+    )
+    flags = fields.get("flags", "").split()
+    instructions = [
+        name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags
+    ]
+    return f"{fields.get('model name', platform.machine())} ({', '.join(instructions)})"
+
+
+def make(measured: Measured, width: int, dtype: str) -> Model:
+    """Returns the model of a gin file at this width."""
+    settings = {
+        "emb_dim": width,
+        "num_heads": width // HEAD_DIM,
+        "head_dim": HEAD_DIM,
+        "mlp_dim": width * measured.mlp,
+        "dropout_rate": 0.0,
+        "dtype": dtype,
+        **measured.layers,
+    }
+    builder = "_".join(measured.lengths)
+    bindings = [f"models.{builder}.{name} = {value!r}" for name, value in settings.items()]
+    fields = read_fields([f"models/{measured.file}.gin"], bindings)
+    return fields["model"](VOCABULARY, ("vocabulary",))
 
 
 def example(model: Model, rows: int, lengths: dict[str, int]) -> dict[str, np.ndarray]:
@@ -174,9 +219,9 @@ def our_steps(model: Model, params, batch) -> Callable[[], tuple[float, float]]:
 
 
 @contextmanager
-def torch_steps(folder: str) -> Iterator[Callable[[], tuple[float, float]]]:
-    """Gives a function that has another process take a step: see `torch_process`."""
-    command = [sys.executable, __file__, "--torch", folder]
+def torch_steps(folder: str, dtype: str) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Yields a function that makes another process take a step: see `torch_process`."""
+    command = [sys.executable, __file__, "--torch", folder, "--dtype", dtype]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdin and process.stdout
 
@@ -189,8 +234,8 @@ def torch_steps(folder: str) -> Iterator[Callable[[], tuple[float, float]]]:
         process.stdin.close()
 
 
-def torch_process(folder: str) -> None:
-    """Takes a step for each line that it reads, and answers with its loss and seconds."""
+def torch_process(folder: str, dtype: str) -> None:
+    """Takes a step for each line of standard input, and prints its loss and seconds."""
     import torch
     import transformers
 
@@ -204,9 +249,11 @@ def torch_process(folder: str) -> None:
     given = torch_batch(dict(np.load(Path(folder) / "batch.npz")))
     given = {key: torch.from_numpy(value.astype(np.int64)) for key, value in given.items()}
     forward = torch.compile(lambda: model(**given).loss)
+    lower_precision = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
     for _ in sys.stdin:
         start = time.perf_counter()
-        loss = forward()
+        with lower_precision:
+            loss = forward()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from .rematerialisation import ATTENTION
-from .sharding import platform
+from .sharding import on_one_cpu
 
 NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
 
@@ -118,7 +118,8 @@ def forward(softcap, q, k, v, intervals, bias):
         return _row_forward(row, bias, softcap)
 
     rows = (q, k, v, intervals)
-    out, log_sum = jax.lax.map(of_row, rows) if _one_by_one() else jax.vmap(of_row)(rows)
+    # A loop over rows that are sharded over devices would gather each row from its device.
+    out, log_sum = jax.lax.map(of_row, rows) if on_one_cpu() else jax.vmap(of_row)(rows)
     out, log_sum = checkpoint_name(out, ATTENTION), checkpoint_name(log_sum, ATTENTION)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
 
@@ -131,7 +132,7 @@ def backward(softcap, saved, d_outputs):
         *d_qkv, d_scores = _row_backward(row, bias, softcap)
         return (None if bias is None else d_bias + d_scores), d_qkv
 
-    if _one_by_one():
+    if on_one_cpu():
         zeros = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
         d_bias, (d_q, d_k, d_v) = jax.lax.scan(step, zeros, rows)
     else:
@@ -141,12 +142,6 @@ def backward(softcap, saved, d_outputs):
 
 
 _attend.defvjp(forward, backward)
-
-
-def _one_by_one() -> bool:
-    """Returns whether rows are computed one after another."""
-    # A loop over rows that are sharded over devices would gather each row from its device.
-    return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
 
 
 def _row_forward(row, bias_HxTxS, softcap):

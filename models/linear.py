@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from .activations import ACTIVATIONS
 from .config import Config
-from .sharding import mesh_axes, num_shards, partitioned, platform, spec_of
+from .rematerialisation import PRODUCT, named
+from .sharding import mesh_axes, num_shards, on_one_cpu, partitioned, platform, spec_of
 
 STREAM = ("batch", "length", None)  # logical axes of the residual stream
 
@@ -60,11 +61,52 @@ def project(x, kernel, axes=1, slots_last=False, bias=None):
         y = y if bias is None else _with_bias(y, bias.reshape(-1).astype(y.dtype))
         bias, y = None, y.T
     else:
-        y = jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+        y = _product(x, kernel)
     if len(columns) > 1 and not apart:
         y = with_whole_gradient(y.T).T
     y = y.reshape(*rows, *columns)
     return y if bias is None else y + broadcast(bias, y).astype(y.dtype)
+
+
+def _product(x, kernel_KxC):
+    """Returns x [..., K] times a kernel, in the dtype of x."""
+    if x.dtype == jnp.bfloat16 and x.ndim == 2 and on_one_cpu():
+        return _product_on_cpus(x, kernel_KxC)
+    return jax.lax.dot_general(x, kernel_KxC, (((x.ndim - 1,), (0,)), ((), ())))
+
+
+@jax.custom_vjp
+def _product_on_cpus(x_NxK, kernel_KxC):
+    return _bfloat16_einsum("nk,kc->nc", x_NxK, kernel_KxC)
+
+
+def _product_and_operands(x_NxK, kernel_KxC):
+    y_NxC = _bfloat16_einsum("nk,kc->nc", x_NxK, kernel_KxC)
+    return named(y_NxC, PRODUCT), (x_NxK, kernel_KxC)
+
+
+def _gradients_on_cpus(operands, d_NxC):
+    x_NxK, kernel_KxC = operands
+    d_x_NxK = _bfloat16_einsum("nc,kc->nk", d_NxC, kernel_KxC)
+    # XLA's kernels do not contract the first axis of both matrices. Contracting two axes makes XLA
+    # transpose the first operand, which should be the smaller one.
+    parts = 2 if len(x_NxK) % 2 == 0 else 1
+    x_PxMxK, d_PxMxC = (a.reshape(parts, -1, a.shape[1]) for a in (x_NxK, d_NxC))
+    if x_NxK.shape[1] <= d_NxC.shape[1]:
+        return d_x_NxK, _bfloat16_einsum("pmk,pmc->kc", x_PxMxK, d_PxMxC)
+    return d_x_NxK, _bfloat16_einsum("pmc,pmk->ck", d_PxMxC, x_PxMxK).T
+
+
+_product_on_cpus.defvjp(_product_and_operands, _gradients_on_cpus)
+
+
+def _bfloat16_einsum(spec, a, b):
+    """Returns a product of bfloat16 arrays in bfloat16, by a CPU's bfloat16 instructions.
+
+    XLA's bfloat16 kernels for CPUs return float32. XLA converts the operands of every other
+    bfloat16 product to float32 first.
+    """
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32).astype(jnp.bfloat16)
 
 
 def _with_bias(y_CxN, bias_C):

@@ -11,6 +11,7 @@ ATTENTION = "attention"  # its outputs, and the logs of the softmax's denominato
 ACTIVATION = "activation"  # what a costly one gives, and its derivative
 EXCHANGED = "exchanged"  # what experts get from other devices
 GROUPED_PRODUCT = "grouped_product"  # into experts
+PRODUCT = "product"  # of a weight, in bfloat16 on a CPU
 ORDER = "order"  # the experts of tokens, and their order by these
 
 _policies = jax.checkpoint_policies
@@ -19,7 +20,9 @@ POLICIES = {
     # Save products with a weight, and of attention and costly activations what the gradient needs.
     "minimal": _policies.save_from_both_policies(
         _policies.dots_with_no_batch_dims_saveable,
-        _policies.save_only_these_names(ATTENTION, ACTIVATION, EXCHANGED, GROUPED_PRODUCT, ORDER),
+        _policies.save_only_these_names(
+            ATTENTION, ACTIVATION, EXCHANGED, GROUPED_PRODUCT, PRODUCT, ORDER
+        ),
     ),
     "full": _policies.nothing_saveable,  # save only what passes between layers
 }

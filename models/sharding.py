@@ -63,6 +63,11 @@ def platform() -> str:
     return device.platform if device else jax.default_backend()
 
 
+def on_one_cpu() -> bool:
+    """Returns whether arrays are computed on a CPU and are not sharded over several devices."""
+    return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
+
+
 def mesh_axes(entry) -> tuple[str, ...]:
     """Returns the mesh axes of an entry of a spec: none, one, or several."""
     return entry if isinstance(entry, tuple) else () if entry is None else (entry,)

@@ -206,7 +206,9 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         of_products, *of_constants = pull_back(of_logits)
         of_products = of_products.astype(given.kernel_ExV.dtype)
         of_kernel_DxXxExV = kernel_gradient(states_BxCxE, of_products)
-        of_states = jnp.tensordot(of_products, given.kernel_ExV, ((2,), (1,)))
+        of_states = jnp.tensordot(
+            of_products, given.kernel_ExV, ((2,), (1,)), preferred_element_type=jnp.float32
+        )
         total = jax.tree.map(jnp.add, total, (of_kernel_DxXxExV, tuple(of_constants)))
         return total, (losses_BxC, z_losses_BxC, of_states.astype(states_BxCxE.dtype))
 

@@ -51,7 +51,7 @@ dense_gradients = functools.cache(functools.partial(gradients_of, dense))
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("groups, softcap", [(2, None), (4, None), (2, 1.5)])
 def test_equals_the_dense_mask(groups, softcap, biased, order, monkeypatch):
-    monkeypatch.setattr(attention, "_one_by_one", lambda: order == "one after another")
+    monkeypatch.setattr(attention, "on_one_cpu", lambda: order == "one after another")
     q, k, v, intervals, bias = example(groups)
     bias = bias if biased else None
 

@@ -1,12 +1,16 @@
-"""The scale of linear layers, which multiplies what has fewer numbers."""
+"""Linear layers: what their scale multiplies, and products of bfloat16 on a CPU."""
+
+import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 
 from pretrax.models.config import Config
-from pretrax.models.linear import linear
+from pretrax.models.linear import linear, project
+from pretrax.models.rematerialisation import POLICIES
 
 INPUTS, HEADS, WIDTH = 16, 3, 6
 
@@ -35,3 +39,56 @@ def test_the_scale_multiplies_weights_or_the_result_of_few_slots(slots, of_weigh
     scaled = [e.outvars[0].aval.shape for e in equations if e.primitive.name == "mul"]
     weights = [(INPUTS, HEADS, WIDTH), (HEADS, WIDTH)]
     assert scaled == (weights if of_weights else [(2, slots, HEADS, WIDTH)])
+
+
+def _bfloat16_operands(rows, inputs, outputs):
+    shapes = (rows, inputs), (inputs, outputs)
+    keys = jax.random.split(jax.random.key(0))
+    return [jax.random.normal(key, shape, jnp.bfloat16) for key, shape in zip(keys, shapes)]
+
+
+@pytest.mark.parametrize("rows, inputs, outputs", [(6, 16, 40), (6, 40, 16), (7, 16, 40)])
+def test_a_bfloat16_product_and_its_gradients_equal_float32(rows, inputs, outputs):
+    operands = _bfloat16_operands(rows=rows, inputs=inputs, outputs=outputs)
+    weights = jax.random.normal(jax.random.key(1), (rows, outputs), jnp.bfloat16)
+
+    def loss(x, kernel):
+        y = project(x, kernel)
+        return jnp.sum((y * weights).astype(jnp.float32)), y
+
+    gradients, y = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(*operands)
+    x, kernel, d_y = (np.asarray(a, np.float32) for a in (*operands, weights))
+    expected = x @ kernel, d_y @ kernel.T, x.T @ d_y
+    for got, want in zip((y, *gradients), expected):
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=0.01, atol=0.05)
+
+
+def test_a_bfloat16_product_may_be_transposed():
+    """XLA folds a transposition into a product, and has no such product of bfloat16."""
+    x, kernel = _bfloat16_operands(rows=64, inputs=64, outputs=96)
+
+    @jax.jit
+    def transposed(x, kernel):
+        y, pull_back = jax.vjp(project, x, kernel)
+        d_x, d_kernel = pull_back(y)
+        return [a.astype(jnp.float32).T for a in (y, d_x, d_kernel)]
+
+    shapes = [a.shape for a in transposed(x, kernel)]
+    assert shapes == [(96, 64), (64, 64), (96, 64)]
+
+
+def test_bfloat16_products_accumulate_in_float32_and_are_not_computed_again():
+    x, kernel = _bfloat16_operands(rows=64, inputs=64, outputs=96)
+
+    @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
+    def loss(x, kernel):
+        return jnp.sum(jnp.tanh(project(x, kernel).astype(jnp.float32)))
+
+    lowered = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(x, kernel).as_text()
+    products = [line for line in lowered.splitlines() if "stablehlo.dot_general" in line]
+    assert len(products) == 3  # the output, and the gradients of x and of the kernel
+    for line in products:
+        operands, result = line.rsplit(" : ", 1)[1].split("->")
+        assert operands.count("bf16") == 2
+        assert result.endswith("xf32>")

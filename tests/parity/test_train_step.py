@@ -7,21 +7,25 @@ import pytest
 
 from benchmarks import beside_torch
 
-SIZES = ("num_layers = 1", "emb_dim = 16", "num_heads = 2", "head_dim = 8", "mlp_dim = 32")
-TINY = {"gpt2": ("gpt2", SIZES, {"decoder": 8})}
+TINY = {
+    "gpt2": beside_torch.Measured(
+        file="gpt2", mlp=2, layers={"num_layers": 1}, lengths={"decoder": 8}
+    )
+}
 
 
 @pytest.mark.slow
-def test_steps_of_a_model_beside_torch(monkeypatch, capsys):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_steps_of_a_model_beside_torch(monkeypatch, capsys, dtype):
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # half a minute, for a speed nobody reads here
     monkeypatch.setattr(beside_torch, "VOCABULARY", 64)
-    beside_torch.compare(2, 1, TINY)
+    beside_torch.compare(2, 1, width=64, dtype=dtype, models=TINY)
     assert re.search(r"gpt2 +\d.* 2 × 8 +\d\.\d\d s +\d\.\d\d s +\d", capsys.readouterr().out)
 
 
 def test_other_losses_are_no_comparison(monkeypatch):
     @contextlib.contextmanager
-    def theirs(folder):
+    def theirs(folder, dtype):
         yield lambda: (2.0, 1.0)
 
     monkeypatch.setattr(beside_torch, "torch_steps", theirs)
@@ -29,4 +33,4 @@ def test_other_losses_are_no_comparison(monkeypatch):
     with pytest.raises(
         SystemExit, match=r"gpt2: the first losses are \[4\.0, 2\.0\], expected the"
     ):
-        beside_torch.compare(2, 1, TINY)
+        beside_torch.compare(2, 1, width=64, dtype="float32", models=TINY)
