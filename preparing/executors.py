@@ -28,6 +28,8 @@ from datatrove.executor.base import PipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger
 
+from ..data.system_errors import name_file
+
 _LOOK = 2.0  # seconds between two looks at the tasks of a cluster
 
 Blocks = Sequence[PipelineStep]
@@ -227,6 +229,7 @@ def _run_rank(executor: PipelineExecutor, rank: int) -> None:
     try:
         executor._run_for_rank(rank)
     except Exception as error:
+        name_file(error)
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # as of some clients of buckets, which would end the pool instead

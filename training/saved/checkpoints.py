@@ -26,6 +26,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from ...data.system_errors import failure_of
 from ..run_directory import damaged_folder
 from ..settings.run import Run
 from ..state import State
@@ -539,6 +540,8 @@ def _differing_array(arrays, saved: Mapping[str, int]) -> str:
 def first_line(error: BaseException) -> str:
     if "due to incompatible handler" in str(error) and error.__cause__ is not None:
         error = error.__cause__  # of which Orbax says nothing, and supposes that
+    if failure := failure_of(error):
+        return failure.reason
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]
 

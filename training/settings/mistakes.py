@@ -8,6 +8,7 @@ import jax
 
 from ...data.extras import words_of_absent
 from ...data.printable import printable
+from ...data.system_errors import words_of
 
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full' or
@@ -16,6 +17,8 @@ unroll_scan = False, or shard the parameters over devices with --gin.mesh.make_m
 
 def explanation(error: Exception) -> str | None:
     """The message for an error that users can mend themselves; None: its traceback is needed."""
+    if words := words_of(error):
+        return words
     if isinstance(error, jax.errors.JaxRuntimeError):
         return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
     if isinstance(error, ImportError) and (words := words_of_absent(error)):
