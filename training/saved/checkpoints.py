@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import re
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,20 @@ class Restored(NamedTuple):
 logging.getLogger("absl").addFilter(
     lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
 )
+
+
+def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Returns a `sys.unraisablehook` that leaves out what tensorstore's threads report after a save
+    has failed: Orbax has closed the event loop to which they give their results."""
+
+    def show_others(unraisable: Any) -> None:
+        if unraisable.object or str(unraisable.exc_value) != "Event loop is closed":
+            show(unraisable)
+
+    return show_others
+
+
+sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
 
 
 class Keep(NamedTuple):
