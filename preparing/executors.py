@@ -146,7 +146,8 @@ def _is_running(executor: PipelineExecutor) -> bool:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hides what datatrove writes to stderr; the log of each task is in a file of its own."""
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+    nowhere = open(os.devnull, "w", encoding="utf-8")
+    with nowhere, contextlib.redirect_stderr(nowhere):
         yield
     logger.remove()  # else it writes on to what is closed
 
@@ -215,7 +216,8 @@ def _begin_worker(alive: Any, errors: str) -> None:
     """Ends a worker when the process that started it closes a pipe, or dies."""
     with open(errors, "ab") as file:  # the process it is forked from has that of the first pass
         os.dup2(file.fileno(), 2)
-    sys.stderr = open(os.devnull, "w")  # datatrove's log of each task is in a file of its own
+    # datatrove's log of each task is in a file of its own.
+    sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
