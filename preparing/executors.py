@@ -15,6 +15,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -206,6 +207,13 @@ def _start_forkserver(errors: str) -> None:
         with open(errors, "ab") as file:
             os.dup2(file.fileno(), 2)
         forkserver.ensure_running()
+    except OSError as error:
+        if "path too long" not in str(error):
+            raise
+        raise ValueError(
+            f"Got TMPDIR={tempfile.gettempdir()}, expected a path of at most 70 bytes, since "
+            "worker processes have sockets there: set TMPDIR=/tmp."
+        ) from error
     finally:
         os.dup2(own, 2)
         os.close(own)
