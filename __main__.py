@@ -5,23 +5,28 @@ import sys
 from collections.abc import Sequence
 
 from . import verbs
+from .data.command_terminal import in_terminal, say, show
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
+    with in_terminal():
+        _main(sys.argv[1:] if argv is None else argv)
+
+
+def _main(argv: Sequence[str]) -> None:
     if "_ARGCOMPLETE" in os.environ:
         verbs.complete()
     if not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]:
-        print(usage())
+        show(usage())
         return
     if argv[0] == "--version":
         from importlib.metadata import version  # takes longer than to print the usage
 
-        print(f"pretrax {version('pretrax')}")
+        show(f"pretrax {version('pretrax')}")
         return
     verb, *rest = [argv[1], "--help"] if argv[0] == "help" else argv
     if verb not in verbs.VERBS:
-        print(unknown(verb), file=sys.stderr)
+        say(unknown(verb))
         raise SystemExit(2)
     verbs.run(verb, rest)
 

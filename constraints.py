@@ -124,7 +124,9 @@ def _admits(kind: Any, value: Any) -> bool:
     if kind in (int, float):
         numbers_of = numbers.Integral if kind is int else numbers.Real
         return isinstance(value, numbers_of) and not isinstance(value, bool)
-    if kind in (str, bool, type(None)):
+    if kind is str:
+        return isinstance(value, str) and _is_unicode(value)
+    if kind in (bool, type(None)):
         return isinstance(value, kind)
     origin, args = _origin(kind), typing.get_args(kind)
     if origin is typing.Union:
@@ -139,6 +141,15 @@ def _admits(kind: Any, value: Any) -> bool:
     if origin is Mapping:
         inner = args[1] if args else Any
         return isinstance(value, Mapping) and all(_admits(inner, one) for one in value.values())
+    return True
+
+
+def _is_unicode(text: str) -> bool:
+    """Returns whether a text can be written: halves of surrogate pairs stand for other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
     return True
 
 

@@ -15,6 +15,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, Slurm
 from datatrove.executor.base import PipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger
+
+from ..data.system_errors import name_file
 
 _LOOK = 2.0  # seconds between two looks at the tasks of a cluster
 
@@ -144,7 +147,8 @@ def _is_running(executor: PipelineExecutor) -> bool:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hides what datatrove writes to stderr; the log of each task is in a file of its own."""
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+    nowhere = open(os.devnull, "w", encoding="utf-8")
+    with nowhere, contextlib.redirect_stderr(nowhere):
         yield
     logger.remove()  # else it writes on to what is closed
 
@@ -203,6 +207,13 @@ def _start_forkserver(errors: str) -> None:
         with open(errors, "ab") as file:
             os.dup2(file.fileno(), 2)
         forkserver.ensure_running()
+    except OSError as error:
+        if "path too long" not in str(error):
+            raise
+        raise ValueError(
+            f"Got TMPDIR={tempfile.gettempdir()}, expected a path of at most 70 bytes, since "
+            "worker processes have sockets there: set TMPDIR=/tmp."
+        ) from error
     finally:
         os.dup2(own, 2)
         os.close(own)
@@ -213,7 +224,8 @@ def _begin_worker(alive: Any, errors: str) -> None:
     """Ends a worker when the process that started it closes a pipe, or dies."""
     with open(errors, "ab") as file:  # the process it is forked from has that of the first pass
         os.dup2(file.fileno(), 2)
-    sys.stderr = open(os.devnull, "w")  # datatrove's log of each task is in a file of its own
+    # datatrove's log of each task is in a file of its own.
+    sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -227,6 +239,7 @@ def _run_rank(executor: PipelineExecutor, rank: int) -> None:
     try:
         executor._run_for_rank(rank)
     except Exception as error:
+        name_file(error)
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # as of some clients of buckets, which would end the pool instead

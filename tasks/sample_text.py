@@ -39,13 +39,11 @@ def read_documents(texts: Sequence[str] | None = None, file: str | None = None) 
     A blank line separates two documents of `texts`; `file` is a text file in their place, as one
     document. Without either: the Zen of Python.
 
-    Raises ValueError where they are empty, or the file cannot be read.
+    Raises ValueError if they are empty or not UTF-8, and OSError if the file cannot be read.
     """
     if file is not None:
         try:  # a pipe will do, and no file is unpacked
             documents = [Path(file).read_text(encoding="utf-8")]
-        except OSError as error:
-            raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is no UTF-8 text: {error}.") from error
     else:

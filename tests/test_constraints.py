@@ -79,6 +79,7 @@ def test_what_is_admitted(given):
         (dict(names="x"), "names must be a list .*, got 'x'"),
         (dict(names=["x", 1]), r"names must be a list .*, got \['x', 1\]"),
         (dict(text=""), "text must be a text, not empty, got ''"),
+        (dict(text="a\udcff"), r"text must be a text, not empty, got 'a\\udcff'"),
         (dict(widths={"x": 0}), "widths must be a mapping to whole numbers of at least 1, got"),
         (dict(widths=[1]), r"widths must be a mapping .*, got \[1\]"),
         (dict(layers=4097), "layers must be .* of at least 0 and at most 4,096, got 4097"),

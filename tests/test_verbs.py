@@ -46,6 +46,37 @@ def test_an_unknown_verb(capsys):
     assert said.startswith("error: there is no verb 'shwo'; did you mean show? Expected one of")
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--help"], pytest.param(["show", "--list"], marks=pytest.mark.slow)]
+)
+def test_a_terminal_of_ascii(arguments):
+    said = subprocess.run(
+        [sys.executable, "-m", "pretrax", *arguments],
+        cwd=ROOT,
+        env=environment(PYTHONIOENCODING="ascii"),
+        capture_output=True,
+    )
+    assert said.returncode == 0 and said.stdout.isascii() and not said.stderr
+
+
+@pytest.mark.parametrize("verb", ["show", "train"])
+def test_an_argument_that_is_no_text_is_refused(verb, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main([verb, "--run_dir=\udcff"])
+    assert end.value.code == 2
+    assert repr(b"--run_dir=\xff") in capsys.readouterr().err
+
+
+def test_a_folder_that_was_removed_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit) as end:
+        command.main(["plan", "--flops=1e20"])
+    assert end.value.code == 2
+    assert "folder that this command runs in was removed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", verbs.VERBS)
 def test_help_of_each_verb(verb, capsys):
     with pytest.raises(SystemExit) as end:
@@ -78,6 +109,14 @@ def test_a_gin_file_that_cannot_be_read_is_what_is_said_of_its_settings(capsys):
     said = capsys.readouterr().err
     assert end.value.code == 2 and said.startswith("\nerror: There is no gin file 'runs/none.gin'")
     assert "--steps" not in said and "usage" not in said
+
+
+def test_a_gin_file_that_the_system_refuses_is_named(capsys):
+    name = "n" * 300
+    with pytest.raises(SystemExit) as end:
+        command.main(["train", f"--gin_file={name}", "--steps=5"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and name in said and "Give a shorter path" in said
 
 
 def completions(line: str, folder) -> list[str]:

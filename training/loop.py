@@ -77,7 +77,7 @@ def take_steps(
         saved = time.monotonic()
         with wall_time.of("saving"):
             loss = evaluation.loss if evaluation and evaluated == at.step else None
-            position = ahead.state() | training.spikes.state()
+            position = ahead.state() | training.spikes.state() | monitor.state()
             writer.flush()
             if jax.process_index() == 0:
                 push_or_warn(run.run_dir, warn)  # before: a resumed run drops later metrics
@@ -102,16 +102,15 @@ def take_steps(
                 writer.flush()
                 checkpoints.wait()
                 settle_copies()
-                position = ahead.state() | training.spikes.state()
+                position = ahead.state() | training.spikes.state() | monitor.state()
                 if problem := copies.save_or_say(at.state, position):
                     warn(problem)
 
-    # Steps whose metrics are reported, so that a resumed run writes the same intervals.
+    # The clock is read after the steps that `log_every` divides, which are few.
     by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
     hooks = [
-        Hook(report, run.log_every, at_stop=True),
-        # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
-        Hook(report, run.checkpoint_every),
+        Hook(report, run.log_every),
+        Hook(report, run.checkpoint_every),  # the metrics have a line for each of them
         Hook(evaluate_heldout, run.evaluate_every),
         Hook(save, run.checkpoint_every, at_stop=True),
         Hook(save_in_time, by_the_clock, at_end=False),
@@ -128,7 +127,7 @@ def take_steps(
         contextlib.ExitStack() as reading,
     ):
         ahead = reading.enter_context(read_ahead(training, step))
-        monitor = Monitor(plan, writer, progress, training.spikes, wall_time)
+        monitor = Monitor(plan, writer, progress, training.spikes, training.unreported, wall_time)
         with wall_time.of("compile"):
             rows, shapes = abstract_rows(plan, batch_sharding(plan.mesh)), training.shapes.shapes
             take_step = compiled(plan, compiled_step(plan, shapes).lower(shapes, rows))
@@ -180,7 +179,7 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
 
     Raises FloatingPointError as `Spikes.checkpoint_before` does.
     """
-    run, _, batches, spikes, checkpoints, copies = training
+    run, _, batches, spikes, _, checkpoints, copies = training
     checkpoints.wait()
     before = spikes.checkpoint_before(spike, checkpoints.steps(), run.checkpoint_every)
     checkpoints.remove_after(before)

@@ -49,6 +49,7 @@ from .settings.config_file import write_run
 from .settings.run import Run, longest_rows
 from .spikes import Spikes
 from .state import State
+from .unreported import Unreported
 
 
 @ends_together()
@@ -103,7 +104,8 @@ def _train(
         opened(run.local_checkpoint_dir, where, checkpoints) as copies,
     ):
         spikes = Spikes(run.rollback_sigmas)
-        training = Training(run, shapes, batches, spikes, checkpoints, copies)
+        unreported = Unreported()
+        training = Training(run, shapes, batches, spikes, unreported, checkpoints, copies)
         resumed = resume(training, changed)
         if copies and copies.unused:
             print_warning(console, copies.unused)

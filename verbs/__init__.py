@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ..data.command_terminal import in_terminal, say, undecoded
+
 VERBS = {
     "prepare": "clean, filter, deduplicate and tokenise raw text into a token store",
     "train": "train a model on a pre-training objective",
@@ -55,6 +57,19 @@ def complete() -> None:
 
 def run(verb: str, argv: Sequence[str] | None = None) -> None:
     """Imports a verb, and no other, and runs it with these arguments or the program's own."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # for a user's modules that a gin file imports
-    importlib.import_module(f"pretrax.verbs.{verb}").main(argv)
+    with in_terminal():
+        if problem := undecoded(sys.argv[1:] if argv is None else argv) or _without_folder():
+            say(f"error: {problem}")
+            raise SystemExit(2)
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # for a user's modules that a gin file imports
+        importlib.import_module(f"pretrax.verbs.{verb}").main(argv)
+
+
+def _without_folder() -> str | None:
+    """Returns what is wrong if the working folder was removed, None if it exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "The folder that this command runs in was removed: change to another one (cd)."
+    return None

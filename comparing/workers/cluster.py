@@ -120,7 +120,7 @@ class _Call:
         _write_job(cell, ticket, JobEnvironment().job_id)
         log = Path(cell.run.run_dir) / LOG
         print(f"It prints to {log}", flush=True)
-        with open(log, "a") as file:
+        with open(log, "a", encoding="utf-8") as file:
             with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
                 return train_and_measure(cell)
 

@@ -10,6 +10,8 @@ import pickle
 import signal
 import sys
 
+from ...data.command_terminal import in_terminal
+
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
@@ -21,7 +23,8 @@ def main() -> None:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     sys.path.append(os.getcwd())  # for a user's modules, as the verbs have it
     function, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301  (its parent's own)
-    sys.exit(function(*arguments))
+    with in_terminal():  # its log is no terminal, but has the encoding of one
+        sys.exit(function(*arguments))
 
 
 def _end_with(parent: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from pretrax.preparing import executors
 from tests.preparing import planted
+from tests.training.tiny import ROOT, environment
 
 SBATCH = """#!/bin/bash
 # Runs the tasks of an array one after another; a job that depends on another merges figures.
@@ -118,3 +120,19 @@ def test_tasks_that_fail_and_workers_that_die(tmp_path):
     with pytest.raises(ValueError, match="A worker process was ended from outside"):
         run(Dies, "dies")
     assert "Out of memory." in (tmp_path / "dies" / "workers.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_path_of_temporary_files_that_is_too_long_for_sockets(tmp_path):
+    planted.write_raw(tmp_path / "raw.jsonl")
+    long = tmp_path / ("d" * 60) / ("d" * 60)
+    long.mkdir(parents=True)
+    said = subprocess.run(
+        planted.command(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path / "out")),
+        cwd=ROOT,
+        env=environment(TMPDIR=str(long)),
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 2 and "Traceback" not in said.stderr
+    assert f"TMPDIR={long}" in said.stderr and "TMPDIR=/tmp" in said.stderr

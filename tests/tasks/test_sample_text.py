@@ -46,7 +46,6 @@ def test_a_text_word_by_word():
     "arguments, expected",
     [
         (dict(texts=[" \n "]), "text is empty"),
-        (dict(file="absent.txt"), "absent.txt cannot be read: No such file"),
         (dict(file="latin.txt"), "latin.txt is no UTF-8 text"),
     ],
 )

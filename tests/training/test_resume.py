@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from pretrax.training.batches import Batches
+from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.resuming import check_resumable
 from pretrax.training.settings.configuration import run_of_directory
@@ -147,6 +148,23 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch)
     assert 5 <= step < 12 and (run.dir / "checkpoints" / str(step)).is_dir()
     assert f"Continuing from the checkpoint of step {step}." in run.here(capsys)
     assert_equals_whole(run, whole)
+
+
+def test_a_stop_between_two_lines_of_metrics_changes_no_line(data, tmp_path, monkeypatch):
+    """Means and seconds of an interval are of its steps before the stop and of those after it."""
+    tiny.on_one_device(monkeypatch)
+    every = dict(training__Run__log_every=5, training__Run__checkpoint_every=100)
+    whole, stopped = (tiny.Run(tmp_path / name, data) for name in ("whole", "stopped"))
+    tiny.run_here(whole.arguments(**every))
+    stop = ("--gin.training.Run.hooks=[@tiny.asks_to_stop]", "--gin.tiny.asks_to_stop.after=6")
+    tiny.run_here([*stopped.arguments(**every), *stop])
+    saved = json.loads((stopped.dir / "checkpoints/7/data/unreported.json").read_bytes())
+    assert [line["step"] for line in stopped.lines()] == [5]
+    tiny.run_here(stopped.arguments(**every))
+    assert [line["step"] for line in whole.lines() if "loss" in line] == [5, 10, 12]
+    assert stopped.lines() == whole.lines()
+    (line,) = (line for line in read_metrics(stopped.dir) if line["step"] == 10)
+    assert 0 < saved["seconds"]["step"] < line["seconds/step"]
 
 
 def test_sigterm_while_the_last_checkpoint_is_saved_waits_for_it(data, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import functools
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul
 from pretrax.training import planning
 from pretrax.training.batches import Batches
 from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.hooks import Hook
 from pretrax.training.settings.configuration import read_settings
 from pretrax.training.settings.run import Run as Settings
 
@@ -200,6 +202,11 @@ def slow_token_store(run_dir, *, path, shown=False):
         return stream
 
     return corpus._replace(train=open_shard, codec=codec)
+
+
+def asks_to_stop(plan, *, after: int) -> Hook:
+    """Sends SIGTERM once so many steps are taken: the run takes one more, and stops."""
+    return Hook(lambda at: os.kill(os.getpid(), signal.SIGTERM), after, at_end=False)
 
 
 CONFIG = """

@@ -64,7 +64,8 @@ class _Output:
         except (OSError, ValueError) as error:  # a ValueError: it is closed
             self._failed = True
             with contextlib.suppress(OSError, ValueError):
-                print(f"warning: Output ends here ({error}); the run continues.", file=sys.stderr)
+                reason = getattr(error, "strerror", None) or error
+                print(f"warning: Output ends here ({reason}); the run continues.", file=sys.stderr)
             # What waits in its buffer would fail again at the end of the program.
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 
 from ...data import whole_files
+from ...data.system_errors import words_of
 from .. import run_directory
 from .trackers import Tracker
 
@@ -90,7 +91,8 @@ class MetricsWriter:
             yield
         except OSError as error:
             if not self._failed:
-                self._warn(f"Metrics cannot be written ({error}). Training goes on without.")
+                words = words_of(error) or error
+                self._warn(f"Training goes on without metrics on disk. {words}")
             self._failed = True
 
 

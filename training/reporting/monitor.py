@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 import jax
-import numpy as np
 
 from ...objectives import members_of
 from ..optimizers import scheduled
@@ -13,6 +12,7 @@ from ..settings.run import Run
 from ..spikes import WATCHED, Spikes
 from ..step import kind_of
 from ..throughput import causal_flops, peak_flops, step_flops
+from ..unreported import StepMetrics, Unreported
 from .console import StepProgress
 from .metrics import MetricsWriter
 from .wall_time import KINDS, WallTime
@@ -30,9 +30,11 @@ class Monitor:
         writer: MetricsWriter,
         progress: StepProgress,
         spikes: Spikes,
+        unreported: Unreported,
         wall_time: WallTime,
     ):
         self._writer, self._progress, self._spikes = writer, progress, spikes
+        self._unreported = unreported  # checked, and not reported yet
         self._wall_time, self._reported = wall_time, dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
@@ -40,7 +42,6 @@ class Monitor:
         self._peak = peak_flops()
         self._learning_rate = learning_rate_of(plan.run)
         self._unseen: list[tuple[int, dict]] = []  # not read yet
-        self._recent: list[dict] = []  # since the last report
 
     def add(self, step: int, metrics: dict) -> None:
         """Raises LossSpike when an earlier step was one."""
@@ -52,24 +53,29 @@ class Monitor:
         for step, metrics in self._unseen:
             values = jax.device_get(metrics)
             self._spikes.check(step, {name: float(values[name]) for name in WATCHED})
-            self._recent.append(values)
+            self._unreported.steps.append(self._of_step(values))
         self._unseen.clear()
 
     def forget(self) -> None:
-        """Forgets the steps since the last report, which are taken again."""
+        """Forgets the steps that were not checked, and the time since the last report: after a
+        roll-back, the steps are taken again."""
         self._unseen.clear()
-        self._recent.clear()
         self._reported = self._wall_time.seconds()
+
+    def state(self) -> dict[str, bytes]:
+        """Returns the file that a checkpoint keeps of the steps that were checked since the last
+        report."""
+        return self._unreported.state(self._seconds())
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
         """Writes and shows means over the steps that were checked since the last report, if any,
         and `read`, the `progress` of the run's `Batches`."""
-        if not self._recent:
+        if not self._unreported.steps:
             return
-        line = self._means() | dict(read)
-        now, before = self._wall_time.seconds(), self._reported
-        passed, self._reported = {kind: now[kind] - before[kind] for kind in KINDS}, now
-        steps_per_second = len(self._recent) / (passed["data"] + passed["step"])
+        line = self._unreported.means() | dict(read)
+        passed = self._seconds()
+        self._reported = self._wall_time.seconds()
+        steps_per_second = len(self._unreported.steps) / (passed["data"] + passed["step"])
         flops = self._flops * steps_per_second
         line["tokens_per_second"] = line["text_tokens"] * steps_per_second
         line["tflops_per_second"] = flops / 1e12
@@ -81,19 +87,24 @@ class Monitor:
             line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
         self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
         self._progress.update(step, line)
-        self._recent.clear()
+        self._unreported.clear()
 
-    def _means(self) -> dict[str, float]:
-        names = [name for name in self._recent[0] if name != "member_terms"]
-        means = {name: float(np.mean([v[name] for v in self._recent])) for name in names}
+    def _seconds(self) -> dict[str, float]:
+        """Returns the seconds since the last report by kind, those before a resume included."""
+        now = self._wall_time.seconds()
+        earlier = self._unreported.seconds
+        return {kind: earlier.get(kind, 0.0) + now[kind] - self._reported[kind] for kind in KINDS}
+
+    def _of_step(self, metrics: dict) -> StepMetrics:
+        """Returns the metrics of a step that are logged; those of members if there are several."""
+        values = {name: float(x) for name, x in metrics.items() if name != "member_terms"}
+        members = {}
         if len(self._members) > 1:
-            for term in self._recent[0]["member_terms"]:
-                steps = [v["member_terms"][term] for v in self._recent]
-                total = jax.tree.map(lambda *x: np.sum(x, axis=0), *steps)
-                for i in np.flatnonzero(total.weights):
-                    name = f"{kind_of(total)}/{self._members[i].name}/{term}"
-                    means[name] = float(total.sums[i] / total.weights[i])
-        return means
+            for name, term in metrics["member_terms"].items():
+                for member, total, weight in zip(self._members, term.sums, term.weights):
+                    kind = f"{kind_of(term)}/{member.name}/{name}"
+                    members[kind] = (float(total), float(weight))
+        return StepMetrics(values, members)
 
 
 def learning_rate_of(run: Run) -> Callable[[int], float] | None:

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import re
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from ...data.system_errors import failure_of
 from ..run_directory import damaged_folder
 from ..settings.run import Run
 from ..state import State
@@ -47,6 +49,20 @@ class Restored(NamedTuple):
 logging.getLogger("absl").addFilter(
     lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
 )
+
+
+def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Returns a `sys.unraisablehook` that leaves out what tensorstore's threads report after a save
+    has failed: Orbax has closed the event loop to which they give their results."""
+
+    def show_others(unraisable: Any) -> None:
+        if unraisable.object or str(unraisable.exc_value) != "Event loop is closed":
+            show(unraisable)
+
+    return show_others
+
+
+sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
 
 
 class Keep(NamedTuple):
@@ -539,6 +555,8 @@ def _differing_array(arrays, saved: Mapping[str, int]) -> str:
 def first_line(error: BaseException) -> str:
     if "due to incompatible handler" in str(error) and error.__cause__ is not None:
         error = error.__cause__  # of which Orbax says nothing, and supposes that
+    if failure := failure_of(error):
+        return failure.reason
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]
 

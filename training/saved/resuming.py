@@ -11,6 +11,7 @@ from ..settings.configuration import plain_field, read_directory
 from ..settings.run import Run, differences, fields_of
 from ..spikes import Spikes
 from ..state import Abstract
+from ..unreported import Unreported
 from .checkpoints import Checkpoints, MismatchError, Restored
 from .local_copies import LocalCopies, has_copy
 from .result import Result, read_result
@@ -23,13 +24,14 @@ class Training(NamedTuple):
     shapes: Abstract  # of the state
     batches: Batches  # the rows of the next steps
     spikes: Spikes
+    unreported: Unreported  # metrics of the steps that no report has yet
     checkpoints: Checkpoints
     copies: LocalCopies | None = None  # on this host's own disk
 
 
 def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
-    """Restores the latest sound checkpoint, or a later local copy, and batches and spikes to what
-    they were then; None without one.
+    """Restores the latest sound checkpoint, or a later local copy, and what else `training` has of
+    that step: batches, spikes and unreported metrics. Returns None if there is none.
 
     `changed` is what `check_resumable` returned.
 
@@ -59,6 +61,7 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
             f"{fields}"
         ) from error
     training.spikes.restore(restored.read)
+    training.unreported.restore(restored.read)
     return restored
 
 

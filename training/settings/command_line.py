@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ...constraints import selector_of
 from ...data.printable import printable
+from ...data.system_errors import words_of
 from .configuration import GIN_CONFIGS, Macro, named_gin_files, near, read_macros, value_in_gin
 from .meanings import meaning
 from .run import Run
@@ -93,8 +94,8 @@ def parse_with_gin(
     unread = ""
     try:
         macros = _macros(argv, configured, files)
-    except ValueError as error:  # which comes again where they are read in earnest
-        unread = str(error)
+    except (ValueError, OSError) as error:  # it is raised again when they are read in earnest
+        unread = words_of(error) or str(error)
     _add_macros(parser, macros, f"cannot be listed: {printable(unread)}" if unread else None)
     offer_completions(parser)
     options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
@@ -116,7 +117,7 @@ def _where_it_is(option: str) -> str:
     """
     macro = re.compile(rf"%{re.escape(option.removeprefix('--').upper())}\b")
     files = [name for name in named_gin_files() if name.startswith(("corpora/", "objectives/"))]
-    having = [name for name in files if macro.search((GIN_CONFIGS / name).read_text())]
+    having = [name for name in files if macro.search((GIN_CONFIGS / name).read_text("utf-8"))]
     return f", which takes a --gin_file that has it: {', '.join(having)}" if having else ""
 
 

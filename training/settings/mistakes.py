@@ -1,13 +1,14 @@
 """Errors that users can mend themselves, in words in place of a traceback."""
 
 import contextlib
-import sys
 import warnings
 
 import jax
 
+from ...data.command_terminal import failed_output_in_words, interrupts_in_words, say
 from ...data.extras import words_of_absent
 from ...data.printable import printable
+from ...data.system_errors import words_of
 
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full' or
@@ -16,6 +17,8 @@ unroll_scan = False, or shard the parameters over devices with --gin.mesh.make_m
 
 def explanation(error: Exception) -> str | None:
     """The message for an error that users can mend themselves; None: its traceback is needed."""
+    if words := words_of(error):
+        return words
     if isinstance(error, jax.errors.JaxRuntimeError):
         return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
     if isinstance(error, ImportError) and (words := words_of_absent(error)):
@@ -32,16 +35,13 @@ def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
     """Ends the program for a user's mistake with a message and status 2, without `traceback` unless
     that is True; at Ctrl-C with the message `interrupted` and status 130."""
     try:
-        with _warnings_in_words():
+        with interrupts_in_words(interrupted), failed_output_in_words(), _warnings_in_words():
             yield
-    except KeyboardInterrupt:
-        print(interrupted, file=sys.stderr)
-        raise SystemExit(130) from None
     except Exception as error:
         words = explanation(error)
         if traceback or words is None:
             raise
-        print(printable(f"\nerror: {words}\n(--traceback shows where)"), file=sys.stderr)
+        say(printable(f"\nerror: {words}\n(--traceback shows where)"))
         raise SystemExit(2) from None
 
 
@@ -58,7 +58,7 @@ def _warnings_in_words():
                 usual(message, category, *where)
             elif what not in said:
                 said.add(what)
-                print(printable(f"warning: {message}"), file=sys.stderr)
+                say(printable(f"warning: {message}"))
 
         warnings.showwarning = show
         yield

@@ -1,0 +1,111 @@
+"""Any text on any terminal, and how a command ends if its output is closed or at Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.training.tiny import ROOT, environment
+
+TEXT = "Zoë │█ … 日本 \udcff ␛"
+
+
+def program(body: str, shell: str = 'exec "$@"', **how) -> subprocess.Popen:
+    """A program that runs `body` as a command in its terminal, started by a line of a shell."""
+    lines = ["import os, signal, sys, time"]
+    lines += ["from pretrax.data.command_terminal import in_terminal", "with in_terminal():"]
+    lines += [f"    {line}" for line in body.splitlines()]
+    streams: dict = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = environment(**how.pop("env", {}))
+    command = ["sh", "-c", shell, "sh", sys.executable, "-c", "\n".join(lines)]
+    return subprocess.Popen(command, cwd=ROOT, env=env, **streams | how)
+
+
+@pytest.mark.parametrize(
+    "encoding, shown",
+    [
+        ("ascii", "Zoe |# ... \\u65e5\\u672c \\udcff ^["),
+        ("latin-1", "Zoë |# ... \\u65e5\\u672c \\udcff ^["),
+        ("utf-8", "Zoë │█ … 日本 \\udcff ␛"),
+    ],
+)
+def test_what_a_terminal_lacks_has_a_standin(encoding, shown):
+    process = program(f"print({TEXT!r})", env={"PYTHONIOENCODING": encoding}, encoding=encoding)
+    out, err = process.communicate()
+    assert (out, err, process.returncode) == (shown + "\n", "", 0)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_ends_it_silently(unbuffered):
+    process = program(
+        "sys.stdin.read()\nprint('text')",
+        stdin=subprocess.PIPE,
+        env={"PYTHONUNBUFFERED": unbuffered},
+    )
+    process.stdout.close()
+    _, err = process.communicate()
+    assert (err, process.returncode) == ("", 1)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a file that is full")
+def test_a_full_output_is_named():
+    with open("/dev/full", "w") as full:
+        process = program("print('text')", stdout=full, env={"PYTHONUNBUFFERED": ""})
+    _, err = process.communicate()
+    assert process.returncode == 2 and "Cannot write standard output" in err
+    assert "Traceback" not in err and "Exception ignored" not in err
+
+
+def test_streams_that_are_closed_go_nowhere(tmp_path):
+    body = f"print('text', file=sys.stderr)\nprint('text')\nopen({str(tmp_path / 'a')!r}, 'w')"
+    process = program(body, 'exec "$@" <&- >&- 2>&-')
+    assert process.wait() == 0
+    assert (tmp_path / "a").read_text() == ""  # the file did not take the place of a stream
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_each_interrupt_ends_it_in_words(times):
+    """The first one unwinds; another one meanwhile ends it at once."""
+    body = "try:\n    print('begun', flush=True)\n    time.sleep(60)\nfinally:\n"
+    body += f"    print('unwinding', flush=True)\n    time.sleep({60 * (times > 1)})"
+    process = program(body)
+    for line in ["begun", "unwinding"][:times]:
+        assert process.stdout.readline() == line + "\n"
+        process.send_signal(signal.SIGINT)
+    if times == 3:
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (err, process.returncode) == ("\nInterrupted.\n", 130)
+
+
+@pytest.mark.parametrize("caught", ["pass", "raise ValueError from None", "sys.exit(0)"])
+def test_an_interrupt_that_a_library_catches_ends_it_too(caught):
+    wait = "print('begun', flush=True)\n    time.sleep(60)"
+    process = program(f"try:\n    {wait}\nexcept KeyboardInterrupt:\n    {caught}")
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (err, process.returncode) == ("\nInterrupted.\n", 130)
+
+
+def test_an_interrupt_that_python_ignores_is_raised_again():
+    """As one that comes while the garbage is collected."""
+    body = "class Waits:\n    def __del__(self):\n        print('begun', flush=True)\n"
+    body += "        time.sleep(60)\nWaits()\ntime.sleep(60)"
+    process = program(body)
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (err, process.returncode) == ("\nInterrupted.\n", 130)
+
+
+def test_a_command_that_ignores_interrupts_goes_on_to_ignore_them():
+    """As after nohup, or in the background of a script."""
+    body = "print('begun', flush=True)\nsys.stdin.read()"
+    process = program(body, 'trap "" INT; exec "$@"', stdin=subprocess.PIPE)
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (err, process.returncode) == ("", 0)

@@ -1,0 +1,74 @@
+"""Errors of the operating system name a path and what to change."""
+
+import errno
+import os
+import pathlib
+import pickle
+
+import pytest
+
+from pretrax.data.system_errors import name_file, words_of
+
+
+def failure(act) -> OSError:
+    with pytest.raises(OSError) as raised:
+        act()
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    "act, names, expected",
+    [
+        (lambda f: open(f / "none" / "a.txt"), ["none/a.txt"], "There is no folder {}/none:"),
+        (lambda f: open(f / "none.txt"), ["none.txt"], "There is no file or folder {}/none.txt:"),
+        (lambda f: os.mkdir(f / "file" / "a"), ["file/a"], "{}/file is a file, not a folder"),
+        (lambda f: open(f), [""], "give the path of a file"),
+        (lambda f: open(f / ("n" * 300)), ["n" * 300], "Give a shorter path"),
+        (lambda f: os.replace(f / "none", f / "to"), ["none", "to"], "There is no file or folder"),
+        (lambda f: os.replace(f / "file", f / "none" / "to"), ["file", "none/to"], "{}/none:"),
+    ],
+)
+def test_an_error_names_its_paths_and_a_remedy(act, names, expected, tmp_path):
+    (tmp_path / "file").write_text("a file")
+    words = words_of(failure(lambda: act(tmp_path)))
+    assert all(str(tmp_path / name) in words for name in names)
+    assert expected.format(tmp_path) in words
+
+
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EISDIR]
+)
+def test_each_code_has_a_remedy(code):
+    words = words_of(OSError(code, os.strerror(code), "some/path"))
+    assert f"some/path: {os.strerror(code)}. " in words and words.endswith(".")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a file that is full")
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_a_full_disk_names_the_file_that_was_written(buffering):
+    """The system gives no name for an open file: it is found where the error came up."""
+
+    def write():
+        with open("/dev/full", "wb", buffering) as file, open(__file__, "rb") as other:
+            file.write(other.read())
+
+    error = failure(write)
+    assert "Cannot write /dev/full: " in words_of(error)
+    name_file(error)
+    assert pickle.loads(pickle.dumps(error)).filename == "/dev/full"
+
+
+def test_an_error_that_quotes_one_of_the_system_is_read_as_one():
+    quoted = ValueError(
+        'RESOURCE_EXHAUSTED: Error writing local file "/disk/manifest": No space left on device '
+        "[source locations='…', os_error_code='28']"
+    )
+    assert words_of(quoted) == words_of(OSError(errno.ENOSPC, "", "/disk/manifest"))
+    assert words_of(ValueError("no error of the system")) is None
+    assert words_of(OSError("Checkpoint 4 cannot be read")) is None
+
+
+def test_a_path_is_followed_from_the_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = words_of(failure(pathlib.Path("raw/none.txt").read_text))
+    assert "There is no folder raw" in words and str(tmp_path) in words

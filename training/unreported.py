@@ -1,0 +1,67 @@
+"""What metrics.jsonl does not have yet: the metrics of the steps after its last line.
+
+A checkpoint keeps them, so that a run which stops between two lines and resumes writes the same
+lines as a run that never stopped.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+
+_FILE = "unreported.json"  # of a checkpoint
+
+
+class StepMetrics(NamedTuple):
+    """The metrics of one step."""
+
+    values: dict[str, float]  # "loss", "useful", …
+    members: dict[str, tuple[float, float]]  # "loss/MEMBER/TERM" -> (sum, weight)
+
+
+class Unreported:
+    """The metrics of the steps since the last report, and the seconds that they took."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepMetrics] = []
+        self.seconds: dict[str, float] = {}  # before the run was resumed, by kind
+
+    def clear(self) -> None:
+        self.steps = []
+        self.seconds = {}
+
+    def means(self) -> dict[str, float]:
+        """Returns the mean of each metric over the steps that have it, as the last one does. A
+        member's mean is weighted, and absent if its weights sum to 0."""
+        means = {}
+        for name in self.steps[-1].values:
+            values = [step.values[name] for step in self.steps if name in step.values]
+            means[name] = sum(values) / len(values)
+        for name in self.steps[-1].members:
+            pairs = [step.members[name] for step in self.steps if name in step.members]
+            total = sum(pair[0] for pair in pairs)
+            weight = sum(pair[1] for pair in pairs)
+            if weight:
+                means[name] = total / weight
+        return means
+
+    def state(self, seconds: Mapping[str, float]) -> dict[str, bytes]:
+        """Returns the file that the first process saves with a checkpoint.
+
+        `seconds` are those since the last report, by kind.
+        """
+        if jax.process_index() != 0:  # the others write no metrics
+            return {}
+        content = {"steps": self.steps, "seconds": dict(seconds)}
+        return {_FILE: json.dumps(content).encode()}
+
+    def restore(self, read: Callable[[str], bytes]) -> None:
+        """Continues from a checkpoint, whose file of a name `read` returns."""
+        self.clear()
+        try:
+            content = json.loads(read(_FILE))
+        except FileNotFoundError:  # a checkpoint that was saved before there was this file
+            return
+        self.steps = [StepMetrics(*one) for one in content["steps"]]
+        self.seconds = content["seconds"]
