@@ -14,7 +14,6 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any, NoReturn
 
 _ERRORS = "pretrax.command_terminal"  # name of the error handler that replaces missing characters
@@ -182,7 +181,7 @@ def interrupts_in_words(words: str) -> Iterator[None]:
     def is_interrupted() -> bool:
         return signal.getsignal(signal.SIGINT) is end_now
 
-    with _handling_interrupts(interrupt):
+    with _handling_interrupts(interrupt, end_now):
         try:
             yield
             if is_interrupted():
@@ -203,46 +202,32 @@ def _end_silently_at_interrupt() -> None:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
-def _signal_soon() -> None:
-    """Sends SIGINT to this thread in a moment."""
-    timer = threading.Timer(0.01, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
-    timer.daemon = True
-    timer.start()
-
-
 @contextlib.contextmanager
-def _handling_interrupts(interrupt: Callable) -> Iterator[None]:
-    """Lets Ctrl-C call `interrupt`, unless the command ignores it (for example after nohup)."""
+def _handling_interrupts(interrupt: Callable, end_now: Callable) -> Iterator[None]:
+    """Lets Ctrl-C call `interrupt`, unless the command ignores it (for example after nohup).
+
+    Python ignores an exception that is raised in a destructor or a callback of the garbage
+    collector. A KeyboardInterrupt there ends the program at once: otherwise the command would
+    continue as if nothing had happened.
+    """
     before = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or not callable(before):
         yield
         return
-    signal.signal(signal.SIGINT, interrupt)
     show_unraisable = sys.unraisablehook
 
-    def interrupt_again(unraisable: Any) -> None:
-        """Raises KeyboardInterrupt anew if it came where Python ignores it, as in a destructor."""
-        if unraisable.exc_type is not KeyboardInterrupt:
-            show_unraisable(unraisable)
-            return
-        signal.signal(signal.SIGINT, interrupt_outside)
-        _signal_soon()
+    def end_at_ignored_interrupt(unraisable: Any) -> None:
+        if unraisable.exc_type is KeyboardInterrupt:
+            end_now()
+        show_unraisable(unraisable)
 
-    def interrupt_outside(_: int, frame: FrameType | None) -> None:
-        """Waits until `interrupt_again` has returned: in it the exception would be ignored too."""
-        while frame is not None:
-            if frame.f_code is interrupt_again.__code__:
-                _signal_soon()
-                return
-            frame = frame.f_back
-        interrupt()
-
-    sys.unraisablehook = interrupt_again
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = end_at_ignored_interrupt
     try:
         yield
     finally:
-        if sys.unraisablehook is interrupt_again:  # otherwise somebody has wrapped it
+        if sys.unraisablehook is end_at_ignored_interrupt:  # otherwise somebody has wrapped it
             sys.unraisablehook = show_unraisable
         if signal.getsignal(signal.SIGINT) is interrupt:  # otherwise there was a Ctrl-C
             signal.signal(signal.SIGINT, before)

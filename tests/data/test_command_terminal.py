@@ -90,8 +90,8 @@ def test_an_interrupt_that_a_library_catches_ends_it_too(caught):
     assert (err, process.returncode) == ("\nInterrupted.\n", 130)
 
 
-def test_an_interrupt_that_python_ignores_is_raised_again():
-    """As one that comes while the garbage is collected."""
+def test_an_interrupt_that_python_would_ignore_ends_it_too():
+    """Python ignores exceptions of destructors and of callbacks of the garbage collector."""
     body = "class Waits:\n    def __del__(self):\n        print('begun', flush=True)\n"
     body += "        time.sleep(60)\nWaits()\ntime.sleep(60)"
     process = program(body)
