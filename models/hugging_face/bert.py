@@ -88,6 +88,8 @@ HEADS = {  # by the prefix of all other names
         classifier="classifier.out_proj",
     ),
 }
+# Activation of the layer before the logits, by the same prefix, if it is not the MLP's.
+HEAD_ACTIVATIONS = {"roberta": "gelu_exact", "electra": "gelu_exact"}
 TOKEN_CLASSIFIER = "classifier"  # of the classes of tokens, which no layer comes before
 PAIR_CLASSIFIER = "cls.seq_relationship"
 
@@ -100,6 +102,7 @@ def settings(base: str, hf: dict, has) -> dict:
         **with_heads(hf, heads_of(base, has)),
         max_positions=hf["max_position_embeddings"] - offset,
         position_offset=offset,
+        vocabulary_activation=HEAD_ACTIVATIONS.get(base),
         **POST_NORM,
     )
 
