@@ -86,7 +86,7 @@ class Config:
     attention_scale: Positive | None = None  # of scores; None: head_dim**-0.5. T5: 1.0
     # Local layers attend to `window` keys on either side; every global_every-th layer, from layer
     # `first_global` on, to all, with `rope_theta` where local ones have `local_rope_theta`.
-    window: Size | None = None
+    window: SizeOrZero | None = None
     global_every: Size | None = None
     first_global: SizeOrZero = 0
     # Of an encoder beside a decoder, where it is not `window` on either side: the keys before the
