@@ -109,7 +109,8 @@ def _prompt_forms(
         pooling = "last"
         if found.model.layout == "encoder":
             pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
-        form = PromptForm("classify", *frame, causal=causal, head="classes", pooling=pooling)
+        start = frame[1][-1:] if found.family.wraps_text else ()
+        form = PromptForm("classify", *frame, start, causal, head="classes", pooling=pooling)
         forms.append(form._replace(independent=problem == "multi_label_classification"))
     if "token_classes" in found.heads:
         forms.append(PromptForm("tag", *frame, causal=causal, head="token_classes"))

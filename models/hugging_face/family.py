@@ -84,6 +84,9 @@ class Family(NamedTuple):
     presets: tuple[str, ...] = ()  # gin files of gin_configs/models that are of this family
     # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
+    # Whether a classifier's decoder starts with the last id of the text, and not with
+    # decoder_start_token_id.
+    wraps_text: bool = False
     # config.json -> the same with what depends on ids, which `config` does not know
     with_ids: Callable[[dict], dict] = lambda values: values
 
