@@ -95,8 +95,9 @@ PAIR_CLASSIFIER = "cls.seq_relationship"
 
 
 def settings(base: str, hf: dict, has) -> dict:
-    # RoBERTa counts positions from pad + 1.
-    offset = hf.get("pad_token_id", 1) + 1 if base == "roberta" else 0
+    offset = 0
+    if base == "roberta":  # RoBERTa counts positions from pad + 1.
+        offset = (hf["pad_token_id"] if "pad_token_id" in hf else 1) + 1
     refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, heads_of(base, has)),

@@ -63,8 +63,9 @@ def decoder_settings(hf: dict, has) -> dict:
     if _half_window(hf) < 1:
         raise ValueError(
             f"Got local_attention={hf.get('local_attention')!r} and "
-            f"sliding_window={hf.get('sliding_window')!r} in config.json, expected 2 or more, or 1 "
-            "or more: local layers would attend to nothing."
+            f"sliding_window={hf.get('sliding_window')!r} in config.json, expected "
+            "local_attention of 2 or more, or sliding_window of 1 or more: local layers would "
+            "attend to nothing."
         )
     heads = ("vocabulary",) if has("lm_head.dense.weight") else ()
     # Their window includes the query, ours does not.
@@ -73,8 +74,9 @@ def decoder_settings(hf: dict, has) -> dict:
 
 def _half_window(hf: dict) -> int:
     """Returns half of local_attention, or sliding_window, which takes precedence."""
-    half, sliding_window = hf.get("local_attention", 128) // 2, hf.get("sliding_window")
-    return half if sliding_window is None else sliding_window
+    sliding_window = hf.get("sliding_window")
+    both = hf["local_attention"] if "local_attention" in hf else 128
+    return both // 2 if sliding_window is None else sliding_window
 
 
 def _common_settings(hf: dict) -> dict:

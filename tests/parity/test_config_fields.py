@@ -146,6 +146,8 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
     [
         ("bart", "decoder_attention_heads", ..., "lacks 'decoder_attention_heads'"),
         ("llama", "hidden_size", None, "lacks 'hidden_size'"),
+        ("roberta", "pad_token_id", None, "lacks 'pad_token_id'"),
+        ("modernbert", "local_attention", None, "lacks 'local_attention'"),
         ("gemma3", "sliding_window", None, "lacks 'sliding_window'"),
         ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None.*expected a number"),
     ],
