@@ -8,6 +8,7 @@ import numpy as np
 
 from ..objectives import PromptForm, TokenIds
 from ..objectives.sentence_pairs import next_sentence_form
+from .decoding.generation_rules import NO_RULES, GenerationRules
 
 
 class Mode(NamedTuple):
@@ -61,6 +62,10 @@ class Trained(NamedTuple):
     classes: tuple[str, ...] = ()  # names of classes, of a model that classifies
     step: int = 0  # of the checkpoint
     lengths: Mapping[str, int] = {}  # the longest rows of training, by stack; none: unknown
+    # Of an imported model: the rules for the tokens that it writes, and the ids before and after a
+    # text that an encoder-decoder reads. None: those of the vocabulary.
+    rules: GenerationRules = NO_RULES
+    frame: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 def mode_of(trained: Trained) -> str:
@@ -130,12 +135,30 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
         return PromptForm(mode, cls, sep, head="classes", pooling="first")
     if mode == "tag":
         return PromptForm(mode, cls, sep, head="token_classes")
+    if trained.frame is not None and trained.model.layout == "encoder_decoder":
+        return PromptForm(mode, before=trained.frame[0], after=trained.frame[1])
     # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. Ids
     # that were added after the text ids are unknown to imported models.
     opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()
     if mode == "infill" or trained.prompt_forms or trained.model.layout != "encoder_decoder":
         opening = ()
     return PromptForm(mode, before=opening, after=(ids.eos,), start=opening)
+
+
+def stop_ids(trained: Trained) -> tuple[int, ...]:
+    """Returns the ids that end an answer."""
+    return trained.rules.stop_ids or (trained.ids.eos,)
+
+
+def answer_opening(trained: Trained) -> tuple[int, ...]:
+    """Returns the ids before the text of an answer, such as a language, if the model writes them.
+
+    A prompt form of the model's own training has them as its start.
+    """
+    if trained.frame is None:
+        return ()
+    first = trained.rules.forced_first
+    return trained.frame[0] if first is None else (first,)
 
 
 def check_mode(trained: Trained, mode: str) -> None:

@@ -86,7 +86,7 @@ class Config:
     attention_scale: Positive | None = None  # of scores; None: head_dim**-0.5. T5: 1.0
     # Local layers attend to `window` keys on either side; every global_every-th layer, from layer
     # `first_global` on, to all, with `rope_theta` where local ones have `local_rope_theta`.
-    window: Size | None = None
+    window: SizeOrZero | None = None
     global_every: Size | None = None
     first_global: SizeOrZero = 0
     # Of an encoder beside a decoder, where it is not `window` on either side: the keys before the
@@ -109,6 +109,9 @@ class Config:
     logits_via_embedding: bool = False  # tied: the logits use the embedding
     scale_logits: bool = False  # times emb_dim**-0.5, as tied embeddings of variance 1 need: T5 1.0
     vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
+    # Activation of the vocabulary layer: RoBERTa has "gelu_exact" whatever the MLP has. None: the
+    # activation of the MLP.
+    vocabulary_activation: Activation | None = None
     vocabulary_bias: bool = False
     logit_softcap: Positive | None = None
     num_classes: SizeOrZero = 0  # of the heads "classes" and "token_classes"; 1: regression
@@ -229,6 +232,7 @@ def _check_together(c: Config):
         "first_global": ("a larger global_every", c.first_global < (c.global_every or 0)),
         "qk_norm_joint": ("qk_norm", c.qk_norm),
         "embedding_dim": ("vocabulary_layer", c.vocabulary_layer or plain_width),
+        "vocabulary_activation": ("vocabulary_layer", c.vocabulary_layer),
         "local_rope_theta": ("global_every and positions='rotary'", rotary and c.global_every),
         "first_norm": ("norm_place='before'", c.norm_place == "before"),
         "init_scaled_by_depth": ("init_stddev, and a single stack", c.init_stddev and not both),

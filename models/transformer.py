@@ -188,7 +188,8 @@ class VocabularyHead(nn.Module):
         x = hidden.astype(c.dtype)
         if c.vocabulary_layer:
             x = linear(self, "layer", x, (c.emb_dim, c.embedding_width), ("embed", None))
-            x = Norm(c, name="norm")(ACTIVATIONS[c.mlp_activations[0]](x))
+            activation = ACTIVATIONS[c.vocabulary_activation or c.mlp_activations[0]]
+            x = Norm(c, name="norm")(activation(x))
         if c.logits_via_embedding:
             embedding_VxE = token_embedding_VxE
         else:  # an output embedding: XLA's CPU product with [E, V] takes up to twice as long

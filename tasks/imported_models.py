@@ -15,6 +15,7 @@ from ..models.hugging_face.sentences import POOLINGS, Modules, open_modules
 from ..objectives import PromptForm
 from ..training.saved.imported_runs import settings_of
 from ..training.settings.configuration import read_fields
+from .generation_files import generation_rules, start_of_decoder, writes_text
 from .vocabularies import Vocabulary
 from .vocabularies.converted_vocabularies import imported_frame, imported_vocabulary
 
@@ -51,7 +52,10 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     files = files_to_keep(source.path)
     found = hugging_face.recognise(source)
     modules = open_modules(source.path)
-    kept = _fitting(imported_vocabulary(source.path, source.config, **vocabulary), found.model)
+    config = {**source.config, **start_of_decoder(source.path, source.config)}
+    kept = _fitting(imported_vocabulary(source.path, config, **vocabulary), found.model)
+    if writes_text(found.model):
+        generation_rules(source.path)  # which may refuse the files
     frame = imported_frame(source.path, kept, found.model.layout) if kept else ((), ())
     forms = _prompt_forms(source, found, modules, frame) if kept else ()
     model, arrays = found.model, hugging_face.read_params(source, found)
@@ -109,7 +113,8 @@ def _prompt_forms(
         pooling = "last"
         if found.model.layout == "encoder":
             pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
-        form = PromptForm("classify", *frame, causal=causal, head="classes", pooling=pooling)
+        start = frame[1][-1:] if found.family.wraps_text else ()
+        form = PromptForm("classify", *frame, start, causal, head="classes", pooling=pooling)
         forms.append(form._replace(independent=problem == "multi_label_classification"))
     if "token_classes" in found.heads:
         forms.append(PromptForm("tag", *frame, causal=causal, head="token_classes"))

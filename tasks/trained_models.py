@@ -1,14 +1,18 @@
 """A run's model together with its vocabulary: what `inference` works with."""
 
 from collections.abc import Collection
+from pathlib import Path
 
 from jax.sharding import Mesh
 
 from ..inference import Trained
 from ..models.unrolled import unrolled
+from ..training import run_directory
 from ..training.saved.runs import load_text_model
 from ..training.settings.configuration import read_directory
-from .vocabularies import load_vocabulary
+from .generation_files import generation_rules, writes_text
+from .vocabularies import Vocabulary, load_vocabulary
+from .vocabularies.converted_vocabularies import imported_frame
 
 
 def open_trained(
@@ -43,6 +47,16 @@ def open_trained(
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
     texts = vocabulary.ids, codec.encode, codec.decode
-    return Trained(
+    trained = Trained(
         model, params, *texts, reading.prompt_forms, reading.classes, run.step, reading.lengths
     )
+    return _with_files(trained, Path(run_dir) / run_directory.IMPORTED, vocabulary)
+
+
+def _with_files(trained: Trained, folder: Path, vocabulary: Vocabulary) -> Trained:
+    """Returns an imported model with what the folder of its files prescribes for its answers."""
+    layout = trained.model.layout
+    if not writes_text(trained.model) or not folder.is_dir():
+        return trained
+    frame = imported_frame(folder, vocabulary, layout) if layout == "encoder_decoder" else None
+    return trained._replace(rules=generation_rules(folder), frame=frame)

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from pretrax import models
 from pretrax.models.hugging_face import (
+    FAMILIES,
     family_of,
     left_out,
     open_source,
@@ -207,6 +208,22 @@ def test_a_part_that_they_would_compute_in_another_way_is_refused(make, message,
     model = make()
     with pytest.raises(ValueError, match=message):
         write_model(str(tmp_path), model.config, random_params(model))
+
+
+@pytest.mark.parametrize(
+    "name, changed, differs",
+    [
+        ("roberta", {"mlp_activations": ("relu",)}, "vocabulary_activation: 'relu', .*gelu_exact"),
+        ("bert", {"vocabulary_activation": "relu"}, "vocabulary_activation: 'relu', .*gelu_exact"),
+        ("bert", {"norm_place": "before"}, "norm_place: 'before', there 'after'"),
+    ],
+)
+def test_an_export_as_a_family_that_lacks_the_model_is_refused(name, changed, differs, tmp_path):
+    offset = {"position_offset": 2} if name == "roberta" else {}
+    config = dataclasses.replace(bert(40, ("vocabulary",), **offset).config, **changed)
+    model = models.builders.model_of(config)
+    with pytest.raises(ValueError, match=differs):
+        write_model(str(tmp_path), config, random_params(model), family=FAMILIES[name])
 
 
 @pytest.mark.parametrize("objective", ["sequence_classification", "token_classification"])

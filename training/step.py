@@ -77,7 +77,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
         )
     streams = {stream for group in recipe.groups for stream in group.features}
     permuted, noised = "orders" in streams, "noised" in streams
-    if permuted and config and (config.positions in ("relative", "none") or config.window):
+    local = config is not None and config.window is not None
+    if permuted and config and (config.positions in ("relative", "none") or local):
         raise ValueError(
             "The objective's tokens stand out of order, and this model does not take their "
             f"positions (positions={config.positions!r}, window={config.window}): choose one with "

@@ -36,6 +36,7 @@ from ..models.hugging_face import hub, sentences
 from ..models.hugging_face.kept import keep_files, kept_config, put_back
 from ..objectives import PromptForm
 from ..tasks import vocabularies
+from ..tasks.generation_files import search_options, writes_text
 from ..tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_preset
 from ..tasks.vocabularies import special_tokens
 from ..tasks.vocabularies.converted_vocabularies import config_ids, export_vocabulary
@@ -176,6 +177,12 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     else:
         names = special_tokens.special_names(vocabulary.tokenizer, vocabulary.ids)
         lines += next_lines(run_dir, imported.model, vocabulary.ids, rows, names)
+    kept = Path(run_dir) / run_directory.IMPORTED
+    if writes_text(imported.model) and (chosen := search_options(kept, imported.model.layout)):
+        lines.append(
+            "To write as `generate` of transformers does with this model's files, give `pretrax "
+            f"predict` the options {' '.join(chosen)}."
+        )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...objectives import PromptForm
 from ..decoding.batching import encoder_batch, in_batches, jitted, padded_width
 from ..decoding.decoding import decoder_prompts, encoder_decoder_prompts
 from ..prompting.prompts import check_words
@@ -118,7 +119,7 @@ def _logits_of(
     check_texts(trained, rows)
 
     def logits(chosen: list[int]) -> np.ndarray:
-        batch = _batch_of(trained, [rows[i] for i in chosen], prompt.causal)
+        batch = _batch_of(trained, [rows[i] for i in chosen], prompt)
         if mode == "pair":  # the second text has token type 1
             second_B = np.array([len(prompt.before) + len(closed[i][0]) for i in chosen])
             of_second = batch["encoder_positions"] >= second_B[:, None]
@@ -128,21 +129,32 @@ def _logits_of(
     return in_batches(logits, [len(row) for row in rows], batch_size, on_batch)
 
 
-def _batch_of(trained: Trained, rows: Sequence[Sequence[int]], causal: bool) -> dict:
-    """Returns the batch in which a model reads whole texts, a `causal` decoder from left to right.
+def _batch_of(trained: Trained, rows: Sequence[Sequence[int]], prompt: PromptForm) -> dict:
+    """Returns the batch in which a model reads whole texts, a causal decoder from left to right.
 
-    The decoder of an encoder-decoder reads them again, from bos on and without their last token, so
-    that its last state is of all of the text twice, as in BART.
+    The decoder of an encoder-decoder reads them again, from `prompt.start` or bos on, up to the
+    token before their eos, so that its last state is of all of the text twice, as in BART.
     """
     model = trained.model
     if model.layout == "encoder":
         return encoder_batch(rows, model.max_positions)
     width = padded_width(rows, model.max_positions)
     if model.layout == "decoder":
-        prefixes = None if causal else [len(row) for row in rows]
+        prefixes = None if prompt.causal else [len(row) for row in rows]
         return decoder_prompts(rows, prefixes, width).batch
-    again = [[trained.ids.bos, *row[:-1]] for row in rows]
+    start = prompt.start or (trained.ids.bos,)
+    again = [[*start, *row[: _last_eos(row, trained.ids.eos)]] for row in rows]
     return encoder_decoder_prompts(rows, again, width, width).batch
+
+
+def _last_eos(row: Sequence[int], eos: int) -> int:
+    """Returns the slot of the last eos in a row, or its last slot if there is none.
+
+    >>> _last_eos([5, 6, 1, 9], eos=1)
+    2
+    """
+    after = row[::-1].index(eos) if eos in row else 0
+    return len(row) - 1 - after
 
 
 def _run(model, head, pooling, params, batch):

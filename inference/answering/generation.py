@@ -16,11 +16,12 @@ from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, c
 from ..decoding.batching import in_batches
 from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Decoded, Prompts, decode_stream, decoding_form
+from ..decoding.generation_rules import NO_RULES
 from ..decoding.sampling import Sampling, numbered_keys
 from ..decoding.speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
 from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_width, text_after
 from ..prompting.windows import check_prompts
-from ..trained import Trained, allowed_token_mask
+from ..trained import Trained, allowed_token_mask, answer_opening, stop_ids
 
 CHUNK_SIZE = 16  # tokens between two checks for stop strings
 
@@ -139,7 +140,7 @@ def generate(
     numbers = range(len(prompts)) if numbers is None else numbers
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
-        stop_ids=(ids.eos,),
+        stop_ids=stop_ids(trained),
         allowed_tokens=allowed_token_mask(ids, model.vocab_size),
     )
     if decoding.own_drafts:
@@ -147,6 +148,8 @@ def generate(
         draft = Draft(drafter, draft_params)
     else:
         unrolled_model, params = decoding_form(model, params)
+    if draft:
+        _check_no_rules(trained)
     check_prompts(trained, prompts, decoding.max_new)
     if on_text and not len(prompts) == decoding.samples == 1:
         on_text = None
@@ -163,6 +166,7 @@ def generate(
             batch_of(some),
             beams=decoding.beams,
             length_penalty=decoding.length_penalty,
+            rules=trained.rules,
             **settings,
         )
         return [
@@ -203,7 +207,8 @@ def generate(
     def decoded_chunks(batch: Prompts, keys, own: int) -> Iterator[Decoded]:
         drawn = settings | dict(sampling=decoding.sampling, keys=keys)
         if draft is None:
-            return decode_stream(unrolled_model, params, batch, chunk_size=CHUNK_SIZE, **drawn)
+            drawn |= dict(rules=trained.rules, chunk_size=CHUNK_SIZE)
+            return decode_stream(unrolled_model, params, batch, **drawn)
         decoded, counts = speculate(unrolled_model, params, *draft, batch, **drawn)
         if on_drafts:
             on_drafts(DraftCounts(*(x[:own] for x in counts)))
@@ -216,6 +221,21 @@ def generate(
         max(decoding.batch_size // rows_of_each, 1),
         on_batch,
     )
+
+
+def _check_no_rules(trained: Trained) -> None:
+    """Raises ValueError for rules of a model's files that drafts would not follow."""
+    followed = ("stop_ids", "early_stopping")  # the latter is of beam search alone
+    broken = [
+        f"{name}={value!r}"
+        for name, value in trained.rules._asdict().items()
+        if name not in followed and value != getattr(NO_RULES, name)
+    ]
+    if broken:
+        raise ValueError(
+            f"Got drafts for a model whose files prescribe {', '.join(broken)}, expected none: "
+            "decode without drafts."
+        )
 
 
 def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
@@ -240,15 +260,20 @@ def _answer(
     `log_probs`: of each token, or one for all of them.
     """
     tokens = [int(x) for x in generated]
-    ended = bool(tokens) and tokens[-1] == trained.ids.eos
+    ended = bool(tokens) and tokens[-1] in stop_ids(trained)
     tokens, count = (tokens[:-1] if ended else tokens), len(tokens)
-    text = text_after(trained, prompt.before, tokens)
+    opening = answer_opening(trained)
+    before_text = len(opening) if (*tokens[: len(opening)],) == opening else 0
+
+    def text_of(tokens: list[int]) -> str:
+        return text_after(trained, prompt.before, tokens[before_text:])
+
+    text = text_of(tokens)
     cuts = [at for at in (text.find(stop) for stop in decoding.stop_strings) if at >= 0]
     if cuts:
 
         def has_stop(n: int) -> bool:
-            written = text_after(trained, prompt.before, tokens[:n])
-            return any(stop in written for stop in decoding.stop_strings)
+            return any(stop in text_of(tokens[:n]) for stop in decoding.stop_strings)
 
         count = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=has_stop)
         text, tokens, ended = text[: min(cuts)], tokens[:count], True

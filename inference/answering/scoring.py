@@ -30,6 +30,7 @@ from ..prompting.windows import check_prompts, check_texts
 from ..trained import (
     Trained,
     allowed_token_mask,
+    answer_opening,
     is_trained_for,
     mode_of,
     predicts_from_left,
@@ -164,7 +165,8 @@ def answered_prompt(
         prompt = text_prompt(trained, "respond", given, denoiser)
     closed = [*trained.encode(text), trained.ids.eos]
     blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(closed)]
-    return Prompt(prompt.inputs, [*prompt.start, *closed], blanks), len(closed)
+    start = [*prompt.start, *answer_opening(trained), *closed]
+    return Prompt(prompt.inputs, start, blanks), len(closed)
 
 
 def _continued(trained: Trained, given: str, text: str, denoiser: str | None) -> tuple[Prompt, int]:

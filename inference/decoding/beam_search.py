@@ -17,6 +17,7 @@ from ...constraints import Count, checked
 from ...models.builders import is_of_encoder
 from .batching import jitted
 from .decoding import Prompts, next_batch, required_capacity
+from .generation_rules import NEVER, NO_RULES, GenerationRules, ruled
 
 _NEVER = -1e9
 
@@ -53,6 +54,7 @@ def beam_search(
     stop_ids: Sequence[int] = (),
     length_penalty: float = 1.0,
     allowed_tokens=None,
+    rules: GenerationRules = NO_RULES,
 ) -> Beams:
     """Searches until no live beam of a prompt can beat its K finished ones.
 
@@ -71,12 +73,12 @@ def beam_search(
     the model's positions.
     """
     capacity = required_capacity(model, prompts, max_new)
-    search = jitted(_search, model, beams, tuple(stop_ids), capacity)
+    search = jitted(_search, model, beams, tuple(stop_ids), rules, capacity)
     return search(params, prompts, max_new, length_penalty, allowed_tokens)
 
 
 def _search(
-    model, beams, stop_ids, capacity, params, prompts: Prompts, max_new, penalty, allowed_V
+    model, beams, stop_ids, rules, capacity, params, prompts: Prompts, max_new, penalty, allowed_V
 ):
     lengths_BxK = jnp.repeat(prompts.lengths[:, None], beams, 1)
     # Each row K times: all its beams share the encoder's outputs.
@@ -88,9 +90,18 @@ def _search(
 
     def logits_of(outputs, hidden):
         logits = outputs.head("vocabulary", hidden)
-        if allowed_V is not None:
-            logits = jnp.where(allowed_V, logits, _NEVER)
         return logits.reshape(-1, beams, logits.shape[-1])
+
+    def scored(state: BeamState):
+        """Returns the log-probability of each next token, f32[B, K, V]; very low if excluded."""
+        score_BxKxV = jax.nn.log_softmax(state.logits)
+        if allowed_V is not None:
+            score_BxKxV = jnp.where(allowed_V, score_BxKxV, NEVER)
+        flat = score_BxKxV.reshape(-1, score_BxKxV.shape[-1])
+        tokens = state.tokens.reshape(-1, capacity)
+        ends = repeated.lengths + state.length
+        flat = ruled(flat, rules, stop_ids, tokens, repeated.lengths, ends, max_new)
+        return flat.reshape(score_BxKxV.shape)
 
     def start() -> BeamState:
         outputs, cache = model.prefill(params, prompts.batch, capacity)
@@ -113,7 +124,7 @@ def _search(
 
     def step(state: BeamState) -> BeamState:
         length = state.length + 1
-        total_BxKxV = jax.nn.log_softmax(state.logits) + state.log_probs[..., None]
+        total_BxKxV = scored(state) + state.log_probs[..., None]
         vocab = total_BxKxV.shape[-1]
         # Enough candidates that K stay live when K of them stop.
         candidates = beams * max(2, 1 + len(stop_ids))
@@ -150,6 +161,8 @@ def _search(
         logits = logits_of(outputs, outputs.hidden["top"][:, 0])
         bound_B = log_probs[:, 0] / length.astype(jnp.float32) ** penalty
         improvable = state.improvable & (bound_B > scores.min(-1))
+        if rules.early_stopping:
+            improvable &= ~(scores > _NEVER).all(-1)
         return BeamState(length, cache, tokens, log_probs, logits, finished, improvable)
 
     return lax.while_loop(unfinished, step, start()).finished

@@ -23,6 +23,7 @@ from ...constraints import Count, checked
 from ...models.uncached import without_cache
 from ...models.unrolled import next_token_only, unrolled
 from .batching import check_positions, jitted, padded_rows
+from .generation_rules import NO_RULES, GenerationRules, ruled
 from .sampling import GREEDY, Sampling, choose
 
 
@@ -175,6 +176,7 @@ def decode(
     sampling: Sampling = GREEDY,
     keys=None,
     allowed_tokens=None,
+    rules: GenerationRules = NO_RULES,
 ) -> Decoded:
     """Generates up to `max_new` tokens after each prompt, or up to a stop id.
 
@@ -189,6 +191,7 @@ def decode(
       keys: a random key for each row, so that a row's draws do not depend on its neighbours;
         required where sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask; None: all ids.
+      rules: further constraints on the generated tokens.
 
     Returns a `Decoded`, S = P + max_new.
 
@@ -204,6 +207,7 @@ def decode(
         sampling=sampling,
         keys=keys,
         allowed_tokens=allowed_tokens,
+        rules=rules,
         chunk_size=max_new,
     )
     return list(stream)[-1]
@@ -219,16 +223,18 @@ def decode_stream(
     sampling: Sampling = GREEDY,
     keys=None,
     allowed_tokens=None,
+    rules: GenerationRules = NO_RULES,
     chunk_size: int = 16,
 ) -> Iterator[Decoded]:
     """Yields what `decode` returns after every `chunk_size` tokens, to stream or stop early."""
     capacity = required_capacity(model, prompts, max_new)
     keys = row_keys(sampling, keys, prompts)
     prefill = jitted(_prefill, model, sampling.repetition_penalty != 1, capacity)
-    generate = jitted(_generate, model, sampling, tuple(stop_ids), donated=2)
+    generate = jitted(_generate, model, sampling, tuple(stop_ids), rules, donated=2)
     state = prefill(params, prompts, keys, allowed_tokens)
     for limit in range(chunk_size, max_new + chunk_size, chunk_size):
-        state = generate(params, prompts, state, allowed_tokens, min(limit, max_new))
+        reached = min(limit, max_new)
+        state = generate(params, prompts, state, allowed_tokens, reached, max_new)
         decoded = Decoded(state.tokens, prompts.lengths, state.ends, state.log_probs)
         yield jax.tree.map(jnp.copy, decoded)  # the next call donates the arrays themselves
         if bool(state.done.all()):
@@ -285,7 +291,16 @@ def _prefill(model, is_penalised, capacity, params, prompts: Prompts, keys, allo
 
 
 def _generate(
-    model, sampling, stop_ids, params, prompts: Prompts, state: DecodeState, allowed, limit
+    model,
+    sampling,
+    stop_ids,
+    rules,
+    params,
+    prompts: Prompts,
+    state: DecodeState,
+    allowed,
+    limit,
+    max_new,
 ) -> DecodeState:
     """Generates until every row has ended or holds `limit` generated tokens."""
     rows = jnp.arange(prompts.lengths.shape[0])
@@ -299,7 +314,9 @@ def _generate(
     def step(state: DecodeState) -> DecodeState:
         finished = is_finished(state)
         keys = jax.vmap(jax.random.fold_in)(state.keys, state.ends - prompts.lengths)
-        chosen = choose(keys, state.logits, sampling, state.seen)
+        rows_of = state.tokens, prompts.lengths, state.ends
+        logits = ruled(state.logits, rules, stop_ids, *rows_of, max_new)
+        chosen = choose(keys, logits, sampling, state.seen)
         log_prob = state.logits[rows, chosen] - jax.nn.logsumexp(state.logits, -1)
         # A finished row writes zeros into the slot after its end, which nothing reads.
         at_end = rows, state.ends

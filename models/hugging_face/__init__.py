@@ -238,6 +238,11 @@ def write_model(
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
     if family in bert.ROBERTAS and extra.get("pad_token_id") is not None:
         config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
+    if differ := _differences(config, family):
+        raise ValueError(
+            f"Got a model that no {family.model_type!r} of transformers equals: it differs in "
+            f"{'; '.join(differ)}. Convert a model with the values of the family."
+        )
     values = dict(extra) | family.config(config)
     values |= {
         "model_type": family.model_type,
@@ -321,6 +326,8 @@ def _differences(config: Config, family: Family) -> list[str]:
     unused = set(TRAINING_FIELDS)
     if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
         unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}
+    if "vocabulary" not in config.heads:
+        unused.add("vocabulary_activation")
     if not set(CLASSIFIERS) & set(config.heads):
         unused.add("classifier_layer")
     return [
@@ -348,6 +355,10 @@ def meaning(config: Config) -> dict:
     defaults = {"num_kv_heads": config.num_key_heads, "attention_scale": config.score_scale}
     if config.global_every is not None:
         defaults["local_rope_theta"] = config.local_rope_theta or config.rope_theta
+    if config.vocabulary_layer:
+        defaults["vocabulary_activation"] = (
+            config.vocabulary_activation or config.mlp_activations[0]
+        )
     return dataclasses.asdict(config) | defaults
 
 

@@ -145,6 +145,7 @@ MBART = BART._replace(
     settings=mbart_settings,
     presets=("mbart_*",),
     by_heads=classes_of("MBart", "classes"),
+    wraps_text=True,
 )
 PEGASUS = MBART._replace(
     model_type="pegasus",
@@ -153,4 +154,5 @@ PEGASUS = MBART._replace(
     presets=("pegasus_*",),
     implied=sinusoids,
     by_heads=(),
+    wraps_text=False,
 )

@@ -88,18 +88,22 @@ HEADS = {  # by the prefix of all other names
         classifier="classifier.out_proj",
     ),
 }
+# Activation of the layer before the logits, by the same prefix, if it is not the MLP's.
+HEAD_ACTIVATIONS = {"roberta": "gelu_exact", "electra": "gelu_exact"}
 TOKEN_CLASSIFIER = "classifier"  # of the classes of tokens, which no layer comes before
 PAIR_CLASSIFIER = "cls.seq_relationship"
 
 
 def settings(base: str, hf: dict, has) -> dict:
-    # RoBERTa counts positions from pad + 1.
-    offset = hf.get("pad_token_id", 1) + 1 if base == "roberta" else 0
+    offset = 0
+    if base == "roberta":  # RoBERTa counts positions from pad + 1.
+        offset = (hf["pad_token_id"] if "pad_token_id" in hf else 1) + 1
     refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, heads_of(base, has)),
         max_positions=hf["max_position_embeddings"] - offset,
         position_offset=offset,
+        vocabulary_activation=HEAD_ACTIVATIONS.get(base),
         **POST_NORM,
     )
 

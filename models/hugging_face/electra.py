@@ -4,7 +4,7 @@ import functools
 
 from ..config import Config
 from . import bert
-from .family import Family, classes_of, refuse
+from .family import Family, classes_of
 from .links import Link, dense, linear
 
 HARMLESS = bert.HARMLESS | frozenset(
@@ -14,7 +14,6 @@ REPLACED = "discriminator_predictions.dense"
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, hidden_act="gelu")  # which its heads have whatever config.json says
     width, result = hf.get("embedding_size", 128), bert.settings("electra", hf, has)
     if has(f"{REPLACED}.weight"):
         result["heads"] += ("replaced",)

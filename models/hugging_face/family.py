@@ -84,6 +84,9 @@ class Family(NamedTuple):
     presets: tuple[str, ...] = ()  # gin files of gin_configs/models that are of this family
     # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
+    # Whether a classifier's decoder starts with the last id of the text, and not with
+    # decoder_start_token_id.
+    wraps_text: bool = False
     # config.json -> the same with what depends on ids, which `config` does not know
     with_ids: Callable[[dict], dict] = lambda values: values
 
@@ -203,6 +206,13 @@ def refuse(hf: dict, **expected) -> None:
             )
 
 
+def positive(hf: dict, key: str) -> int:
+    """Returns `hf[key]`; raises ValueError for a number below 1."""
+    if hf[key] < 1:
+        raise ValueError(f"Got {key}={hf[key]!r} in config.json, expected a number of 1 or more.")
+    return hf[key]
+
+
 def check_fields(hf: Fields, harmless: Collection[str]) -> None:
     """Raises ValueError for a field that was not read, and is not known to be harmless.
 
@@ -308,6 +318,29 @@ def layer_types(layers: int, every: int, first: int) -> list[str]:
     ['sliding_attention', 'full_attention', 'sliding_attention']
     """
     return [GLOBAL if i % every == first else LOCAL for i in range(layers)]
+
+
+def check_kinds(kinds: Sequence[str], *required: str) -> None:
+    """Raises ValueError if a kind of layers, of which a model has rotary parameters, is missing."""
+    for kind in required:
+        if kind not in kinds:
+            raise ValueError(
+                f"Got layer_types={list(kinds)} in config.json, expected some {kind!r} among them: "
+                "a model of this family without such layers is not supported."
+            )
+
+
+def layer_kinds(layers: int, settings: Mapping[str, Any]) -> list[str]:
+    """Returns which layers of a stack are local, from the settings of `Config` that say so.
+
+    >>> layer_kinds(2, {"window": 4, "global_every": 2, "first_global": 1})
+    ['sliding_attention', 'full_attention']
+    """
+    if settings.get("window") is None:
+        return [GLOBAL] * layers
+    if settings.get("global_every") is None:
+        return [LOCAL] * layers
+    return layer_types(layers, settings["global_every"], settings.get("first_global", 0))
 
 
 def local_layers(c: Config, owner: str) -> list[str]:

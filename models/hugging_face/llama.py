@@ -15,11 +15,14 @@ from .family import (
     GLOBAL,
     LOCAL,
     Family,
+    check_kinds,
     classes_of,
     config_of,
+    layer_kinds,
     layer_types,
     local_layers,
     pattern_of,
+    positive,
     refuse,
     rotary,
     rotary_of_layers,
@@ -129,7 +132,7 @@ def _windows(hf: dict, default: Sequence[str] = ()) -> dict:
     kinds = hf.get("layer_types") or default
     if LOCAL not in kinds:
         return {}
-    return {"window": hf["sliding_window"] - 1} | pattern_of(kinds)
+    return {"window": positive(hf, "sliding_window") - 1} | pattern_of(kinds)
 
 
 def _all_local(hf: dict, default: int | None) -> dict:
@@ -181,7 +184,9 @@ def _gemma2(hf: dict) -> dict:
 
 def _gemma3(hf: dict) -> dict:
     refuse(hf, attn_logit_softcapping=None)  # `transformers` would leave it out
-    return _gemma(hf, hf.get("sliding_window_pattern", 6), None) | {"qk_norm": True}
+    settings = _gemma(hf, hf.get("sliding_window_pattern", 6), None)
+    check_kinds(layer_kinds(hf["num_hidden_layers"], settings), LOCAL, GLOBAL)
+    return settings | {"qk_norm": True}
 
 
 OWN_SETTINGS = {

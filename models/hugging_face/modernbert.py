@@ -5,7 +5,9 @@ decoder, Ettin's ("modernbert-decoder").
 from ..config import Config
 from ..heads import CLASSIFIERS
 from .family import (
+    GLOBAL,
     Family,
+    check_kinds,
     classes_of,
     config_of,
     known,
@@ -48,7 +50,7 @@ def settings(hf: dict, has) -> dict:
         heads = ("token_classes" if tokens else "classes",)
         known({"classifier_pooling": "cls", **hf}, "classifier_pooling", POOLINGS)
     return _common_settings(hf) | dict(
-        **with_heads(hf, heads), window=hf["local_attention"] // 2, num_types=0
+        **with_heads(hf, heads), window=_half_window(hf), num_types=0
     )
 
 
@@ -58,11 +60,23 @@ def decoder_settings(hf: dict, has) -> dict:
             "Got a classifier of texts on a ModernBERT decoder, expected a head of language "
             "modelling or none: nothing else is supported."
         )
-    # Half of local_attention; a field of its own wins. Theirs holds the query, ours does not.
-    half = hf.get("local_attention", 128) // 2
-    window = hf.get("sliding_window") or half
+    if _half_window(hf) < 1:
+        raise ValueError(
+            f"Got local_attention={hf.get('local_attention')!r} and "
+            f"sliding_window={hf.get('sliding_window')!r} in config.json, expected "
+            "local_attention of 2 or more, or sliding_window of 1 or more: local layers would "
+            "attend to nothing."
+        )
     heads = ("vocabulary",) if has("lm_head.dense.weight") else ()
-    return _common_settings(hf) | dict(**with_heads(hf, heads), window=window - 1)
+    # Their window includes the query, ours does not.
+    return _common_settings(hf) | dict(**with_heads(hf, heads), window=_half_window(hf) - 1)
+
+
+def _half_window(hf: dict) -> int:
+    """Returns half of local_attention, or sliding_window, which takes precedence."""
+    sliding_window = hf.get("sliding_window")
+    both = hf["local_attention"] if "local_attention" in hf else 128
+    return both // 2 if sliding_window is None else sliding_window
 
 
 def _common_settings(hf: dict) -> dict:
@@ -72,6 +86,7 @@ def _common_settings(hf: dict) -> dict:
     refuse(hf, rope_scaling=None)
     every = hf.get("global_attn_every_n_layers", 3)
     kinds = hf.get("layer_types") or layer_types(hf["num_hidden_layers"], every, 0)
+    check_kinds(kinds, GLOBAL)
     older = hf.get("global_rope_theta", 160_000.0), hf.get("local_rope_theta", 10_000.0)
     return settings_of(hf, NAMES, gated=True) | dict(
         **pattern_of(kinds),

@@ -5,11 +5,12 @@ Of T5Gemma 2 the text part alone: an export has the smallest tower for images, u
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from ..config import Config
 from . import llama
-from .family import Family, Fields, check_fields, refuse, with_heads
+from .family import Family, Fields, check_fields, layer_kinds, refuse, with_heads
 from .links import Link, attention, table
 
 GEMMA_OF = {"t5gemma": "gemma2", "t5gemma2": "gemma3_text"}
@@ -50,20 +51,16 @@ def settings(kind: str, hf: dict, has) -> dict:
     if kind == "t5gemma2":
         refuse(hf, tie_word_embeddings=True)
         encoder = encoder["text_config"]
-    rows = hf["vocab_size"]
-    (depth, one), (other_depth, other) = (_stack(kind, x, rows) for x in (encoder, decoder))
-    if differ := [f"{k}: {one[k]!r} and {other[k]!r}" for k in one if one[k] != other[k]]:
-        raise ValueError(
-            f"Got an encoder and a decoder that differ in {'; '.join(differ)}, expected them to "
-            "differ in their number of layers alone: unbalanced stacks are not supported."
-        )
-    width, tied = encoder["sliding_window"], hf.get("tie_word_embeddings", True)
+    stacks = [_stack(kind, fields, hf["vocab_size"]) for fields in (encoder, decoder)]
+    layers = [stack.pop("num_layers") for stack in stacks]
+    settings = _shared(layers, stacks)
+    tied = hf.get("tie_word_embeddings", True)
     vocabulary = ("vocabulary",) if tied or has("lm_head.out_proj.weight") else ()
-    return one | dict(
+    return settings | dict(
         **with_heads(hf, vocabulary),
-        num_encoder_layers=depth,
-        num_decoder_layers=other_depth,
-        encoder_window=_encoder_window(kind, width),
+        num_encoder_layers=layers[0],
+        num_decoder_layers=layers[1],
+        encoder_window=_encoder_window(kind, settings["window"]) if "window" in settings else None,
         merged_attention=kind == "t5gemma2",
         share_encoder_decoder_embeddings=kind == "t5gemma2",
         logits_via_embedding=tied,
@@ -71,21 +68,49 @@ def settings(kind: str, hf: dict, has) -> dict:
     )
 
 
-def _stack(kind: str, hf: dict, rows: int) -> tuple[int, dict[str, Any]]:
-    """Returns a stack's number of layers and its other settings, those of Gemma."""
+def _stack(kind: str, hf: dict, rows: int) -> dict[str, Any]:
+    """Returns a stack's settings, those of Gemma."""
     fields = Fields(hf)
     found = llama.settings(GEMMA_OF[kind], fields, lambda name: False)
     refuse(fields, vocab_size=rows)
     check_fields(fields, llama.HARMLESS_OF[GEMMA_OF[kind]] | OF_STACKS)
-    return found.pop("num_layers"), found
+    return found
 
 
-def _encoder_window(kind: str, width: int) -> tuple[int, int]:
+def _shared(layers: Sequence[int], stacks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the settings that two stacks of these numbers of layers have in common.
+
+    Raises ValueError if they differ in more than the number of layers.
+    """
+    kinds = [layer_kinds(*stack) for stack in zip(layers, stacks)]
+    shortest = min(layers)
+    names = dict.fromkeys(name for stack in stacks for name in stack)
+    # The pattern of layers is compared by the layers themselves, and a window only by the stacks
+    # that have local layers.
+    compared = [name for name in names if name not in ("window", "global_every", "first_global")]
+    if all("window" in stack for stack in stacks):
+        compared.append("window")
+    values = {name: [stack.get(name) for stack in stacks] for name in compared}
+    values["layer_types"] = [one[:shortest] for one in kinds]
+    differ = [f"{name}: {one!r} and {two!r}" for name, (one, two) in values.items() if one != two]
+    if differ:
+        raise ValueError(
+            f"Got an encoder and a decoder that differ in {'; '.join(differ)}, expected them to "
+            "differ in their number of layers alone: unbalanced stacks are not supported."
+        )
+    return stacks[layers.index(max(layers))]
+
+
+def _encoder_window(kind: str, window: int) -> tuple[int, int]:
     """Returns the keys before and after the query of an encoder's local layer.
 
-    >>> _encoder_window("t5gemma", 512), _encoder_window("t5gemma2", 512)
+    >>> _encoder_window("t5gemma", 511), _encoder_window("t5gemma2", 511)
     ((512, 512), (255, 256))
+
+    Args:
+      window: keys before the query of a decoder's local layer.
     """
+    width = window + 1
     return (width, width) if kind == "t5gemma" else ((width + 1) // 2 - 1, width // 2)
 
 

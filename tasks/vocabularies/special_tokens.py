@@ -158,7 +158,8 @@ def _ids_by_roles(
     wanted = dict.fromkeys([key for key in own if key not in ("pad", "eos")] + list(specials))
     count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
     ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
-    start = config.get("decoder_start_token_id", roles.get("bos"))
+    start = config.get("decoder_start_token_id")
+    start = roles.get("bos") if start is None else start
     found = {key: roles[key] for key in ("mask", "cls", "sep") if key in roles}
     fields: dict[str, Any] = {"bos": ids.pad if start is None else start} | found
     return check_token_ids(ids._replace(**fields))

@@ -204,11 +204,13 @@ MODELS = {
     "umt5_untied": lambda: _t5("gated-gelu", False, transformers.UMT5ForConditionalGeneration),
     "bert": lambda: _bert(transformers.BertForPreTraining),
     "roberta": lambda: _roberta(transformers.RobertaForMaskedLM),
+    "roberta_relu": lambda: _roberta(transformers.RobertaForMaskedLM, hidden_act="relu"),
     "xlm_roberta": lambda: _roberta(transformers.XLMRobertaForMaskedLM),
     "camembert": lambda: _roberta(transformers.CamembertForMaskedLM),
     "distilbert": lambda: _distilbert(transformers.DistilBertForMaskedLM),
     "electra": lambda: _electra(transformers.ElectraForMaskedLM),
     "electra_small": lambda: _electra(transformers.ElectraForMaskedLM, embedding_size=20),
+    "electra_relu": lambda: _electra(transformers.ElectraForMaskedLM, hidden_act="relu"),
     "modernbert": lambda: _modernbert(transformers.ModernBertForMaskedLM),
     "modernbert_decoder": lambda: _modernbert_decoder(transformers.ModernBertDecoderForCausalLM),
     "eurobert": lambda: _decoder(transformers.EuroBertForMaskedLM),
@@ -301,6 +303,18 @@ OTHER_HEADS = {
     "eurobert_token_classes": (
         lambda: _decoder(transformers.EuroBertForTokenClassification),
         "token_classes",
+    ),
+    "roberta_relu_classes": (
+        lambda: _roberta(transformers.RobertaForSequenceClassification, hidden_act="relu"),
+        "classes",
+    ),
+    "electra_relu_classes": (
+        lambda: _electra(transformers.ElectraForSequenceClassification, hidden_act="relu"),
+        "classes",
+    ),
+    "electra_relu_replaced": (
+        lambda: _electra(transformers.ElectraForPreTraining, hidden_act="relu"),
+        "replaced",
     ),
     "electra_replaced": (
         lambda: _electra(transformers.ElectraForPreTraining, embedding_size=20),

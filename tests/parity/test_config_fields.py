@@ -10,9 +10,14 @@ pytest.importorskip(
 )
 pytest.importorskip("transformers", reason="the extra `parity` is not installed")
 
+import jax
+import numpy as np
 import torch
 
-from pretrax.models.hugging_face import open_source, recognise
+from pretrax.inference.decoding.batching import padded_rows
+from pretrax.inference.decoding.decoding import decoder_prompts, encoder_decoder_prompts
+from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.trees import nested
 from tests.parity.models import MODELS, OTHER_HEADS, perturbed, tokens
 
 QUICK = ["t5_1_1", "bert", "roberta", "modernbert", "bart", "gpt2", "llama", "qwen3", "bert_named"]
@@ -141,6 +146,8 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
     [
         ("bart", "decoder_attention_heads", ..., "lacks 'decoder_attention_heads'"),
         ("llama", "hidden_size", None, "lacks 'hidden_size'"),
+        ("roberta", "pad_token_id", None, "lacks 'pad_token_id'"),
+        ("modernbert", "local_attention", None, "lacks 'local_attention'"),
         ("gemma3", "sliding_window", None, "lacks 'sliding_window'"),
         ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None.*expected a number"),
     ],
@@ -153,6 +160,94 @@ def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_
     values |= {} if value is ... else {field: value}
     with pytest.raises(ValueError, match=said):
         recognise(source._replace(config=values))
+
+
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (2 * [LOCAL], 2 * [LOCAL, GLOBAL]),
+        ([LOCAL, GLOBAL], 4 * [LOCAL]),
+        (2 * [GLOBAL], 2 * [LOCAL, GLOBAL]),
+        (2 * [LOCAL], 4 * [GLOBAL]),
+    ],
+)
+def test_stacks_whose_layers_have_other_kinds_are_refused(kinds, tmp_path):
+    reference("t5gemma").save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    changed = {
+        stack: source.config[stack] | {"layer_types": own}
+        for stack, own in zip(("encoder", "decoder"), kinds)
+    }
+    with pytest.raises(ValueError, match="differ in layer_types: .*full_attention"):
+        recognise(source._replace(config=source.config | changed))
+
+
+@pytest.mark.parametrize(
+    "name, values",
+    [
+        ("modernbert", {"sliding_window": 0}),
+        ("modernbert", {"sliding_window": 3}),
+        ("modernbert", {"local_attention": 1}),
+        ("modernbert", {"layer_types": 4 * [GLOBAL]}),
+        ("modernbert_decoder", {"sliding_window": 1}),
+        ("mistral", {"sliding_window": 1}),
+        ("gemma3", {"sliding_window": 1}),
+        ("t5gemma", {"layer_types": ([LOCAL, LOCAL], [LOCAL, LOCAL, GLOBAL, LOCAL])}),
+        ("t5gemma", {"layer_types": ([GLOBAL, GLOBAL], 4 * [GLOBAL])}),
+        ("t5gemma", {"layer_types": ([LOCAL, GLOBAL], [LOCAL, GLOBAL, LOCAL, LOCAL])}),
+    ],
+)
+def test_windows_and_kinds_of_layers_are_read_as_theirs(name, values, tmp_path):
+    model = reference(name)
+    if name == "t5gemma":
+        own = zip(("encoder", "decoder"), values["layer_types"])
+        values = {x: getattr(model.config, x).to_dict() | {"layer_types": y} for x, y in own}
+    model.save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    source = source._replace(config=source.config | values)
+    theirs = changed(model, **values)
+    assert not torch.allclose(theirs, output(model), atol=1e-3)
+    torch.testing.assert_close(torch.tensor(our_logits(source)), theirs, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name, values, said",
+    [
+        ("mistral", {"sliding_window": 0}, "sliding_window=0.*1 or more"),
+        ("modernbert_decoder", {"sliding_window": 0}, "sliding_window=0"),
+        ("modernbert", {"layer_types": 4 * [LOCAL]}, "layer_types=.*expected some 'full_att"),
+        ("gemma3", {"layer_types": 4 * [LOCAL]}, "layer_types=.*expected some 'full_att"),
+        ("gemma3", {"layer_types": 4 * [GLOBAL]}, "layer_types=.*expected some 'sliding_att"),
+    ],
+)
+def test_a_window_or_layers_that_no_setting_has_are_refused_by_name(name, values, said, tmp_path):
+    reference(name).save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    with pytest.raises(ValueError, match=said):
+        recognise(source._replace(config=source.config | values))
+
+
+def our_logits(source) -> np.ndarray:
+    """Logits of our model with the source's settings for the ids of `output`."""
+    found = recognise(source)
+    params = nested(read_params(source, found))
+    rows = IDS.tolist()
+    layout = found.model.layout
+    if layout == "encoder":
+        batch = padded_rows("encoder", rows)[0]
+    elif layout == "decoder":
+        batch = decoder_prompts(rows).batch
+    else:
+        batch = encoder_decoder_prompts(rows, IDS.flip(1).tolist()).batch
+
+    def forward(params, batch):
+        outputs = found.model.apply(params, batch)
+        return outputs.head("vocabulary", outputs.hidden["top"])
+
+    return np.array(jax.jit(forward)(params, batch))
 
 
 def test_stacks_of_two_sizes_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """What is generated, against `transformers.generate` on the same small random models."""
 
 import functools
+import json
 from functools import partial
 
 import jax
@@ -17,7 +18,8 @@ import torch
 import transformers
 from transformers.generation import logits_process as theirs
 
-from pretrax.inference.answering.generation import Decoding, generate
+from pretrax.inference.answering.generation import Decoding, draft_model, generate
+from pretrax.inference.answering.scoring import answered_prompt
 from pretrax.inference.decoding.beam_search import beam_search
 from pretrax.inference.decoding.decoding import (
     decode,
@@ -25,15 +27,18 @@ from pretrax.inference.decoding.decoding import (
     decoding_form,
     encoder_decoder_prompts,
 )
+from pretrax.inference.decoding.generation_rules import NO_RULES
 from pretrax.inference.decoding.sampling import Sampling, adjusted
 from pretrax.inference.prompting.prompts import infill_prompt, text_prompt
 from pretrax.inference.trained import allowed_token_mask
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
+from pretrax.tasks.imported_models import from_hugging_face
 from pretrax.tasks.trained_models import open_trained
 from pretrax.verbs import convert
 from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
+from tests.parity.test_sentences import saved
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]
 WINDOWED = ["mistral", "gemma2", "gemma3", "t5gemma", "t5gemma2"]  # the cache of local layers
@@ -190,6 +195,142 @@ def test_beams(name, beams, penalty, converted):
     assert got == expected
     scores = theirs.sequences_scores.numpy().reshape(ROWS, beams)
     np.testing.assert_allclose(found.scores, scores, atol=1e-4)
+
+
+# --- rules of a model's files -------------------------------------------------------------------
+
+RULES = {
+    "forced ids": dict(forced_bos_token_id=2, forced_eos_token_id=3),
+    "a language": dict(forced_bos_token_id=17, forced_eos_token_id=[3, 18], min_length=9),
+    "excluded ids": dict(
+        suppress_tokens=[118, 59], begin_suppress_tokens=[298, 260], bad_words_ids=[[110], [62]]
+    ),
+    "a forced id, then excluded ones": dict(
+        forced_bos_token_id=2, begin_suppress_tokens=[118, 298], no_repeat_ngram_size=1
+    ),
+    "n-grams": dict(no_repeat_ngram_size=2, early_stopping=True),
+    "several ends": dict(eos_token_id=[3, 110, 201, 298], min_new_tokens=2, early_stopping=True),
+}
+BART = dict(d_model=32, encoder_attention_heads=4, decoder_attention_heads=4)
+BART |= dict(encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=2, decoder_layers=2)
+BART |= dict(bos_token_id=2, decoder_start_token_id=3)
+GPT2 = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=2)
+TEXTS = ["the parser", "return a value if it is not None", "a list of names and values"]
+
+
+def written(folder, name, rules, in_config=False):
+    """A model with rules in its files, their ids for a text, and ours from `pretrax convert`."""
+    kind = {"bart": transformers.BartForConditionalGeneration}.get(
+        name, transformers.GPT2LMHeadModel
+    )
+    widths = BART if name == "bart" else GPT2
+    model, tokenizer = saved(folder / "in", kind, widths, frame=FRAMES[name])
+    ids = dict(pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    if name == "bart":
+        ids["decoder_start_token_id"] = 3
+    (folder / "in" / "generation_config.json").unlink()
+    if in_config:
+        values = json.loads((folder / "in" / "config.json").read_text())
+        values = {x: y for x, y in values.items() if not x.startswith("forced_")}
+        (folder / "in" / "config.json").write_text(json.dumps(values | ids | rules))
+    else:
+        transformers.GenerationConfig(**(ids | rules)).save_pretrained(folder / "in")
+    model = type(model).from_pretrained(folder / "in").eval()
+    convert.main([f"--from=hf:{folder}/in", f"--to={folder}/run"])
+    return model, tokenizer, open_trained(str(folder / "run"))
+
+
+FRAMES = {"bart": "[CLS] $A [SEP]", "gpt2": "[CLS] $A"}
+
+
+def their_answers(model, tokenizer, beams, **settings):
+    """Generated ids of each text, without the one that ends them, and all sequences."""
+    encodes, answers = model.config.is_encoder_decoder, []
+    stops = model.generation_config.eos_token_id
+    stops = stops if isinstance(stops, list) else [stops]
+    never = [0, *(model.generation_config.suppress_tokens or [])]  # padding, as ours
+    for text in TEXTS:
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        found = model.generate(
+            ids, max_new_tokens=NEW, num_beams=beams, suppress_tokens=never, **settings
+        )
+        row = found[0, 1 if encodes else ids.shape[1] :].tolist()
+        ends = [at for at, token in enumerate(row) if token in stops]
+        answers.append(row[: ends[0]] if ends else row)
+    return answers
+
+
+@pytest.mark.parametrize(
+    "name, rules, beams",
+    [
+        slow_unless(
+            (name, rules, beams) in (("bart", "a language", 3),),
+            name,
+            rules,
+            beams,
+        )
+        for name in ("bart", "gpt2")
+        for rules in RULES
+        for beams in (1, 3)
+    ],
+)
+def test_the_rules_of_a_models_files_are_followed(name, rules, beams, tmp_path, capsys):
+    values = RULES[rules] | dict(num_beams=beams)
+    if beams == 1:  # which transformers refuses to write down with early_stopping
+        values = {x: y for x, y in values.items() if x != "early_stopping"}
+    if name == "gpt2":  # what is forced comes after a prompt of one token
+        values = {x: y for x, y in values.items() if x != "forced_bos_token_id"}
+    model, tokenizer, trained = written(tmp_path, name, values)
+    mode = "respond" if name == "bart" else "continue"
+    prompts = [text_prompt(trained, mode, text) for text in TEXTS]
+    decoding = Decoding(max_new=NEW, beams=beams)
+    ours = [one.tokens for (one,) in generate(trained, prompts, decoding)]
+    assert ours == their_answers(model, tokenizer, beams)
+    bare = trained._replace(rules=NO_RULES)
+    assert ours != [one.tokens for (one,) in generate(bare, prompts, decoding)]
+
+
+@pytest.mark.slow
+def test_rules_are_read_from_config_json_and_hold_for_samples(tmp_path, capsys):
+    values = dict(forced_bos_token_id=17, forced_eos_token_id=18, num_beams=3, length_penalty=2.0)
+    model, tokenizer, trained = written(tmp_path, "bart", values, in_config=True)
+    assert "--beams=3 --length_penalty=2.0" in " ".join(capsys.readouterr().out.split())
+    prompts = [text_prompt(trained, "respond", text) for text in TEXTS]
+    searched = generate(trained, prompts, Decoding(max_new=NEW, beams=3, length_penalty=2.0))
+    assert [one.tokens for (one,) in searched] == their_answers(model, tokenizer, 3)
+    ((one, other),) = generate(
+        trained, prompts[:1], Decoding(max_new=5, temperature=3.0, samples=2)
+    )
+    assert one.tokens[0] == other.tokens[0] == 17 and one.tokens != other.tokens
+    assert len(one.tokens) < 5 or one.tokens[-1] == 18
+    assert one.text == trained.decode(one.tokens[1:])
+    scored, count = answered_prompt(trained, TEXTS[0], "a value")
+    assert scored.start[: len(scored.start) - count] == [17]
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"bad_words_ids": [[5, 6]]}, r"bad_words_ids=\[\[5, 6\]\]"),
+        ({"encoder_no_repeat_ngram_size": 3}, "encoder_no_repeat_ngram_size=3"),
+        ({"decoder_start_token_id": 7}, "decoder_start_token_id=3 .* 7"),
+        ({"early_stopping": "never"}, "early_stopping='never'"),
+        ({"forced_eos_token_id": "x"}, "forced_eos_token_id='x'"),
+    ],
+)
+def test_a_setting_of_generate_that_cannot_be_followed_is_refused(values, said, tmp_path):
+    saved(tmp_path, transformers.BartForConditionalGeneration, BART)
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=said):
+        from_hugging_face(str(tmp_path))
+
+
+@pytest.mark.slow
+def test_drafts_are_refused_for_a_model_whose_files_have_rules(tmp_path, capsys):
+    _, _, trained = written(tmp_path, "bart", RULES["forced ids"])
+    draft = draft_model(trained, trained, 2)
+    with pytest.raises(ValueError, match="forced_first=2"):
+        generate(trained, [text_prompt(trained, "respond", "the")], Decoding(), draft=draft)
 
 
 # --- filters ------------------------------------------------------------------------------------

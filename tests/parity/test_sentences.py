@@ -15,6 +15,7 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 import torch
 import transformers
 from safetensors.torch import load_file
+from tokenizers import processors
 
 from pretrax.inference.answering.classifying import classify, tag
 from pretrax.inference.answering.embeddings import embed
@@ -29,15 +30,18 @@ from tests.parity.test_fill_mask import WIDTHS, bert_tokenizer
 TEXTS = ["the parser", "return a value if it is not None"]
 
 
-def saved(folder, model, widths=WIDTHS, **settings):
+def saved(folder, model, widths=WIDTHS, frame="[CLS] $A [SEP]", **settings):
     """A directory of `transformers` with a tokenizer; its model and tokenizer."""
     tokenizer, roles = bert_tokenizer()
+    named = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]", "[MASK]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single=frame, special_tokens=named)
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **{f"{role}_token": name for role, name in roles.items()}
     )
     size = dict(vocab_size=tokenizer.get_vocab_size(), pad_token_id=0, eos_token_id=3)
     torch.manual_seed(0)
-    longest = {} if "n_positions" in widths else {"max_position_embeddings": 64}
+    limited = "n_positions" not in widths and "d_kv" not in widths
+    longest = {"max_position_embeddings": 64} if limited else {}
     made = model(model.config_class(**size, **longest, **widths, **settings)).eval()
     with torch.no_grad():
         for parameter in made.parameters():
@@ -54,19 +58,34 @@ BART |= dict(encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=2, decoder_l
 BART |= dict(bos_token_id=2, decoder_start_token_id=3)
 
 
-@pytest.mark.slow
+LLAMA = dict(list(WIDTHS.items())[:4])
+T5 = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+CLS, LANGUAGE = "[CLS] $A [SEP]", "$A [SEP] [MASK]"  # mBART's rows end with the language
+LEFT_TO_RIGHT = [
+    ("GPT2", GPT2, CLS),
+    ("GPT2", GPT2, "[CLS] $A"),
+    ("Llama", LLAMA, CLS),
+    ("Bart", BART, CLS),
+    ("MBart", BART, LANGUAGE),
+    ("MBart", BART, CLS),
+    ("T5", T5, "$A [SEP]"),
+    ("MT5", T5, "$A [SEP]"),
+    ("UMT5", T5, "$A [SEP]"),
+]
+
+
 @pytest.mark.parametrize(
-    "kind, widths",
+    "name, widths, frame",
     [
-        (transformers.GPT2ForSequenceClassification, GPT2),
-        (transformers.LlamaForSequenceClassification, dict(list(WIDTHS.items())[:4])),
-        (transformers.BartForSequenceClassification, BART),
+        pytest.param(*case, marks=() if case[::2] == ("MBart", LANGUAGE) else pytest.mark.slow)
+        for case in LEFT_TO_RIGHT
     ],
-    ids=lambda x: getattr(x, "__name__", ""),
+    ids=[f"{name}: {frame}" for name, _, frame in LEFT_TO_RIGHT],
 )
-def test_a_classifier_that_reads_from_left_to_right(kind, widths, tmp_path, capsys):
+def test_a_classifier_that_reads_from_left_to_right(name, widths, frame, tmp_path, capsys):
     """It answers as `transformers` does with one text after the other, and comes back as it was."""
-    model, tokenizer = saved(tmp_path / "in", kind, widths, **NAMES)
+    kind = getattr(transformers, f"{name}ForSequenceClassification")
+    model, tokenizer = saved(tmp_path / "in", kind, widths, frame, **NAMES)
     convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
     trained = open_trained(str(tmp_path / "run"))
     assert mode_of(trained) == "classify"
