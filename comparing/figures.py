@@ -10,6 +10,9 @@ from ..training.settings.bound import bound, flattened
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
 NATS = "nats per target"  # the unit of held-out losses
 NATS_SAVED = "share of the baseline's nats saved"
+# Parts of a figure of fine-tuning: the peak learning rate that was chosen, and the ends of the
+# grid that it was chosen from.
+PEAK, SMALLEST, LARGEST = "/peak", "/smallest", "/largest"
 
 
 class Figure(NamedTuple):
@@ -37,6 +40,16 @@ class Figure(NamedTuple):
     def record(self) -> dict[str, Any]:
         """Its fields as JSON has them: a value that is not finite is None."""
         return self._asdict() | {"value": self.value if math.isfinite(self.value) else None}
+
+
+def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure]:
+    """Returns the parts of a figure of fine-tuning that say which learning rate was chosen.
+
+    >>> [(one.name, one.value) for one in peak_figures("finetune", 0.05, [0.1, 0.02, 0.05])]
+    [('finetune/peak', 0.05), ('finetune/peak/smallest', 0.02), ('finetune/peak/largest', 0.1)]
+    """
+    values = {PEAK: chosen, PEAK + SMALLEST: min(grid), PEAK + LARGEST: max(grid)}
+    return [Figure(name + part, x, "learning rate", NEITHER) for part, x in values.items()]
 
 
 def figure_of(record: Mapping[str, Any]) -> Figure:

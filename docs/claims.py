@@ -1,87 +1,98 @@
-"""What papers and textbooks claim, and what kept comparisons say of it: docs/what_was_found.md.
+"""Claims of papers and textbooks, and what kept comparisons say about them: docs/what_was_found.md.
 
 `python docs/guide.py` writes the page. A claim names the comparison, the pair of variants and the
-figure that come nearest to what its source measured; the verdict is then read off their difference,
-unless neither variant is shown to be better than knowing nothing.
+figure that are closest to what its source measured. The verdict follows from their difference by
+the rules of `_verdict` and of `comparing.report.informative`; no verdict is written by hand.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.comparing.figures import HIGHER
 from pretrax.comparing.formatting import chance, number
+from pretrax.comparing.report import informative
+from pretrax.comparing.report.markdown_text import escaped
 from pretrax.comparing.report.summary import Column, Summary
-from pretrax.comparing.report.wording import unit_beside
-from pretrax.comparing.statistics import Difference
+from pretrax.comparing.statistics import LEVEL, Difference, Estimate, at_level
 from pretrax.showing.svg import MUTED, SERIES, drawn, standalone
 
-CONFIRMED, CONTRADICTED, OPEN = "confirmed here", "contradicted here", "not decided"
+REPRODUCED, OPPOSITE = "reproduced at this size", "opposite at this size"
+INCONCLUSIVE, NOT_INFORMATIVE = "inconclusive", "not informative"
 MISSING = "not measured yet"
 PICTURE = "images/what_was_found.svg"
-COLOURS = {CONFIRMED: SERIES[2], CONTRADICTED: SERIES[1], OPEN: SERIES[6]}
+COLOURS = {
+    REPRODUCED: SERIES[2],
+    OPPOSITE: SERIES[1],
+    INCONCLUSIVE: SERIES[4],
+    NOT_INFORMATIVE: SERIES[6],
+}
 
 
 class Claim(NamedTuple):
-    claim: str  # a sentence
+    """A sentence of a source. With a margin, it claims that there is no difference."""
+
+    claim: str  # with a margin, the sentence states it: "less than 0.02 bits per byte"
     source: str  # a key of the guide's `PAPERS`
     comparison: str
     figure: str
-    better: str  # the variant that is better by the claim
+    better: str  # the variant that is better if the claim is true
     than: str
-    margin: float | None = None  # the claim is that `better` is worse by less than this, if at all
-    note: str = ""  # where the source measured something else
+    margin: float | None = None  # `better` is claimed to be worse by less than this
+    note: str = ""  # how the comparison differs from what the source measured
 
 
 CLAIMS = (
     Claim(
-        "A model that fills in blanks knows a fact in both directions, as a causal model does not.",
+        "A model that fills in blanks knows a fact in both directions; a causal model does not.",
         "bico",
         "reversal",
         "world_questions",
         "span corruption",
         "causal",
-        note="spans of an encoder-decoder, where the source has GLM",
+        note="an encoder-decoder with span corruption; the source trains GLM",
     ),
     Claim(
-        "Masks at a fixed rate do not resolve the reversal curse.",
+        "Masks at a fixed rate do not resolve the reversal curse: a causal model's share of right "
+        "answers is less than 0.1 lower.",
         "factorization",
         "reversal",
         "world_questions",
         "causal",
         "masked",
         margin=0.1,
-        note="answers of one token or four, and a rate of 40%",
+        note="answers of one or four tokens, and a masking rate of 40%",
     ),
     Claim(
-        "Causal models learn sums from fewer examples where their digits are reversed.",
+        "Causal models learn sums from fewer examples if the digits are reversed.",
         "addition",
         "arithmetic",
         "world_answers",
         "causal, reversed",
         "causal, plain",
-        note="after as many steps on as many sums, which have leading zeros",
+        note="the same number of steps on the same number of sums, which have leading zeros",
     ),
     Claim(
-        "Sentence order prediction teaches what next sentence prediction does not: the order.",
+        "Sentence order prediction teaches the order of sentences; next sentence prediction does "
+        "not.",
         "albert",
         "processes",
         "world_pairs",
         "with SOP",
         "with NSP",
-        note="an invented world, in which the name is the topic",
+        note="a synthetic task in which the name is the topic",
     ),
     Claim(
-        "Several tokens predicted at once teach to look ahead, as next tokens alone do not.",
+        "Predicting several tokens at once teaches a model to look ahead; predicting one token "
+        "does not.",
         "pitfalls",
         "star_graphs",
         "world_questions",
         "three tokens",
         "causal",
-        note="three heads beside each other, where the source has one prediction of the whole path",
+        note="three prediction heads; the source predicts the whole path at once",
     ),
     Claim(
-        "Masked diffusion learns paths from fewer examples than next tokens do.",
+        "Masked diffusion learns paths from fewer examples than next-token prediction.",
         "paths",
         "star_graphs",
         "world_questions",
@@ -89,40 +100,41 @@ CLAIMS = (
         "causal",
     ),
     Claim(
-        "Masked diffusion solves more Sudoku than causal models that write from left to right.",
+        "Masked diffusion solves more Sudoku puzzles than a causal model, which writes left to "
+        "right.",
         "beyond",
         "sudoku",
         "world_answers",
         "masked diffusion",
         "causal",
-        note="of four rows, where the source has nine",
+        note="puzzles of four rows; the source has nine",
     ),
     Claim(
-        "Causal models learn a grammar better than models that predict masks.",
+        "Causal models learn a grammar better than masked language models.",
         "cfg",
         "grammar",
         "world_questions",
         "causal",
         "masked",
-        note="what fits into a string, where the source probes for the levels",
+        note="what fits into a string; the source probes for the levels of the grammar",
     ),
     Claim(
-        "Spans are better restored than single tokens.",
+        "Restoring spans is slightly better than restoring single tokens, except for translation.",
         "t5",
         "spans_or_tokens",
         "finetune_to_write",
         "spans",
         "tokens",
-        note="docstrings written after fine-tuning",
+        note="docstrings written after fine-tuning; the source has GLUE, SQuAD and summaries",
     ),
     Claim(
-        "40% of the tokens are better masked than 15%.",
+        "Masking 40% of the tokens is better than masking 15%.",
         "mask15",
         "masking_rate",
         "classify",
         "40%",
         "15%",
-        note="frozen states, not fine-tuned",
+        note="frozen states; the source fine-tunes",
     ),
     Claim(
         "A masking rate that falls from 30% to 15% is better than 30% throughout.",
@@ -133,16 +145,16 @@ CLAIMS = (
         "30%",
     ),
     Claim(
-        "Masks drawn anew are at least as good as ten masks of each row.",
+        "Drawing new masks is as good as keeping ten masks of each row, or slightly better.",
         "roberta",
         "static_masks",
         "loss_under",
         "drawn anew",
         "ten kept",
-        note="held-out loss, not fine-tuned",
+        note="held-out loss; the source fine-tunes",
     ),
     Claim(
-        "Next sentence prediction may be left out.",
+        "Leaving out next sentence prediction costs less than 0.05 accuracy.",
         "roberta",
         "sentence_pairs",
         "finetune",
@@ -151,13 +163,13 @@ CLAIMS = (
         margin=0.05,
     ),
     Claim(
-        "Sentence order prediction helps tasks of two texts.",
+        "Sentence order prediction helps tasks with two texts.",
         "albert",
         "sentence_pairs",
         "pairs",
         "with SOP",
         "masked alone",
-        note="frozen states, not fine-tuned",
+        note="frozen states; the source fine-tunes",
     ),
     Claim(
         "Full sentences are better than pairs of segments with next sentence prediction.",
@@ -166,28 +178,28 @@ CLAIMS = (
         "classify",
         "full sentences",
         "segment pairs, NSP",
-        note="frozen states, not fine-tuned",
+        note="frozen states; the source fine-tunes",
     ),
     Claim(
-        "Large batches are better on the same text.",
+        "Larger batches are better on the same text.",
         "roberta",
         "batch_size",
         "loss_under",
         "64 rows",
         "16 rows",
-        note="one rate for all, where the source tunes it",
+        note="learning rates grow with the square root of the batch; the source tunes them",
     ),
     Claim(
-        "More text is better than more epochs, of as many steps.",
-        "t5",
+        "More text is better, for the same number of steps.",
+        "roberta",
         "more_data",
         "loss_under",
         "all",
         "20 documents",
-        note="held-out loss, not fine-tuned",
+        note="held-out loss; the source fine-tunes",
     ),
     Claim(
-        "Masks that follow the model are better than masks that fall anywhere.",
+        "Masks that follow the model's predictions are better than random masks.",
         "amlm",
         "adaptive_masks",
         "finetune",
@@ -195,16 +207,16 @@ CLAIMS = (
         "fixed",
     ),
     Claim(
-        "Trained for a short time, causal models represent words better than masked ones.",
+        "After short training, causal models represent words better than masked models.",
         "clm_mlm",
         "causal_against_masked",
         "tag",
         "causal",
         "masked",
-        note="frozen states, not fine-tuned",
+        note="frozen states; the source fine-tunes",
     ),
     Claim(
-        "Replaced token detection learns more than masking from as much text.",
+        "Replaced token detection learns more than masking from the same amount of text.",
         "electra",
         "objectives",
         "finetune",
@@ -212,7 +224,7 @@ CLAIMS = (
         "masked",
     ),
     Claim(
-        "A given context is better read from both sides, after fine-tuning.",
+        "After fine-tuning, reading a given context from both sides is better.",
         "t5",
         "architectures_at_equal_parameters",
         "finetune",
@@ -226,10 +238,10 @@ CLAIMS = (
         "in_context",
         "causal",
         "prefix",
-        note="labels of a list, where the source prompts tasks",
+        note="labels of a list; the source prompts tasks",
     ),
     Claim(
-        "An encoder-decoder is better than a decoder of as many parameters, fine-tuned.",
+        "After fine-tuning, an encoder-decoder is better than a decoder with as many parameters.",
         "t5",
         "architectures_at_equal_parameters",
         "finetune",
@@ -243,7 +255,7 @@ CLAIMS = (
         "loss_under (prefix_lm)",
         "causal decoder",
         "encoder-decoder",
-        note="the likelihood of text, where the source prompts tasks",
+        note="the likelihood of text; the source prompts tasks",
     ),
     Claim(
         "UL2's mixture is better than short spans alone.",
@@ -254,7 +266,7 @@ CLAIMS = (
         "R alone",
     ),
     Claim(
-        "UL2's mixture is better than causal language modelling.",
+        "UL2's mixture is better than causal language modeling.",
         "ul2",
         "ul2",
         "finetune",
@@ -262,7 +274,8 @@ CLAIMS = (
         "causal",
     ),
     Claim(
-        "Filling in the middle, of half of the documents, costs nothing left to right.",
+        "Filling in the middle of half of the documents costs less than 0.02 bits per byte left to "
+        "right.",
         "fim",
         "fill_in_the_middle",
         "bits_per_byte",
@@ -271,13 +284,13 @@ CLAIMS = (
         margin=0.02,
     ),
     Claim(
-        "Small models lose by predicting four tokens ahead.",
+        "Predicting four tokens ahead makes small models worse.",
         "mtp",
         "tokens_ahead",
         "bits_per_byte",
         "1",
         "4",
-        note="text, where the source has tasks of code",
+        note="the likelihood of text; the source has coding tasks",
     ),
     Claim(
         "Predicting the order of upcoming tokens helps.",
@@ -286,10 +299,10 @@ CLAIMS = (
         "bits_per_byte",
         "order",
         "causal",
-        note="text at equal FLOPs, where the source has tasks at equal text",
+        note="likelihood at equal FLOPs; the source has tasks at equal text",
     ),
     Claim(
-        "Block diffusion comes nearer to the likelihood of text than masked diffusion.",
+        "Block diffusion has a better bound on the likelihood of text than masked diffusion.",
         "bd3lm",
         "diffusion",
         "bits_per_byte (bits per byte, upper bound)",
@@ -297,7 +310,7 @@ CLAIMS = (
         "masked",
     ),
     Claim(
-        "Uniform noise is behind masks.",
+        "Uniform noise is worse than masks.",
         "duo",
         "diffusion",
         "bits_per_byte (bits per byte, upper bound)",
@@ -305,16 +318,16 @@ CLAIMS = (
         "uniform",
     ),
     Claim(
-        "Documents that are cut as little as can be are better than cut ones.",
+        "Cutting as few documents as possible is better than cutting many.",
         "ding",
         "packing",
         "bits_per_byte",
         "whole",
         "concatenate",
-        note="bits of text, where the source has tasks",
+        note="the likelihood of text; the source has tasks",
     ),
     Claim(
-        "Experts help at equal work for each token.",
+        "Experts help if each token takes the same work.",
         "olmoe",
         "experts",
         "bits_per_byte",
@@ -328,8 +341,9 @@ Found = Mapping[str, Summary]  # by the name of the comparison
 
 class Verdict(NamedTuple):
     claim: Claim
-    verdict: str  # CONFIRMED, CONTRADICTED, OPEN or MISSING
-    low: float = math.nan  # the interval of the difference, positive as claimed
+    verdict: str
+    why: str = ""  # why the comparison is not informative
+    low: float = math.nan  # 95% interval of the difference, positive if it is as claimed
     mean: float = math.nan
     high: float = math.nan
     p: float = math.nan  # corrected for all differences of the comparison
@@ -340,53 +354,70 @@ class Verdict(NamedTuple):
 
 
 def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
-    """Returns what the comparisons say of each claim: confirmed ones first, then contradicted."""
-    order = (CONFIRMED, CONTRADICTED, OPEN, MISSING)
+    """Returns the verdict on each claim, by kind: reproduced claims first."""
+    order = (REPRODUCED, OPPOSITE, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
     return sorted((_verdict(found, one) for one in claims), key=lambda v: order.index(v.verdict))
 
 
 def _verdict(found: Found, claim: Claim) -> Verdict:
-    told = found.get(claim.comparison)
-    pair = {claim.better, claim.than}
-    difference = next(
-        (
-            d
-            for d in (told.differences if told else ())
-            if d.figure == claim.figure and {d.variant, d.other} == pair
-        ),
-        None,
-    )
-    if told is None or difference is None:
+    summary = found.get(claim.comparison)
+    difference = _difference(summary, claim)
+    if summary is None or difference is None:
         return Verdict(claim, MISSING)
-    low, mean, high = _as_claimed(told, difference, claim)
-    column = told.column(difference)
-    is_told = any(_knows(column, variant) for variant in pair)
-    verdict = _read(difference, low, high, claim.margin) if is_told else OPEN
-    return Verdict(claim, verdict, low, mean, high, difference.corrected)
+    one = _as_claimed(summary, difference, claim, difference.estimate)
+    if claim.margin is None:
+        why = informative.why_not_informative(summary, difference)
+        verdict = _read(difference, one)
+    else:
+        why = informative.why_no_difference_is_not_informative(summary, difference)
+        corrected = _as_claimed(summary, difference, claim, _corrected(summary, difference))
+        verdict = _read_margin(corrected, claim.margin)
+    verdict = NOT_INFORMATIVE if why else verdict
+    return Verdict(claim, verdict, why, one.low, one.mean, one.high, difference.corrected)
 
 
-def _as_claimed(told: Summary, d: Difference, claim: Claim) -> tuple[float, float, float]:
-    """Returns the difference and its interval such that more is better for `claim.better`."""
-    sign = math.copysign(1, told.gain(d)) * math.copysign(1, d.estimate.mean)
+def _difference(summary: Summary | None, claim: Claim) -> Difference | None:
+    pair = {claim.better, claim.than}
+    some = summary.differences if summary else ()
+    return next(
+        (d for d in some if d.figure == claim.figure and {d.variant, d.other} == pair), None
+    )
+
+
+def _corrected(summary: Summary, difference: Difference) -> Estimate:
+    """Returns the difference with an interval that is corrected for all differences of the
+    comparison (Bonferroni)."""
+    level = LEVEL / max(len(summary.setup.looks), 1)
+    return at_level(difference.estimate, level, level / len(summary.differences))
+
+
+def _as_claimed(summary: Summary, d: Difference, claim: Claim, estimate: Estimate) -> Estimate:
+    """Returns an estimate of the difference that is positive if `claim.better` is better."""
+    sign = math.copysign(1, summary.gain(d)) * math.copysign(1, d.estimate.mean)
     sign *= 1 if d.variant == claim.better else -1
-    low, high = sorted((sign * d.estimate.low, sign * d.estimate.high))
-    return low, sign * d.estimate.mean, high
+    low, high = sorted((sign * estimate.low, sign * estimate.high))
+    return estimate._replace(mean=sign * estimate.mean, low=low, high=high)
 
 
-def _read(d: Difference, low: float, high: float, margin: float | None) -> str:
-    """Returns the verdict on figures that tell something; of a claim with a margin by where the
-    interval lies beside it."""
-    if margin is not None:
-        return CONFIRMED if low > -margin else CONTRADICTED if high < -margin else OPEN
-    return (CONFIRMED if low > 0 else CONTRADICTED) if d.holds else OPEN
+def _read(difference: Difference, as_claimed: Estimate) -> str:
+    if not difference.holds:
+        return INCONCLUSIVE
+    return REPRODUCED if as_claimed.mean > 0 else OPPOSITE
 
 
-def table(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
-    """Returns the claims in Markdown, with their papers as {key}."""
-    heads = ["claim", "verdict", "difference, as claimed", "what it took"]
+def _read_margin(as_claimed: Estimate, margin: float) -> str:
+    """Returns the verdict on a claim of no difference: by the corrected interval, as for others."""
+    if as_claimed.low > -margin:
+        return REPRODUCED
+    return OPPOSITE if as_claimed.high < -margin else INCONCLUSIVE
+
+
+def table(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CLAIMS) -> str:
+    """Returns the claims in Markdown; `cite` turns the key of a paper into a link."""
+    heads = ["claim", "verdict", "difference, positive if it is as claimed", "what it took"]
     rows = [heads, ["---"] * len(heads)]
     for v in verdicts(found, claims):
-        claim = f"{v.claim.claim} ({{{v.claim.source}}})"
+        claim = f"{v.claim.claim} ({cite(v.claim.source)})"
         if v.claim.note:
             claim += f" Here: {v.claim.note}."
         rows.append([claim, f"**{v.verdict}**", _effect(found, v), _cost(found, v)])
@@ -394,35 +425,58 @@ def table(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
 
 
 def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
-    """Such as "Of 23 claims 9 are confirmed here, 3 are contradicted here, 11 are not decided."."""
+    """Such as "Of 23 claims, 9 are reproduced at this size and 14 are not informative."."""
     some = [v.verdict for v in verdicts(found, claims)]
-    kinds = {kind: some.count(kind) for kind in (CONFIRMED, CONTRADICTED, OPEN, MISSING)}
+    kinds = {kind: some.count(kind) for kind in (*COLOURS, MISSING)}
     words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
-    return f"Of {len(some)} claims {', '.join(words)}."
+    return (
+        f"Of {len(some)} claims, {' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))}."
+    )
 
 
 def _effect(found: Found, v: Verdict) -> str:
+    """Returns the difference in words, after the reason if it is not informative."""
     if not v.is_known:
         return ""
-    column = next(c for c in found[v.claim.comparison].columns if c.name == v.claim.figure)
+    summary = found[v.claim.comparison]
+    column = next(c for c in summary.columns if c.name == v.claim.figure)
+    words = (
+        _difference_words(v, column) if v.claim.margin is None else _cost_words(summary, v, column)
+    )
+    reason = f"Reason: {v.why}. Measured: " if v.why else ""
+    return escaped(reason + words)
+
+
+def _difference_words(v: Verdict, column: Column) -> str:
+    low, mean, high = (_number(x, v, sign=True) for x in (v.low, v.mean, v.high))
+    interval = f"95% interval {low} to {high}, " if math.isfinite(v.low) else ""
+    return (
+        f"{mean} {column.unit} ({interval}corrected p {chance(v.p)}) at {v.claim.figure}, "
+        f"{v.claim.better} against {v.claim.than}"
+    )
+
+
+def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
+    """Returns what the variant that is claimed to be no worse costs, and the interval of that."""
+    difference = _difference(summary, v.claim)
+    assert difference is not None  # it is known
+    corrected = _as_claimed(summary, difference, v.claim, _corrected(summary, difference))
+    values = (-v.mean, -v.high, -v.low, -corrected.high, -corrected.low)
+    mean, low, high, least, most = (_number(x, v) for x in values)
+    count = len(summary.differences)
+    return (
+        f"at {v.claim.figure}, {v.claim.better} costs {mean} {column.unit} against "
+        f"{v.claim.than} (95% interval {low} to {high}; corrected for {count} differences "
+        f"{least} to {most}; the margin is {v.claim.margin:g} {column.unit})"
+    )
+
+
+def _number(value: float, v: Verdict, sign: bool = False) -> str:
+    """Returns a number with two digits of the half width of the claim's interval."""
     sizes = (abs(v.high - v.low) / 2, abs(v.mean))  # no interval: of one seed, or of equal ones
     size = next((one for one in sizes if math.isfinite(one) and one), 0)
     places = max(0, 1 - math.floor(math.log10(size))) if size else 2
-    low, mean, high = (number(x, places, sign=True) for x in (v.low, v.mean, v.high))
-    figure = ", ".join(filter(None, (v.claim.figure, unit_beside(column))))
-    what = f"{figure}; {v.claim.better} beside {v.claim.than}"
-    if v.claim.margin is not None:
-        what += f"; worse by less than {v.claim.margin:g} counts as no worse"
-    if not _knows(column, v.claim.better):
-        what += f"; {v.claim.better} is not shown to be better than knowing nothing"
-        what += f" ({column.baseline:.3g})"
-    return f"{mean} ({low} to {high}), p {chance(v.p)}: {what}"
-
-
-def _knows(column: Column, variant: str) -> bool:
-    """Returns whether a variant's interval lies on the better side of knowing nothing."""
-    one, level = column.estimates[variant], column.baseline
-    return level is None or (one.low > level if column.better == HIGHER else one.high < level)
+    return number(value, places, sign=sign)
 
 
 def _cost(found: Found, v: Verdict) -> str:
@@ -434,37 +488,40 @@ def _cost(found: Found, v: Verdict) -> str:
     size, tokens = (max(x) / 1e6 for x in zip(*((r.parameters, r.text_tokens) for r in runs)))
     seeds = len({run.seed for run in runs})
     tried = max((len(one.losses) for one in found[name].tuned.values()), default=0)
-    tuned = f"the best of {tried} rates each" if tried else "rates tuned"
-    rates = tuned if found[name].setup.tuned else "rates not tuned"
+    tuned = f"the best of {tried} learning rates each" if tried else "learning rates tuned"
+    rates = tuned if found[name].setup.tuned else "learning rates not tuned"
     took = f"{size:.2g}M parameters, {tokens:.2g}M tokens, {seeds} seeds, {rates}"
     return f"{took}: [report](comparisons/{name}.md), `pretrax compare {name}`"
 
 
 def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
-    """Returns an SVG: each claim's interval, to the right where it is as claimed.
+    """Returns an SVG of each claim's interval, to the right if the difference is as claimed.
 
-    Each row has a scale of its own, as far as the further end of its interval, or of its margin:
-    units differ.
+    Units differ, so that each row has its own scale: the farther end of its interval, or its
+    margin. Claims that are not informative have a dashed line and an open mark.
     """
     known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
 
     def draw(axes: Any) -> None:
         for verdict, colour in COLOURS.items():
             some = [(y, v) for y, v in enumerate(known) if v.verdict == verdict]
+            is_hollow = verdict == NOT_INFORMATIVE
+            line = dict(color=colour, linestyle="--" if is_hollow else "-")
+            mark = dict(markersize=4.5, markerfacecolor="none" if is_hollow else colour)
             for y, v in some:
                 scale = max(abs(v.low), abs(v.high), v.claim.margin or 0)
-                axes.plot([v.low / scale, v.high / scale], [y, y], color=colour, linewidth=2)
-                axes.plot(v.mean / scale, y, "D", color=colour, markersize=4.5)
-            axes.plot([], [], "D-", color=colour, label=f"{verdict}: {len(some)}")
+                axes.plot([v.low / scale, v.high / scale], [y, y], linewidth=2, **line)
+                axes.plot(v.mean / scale, y, marker="D", **line, **mark)
+            axes.plot([], [], marker="D", label=f"{verdict}: {len(some)}", **line, **mark)
         axes.axvline(0, color=MUTED, linewidth=1)
         axes.set_yticks(range(len(known)), [_pair(v.claim) for v in known])
         axes.set_ylim(max(len(known), 1) - 0.5, -0.5)
         axes.set_xticks([-1, 1], ["against the claim", "as claimed"])
         axes.set_xlim(-1.1, 1.1)
         axes.spines["left"].set_visible(False)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.2, 1.07), ncols=3, frameon=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.1, 1.09), ncols=2, frameon=False)
 
-    return standalone(drawn([draw], 8.2, 0.27 * len(known) + 0.9))
+    return standalone(drawn([draw], 8.2, 0.27 * len(known) + 1.1))
 
 
 def _pair(claim: Claim) -> str:

@@ -1,9 +1,14 @@
-"""The report of a comparison as Markdown, for a page of documentation or an appendix."""
+"""The report of a comparison as Markdown, for a page of documentation or an appendix.
 
-from collections.abc import Sequence
+Everything that comes from results, such as a variant's name or an error's message, is escaped.
+"""
+
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from . import equality, tables, wording
+from .markdown_text import code, escaped, prose
 from .summary import Summary
 from .tables import Table
 
@@ -20,57 +25,68 @@ def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str]
     yardsticks over training.
     """
     setup = summary.setup
-    lines = [f"# {setup.question}", "", wording.setting(summary), ""]
-    lines += [" ".join(wording.tuning(summary)), ""]
-    lines += [f"- {line}" for line in wording.in_short(summary)] + [""]
+    lines = [f"# {escaped(setup.question)}", "", escaped(wording.setting(summary)), ""]
+    lines += [escaped(" ".join(wording.tuning(summary))), ""]
+    lines += [*_items(wording.in_short(summary)), ""]
     if summary.columns:
         heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
         lines += ["## Yardsticks", "", *_table(tables.yardsticks(summary, heads)), ""]
     if charts:
         lines += [*_images(charts), CHARTS, ""]
     if notes := wording.notes(summary):
-        lines += [*(f"- {line}" for line in notes), ""]
+        lines += [*_items(notes), ""]
     if summary.curves:
         lines += [f"## {wording.CURVES_TITLE}", ""]
-        lines += [*(f"- {line}" for line in wording.best_at_equal(summary)), ""]
+        lines += [*_items(wording.best_at_equal(summary)), ""]
         lines += [*_images(curves), wording.CURVES, ""]
         lines += [*_table(tables.yardstick_curves(summary)), ""]
     for law in summary.laws:
         if law.fit is not None:
-            lines += [f"## The law of {law.figure}", "", *_table(tables.law_table(law)), ""]
-            lines += [wording.LAW, ""]
+            lines += [f"## The law of {escaped(law.figure)}", ""]
+            lines += [*_table(tables.law_table(law)), "", wording.LAW, ""]
     if refused := wording.refused(summary):
-        lines += ["## What could not be measured", "", *(f"- {line}" for line in refused), ""]
+        lines += ["## What could not be measured", "", *_items(refused), ""]
     if summary.differences:
         lines += ["## Differences by seed", "", *_table(tables.differences(summary.differences))]
         lines += ["", wording.reading(summary), ""]
-    lines += [f"## {equality.title(summary)}", "", equality.equal(summary), ""]
+    lines += [f"## {equality.title(summary)}", "", escaped(equality.equal(summary)), ""]
     lines += [*_table(tables.cost_table(summary)), ""]
     for variant, changes in setup.variants.items():
-        lines.append(f"- {variant}: {', '.join(f'`{x}`' for x in changes) or 'the base run'}")
+        lines.append(f"- {escaped(variant)}: {', '.join(map(code, changes)) or 'the base run'}")
     if summary.tuned:
         lines += ["", f"## {wording.TRIALS_TITLE}", "", *_table(tables.trials(summary)), ""]
         lines += [wording.TRIALS]
-    lines += ["", "## What this does not prove", "", wording.limits(summary), ""]
+    lines += ["", "## What this does not prove", "", prose(wording.limits(summary)), ""]
     if summary.failed:
         lines += ["## Runs that failed", ""]
-        for run in summary.failed:
-            lines.append(f"- {run.variant}, seed {run.seed}: {wording.last_line(run.error)}")
+        failed = (
+            f"{run.variant}, seed {run.seed}: {wording.last_line(run.error)}"
+            for run in summary.failed
+        )
+        lines += _items(failed)
     if summary.parts:
         plain = tables.parts(summary)._replace(strong=())
         lines += ["", f"## {wording.PARTS_TITLE}", "", wording.PARTS, "", *_table(plain)]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _items(texts: Iterable[str]) -> list[str]:
+    return [f"- {escaped(text)}" for text in texts]
+
+
 def _images(files: Sequence[str]) -> list[str]:
-    return [*(f"![{Path(file).stem}]({file})" for file in files), ""] if files else []
+    images = (f"![{escaped(Path(file).stem)}]({quote(file)})" for file in files)
+    return [*images, ""] if files else []
 
 
 def _table(table: Table) -> list[str]:
+    heads = map(escaped, table.heads)
+    dashes = ["---", *["---:"] * (len(table.heads) - 1)]
     rows = [
-        [f"**{text}**" if (i, j) in table.strong else text for j, text in enumerate(row)]
+        [
+            f"**{escaped(text)}**" if (i, j) in table.strong else escaped(text)
+            for j, text in enumerate(row)
+        ]
         for i, row in enumerate(table.rows)
     ]
-    dashes = ["---", *["---:"] * (len(table.heads) - 1)]
-    lines = [[text.replace("|", "\\|") for text in row] for row in (table.heads, dashes, *rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return [f"| {' | '.join(line)} |" for line in (heads, dashes, *rows)]

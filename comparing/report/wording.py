@@ -11,6 +11,7 @@ from ..formatting import MINUS, MISSING, amount, chance, decimals, number, perce
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, NO_SPREAD, POWER, Difference
+from .informative import why_column_is_not_informative, why_not_informative
 from .summary import Column, Summary
 from .yardstick_curves import OVER
 
@@ -142,6 +143,17 @@ def tuning(summary: Summary) -> list[str]:
 
 
 def in_short(summary: Summary) -> list[str]:
+    """Returns what was found, and at which figures nothing could be."""
+    return [*found(summary), *not_informative(summary)]
+
+
+def not_informative(summary: Summary) -> list[str]:
+    """Returns a line for each figure of which no difference is informative."""
+    reasons = {c.name: why_column_is_not_informative(summary, c) for c in summary.columns}
+    return [f"{name} is not informative: {why}." for name, why in reasons.items() if why]
+
+
+def found(summary: Summary) -> list[str]:
     """Returns whether it ended early, the differences that hold, and how many do not; of several
     budgets the laws."""
     if summary.setup.scaling:
@@ -173,9 +185,10 @@ def in_short(summary: Summary) -> list[str]:
 def _claim(summary: Summary, difference: Difference) -> str:
     d, one = difference, difference_words(difference)
     word, unit = "better" if summary.gain(d) > 0 else "worse", summary.column(d).unit
+    why = why_not_informative(summary, d)
     return (
         f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} {unit} "
-        f"({one.interval}; corrected p {one.p})."
+        f"({one.interval}; corrected p {one.p}).{f' Not informative: {why}.' * bool(why)}"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from ...constraints import Count, Positive, checked
-from ..figures import HIGHER, NEITHER, Figure
+from ..figures import HIGHER, Figure, peak_figures
 from .parts.class_tasks import bag_figures, class_figures, class_task, classes_by_words
 from .parts.finetuning_recipe import FinetuningRecipe, finetuned
 from .parts.finetuning_steps import from_scratch
@@ -72,8 +72,8 @@ def finetune(
                 model.predict(examples.texts["validation"], words["validation"])
             ].tolist()
             of_draws = [class_figures(name + start, examples, one) for one in predicted_DxN]
-            peak = Figure(f"{name}{start}/peak", model.peak, "learning rate", NEITHER)
-            of_starts.append([*map(_mean, zip(*of_draws)), peak])
+            rates = peak_figures(name + start, model.peak, peaks)
+            of_starts.append([*map(_mean, zip(*of_draws)), *rates])
         (first, *_), (scratch, *_) = of_starts
         gain = Figure(f"{name}/gain", first.value - scratch.value, first.unit, HIGHER, 0.0)
         return *of_starts, [gain]

@@ -33,7 +33,7 @@ from ...objectives import text_to_text
 from ...tasks import task_metrics
 from ...tasks.python_library.python_definitions import definition_examples
 from ...training.baselines import Tally, trivial_loss
-from ..figures import HIGHER, LOWER, NATS_SAVED, NEITHER, Figure
+from ..figures import HIGHER, LOWER, NATS_SAVED, Figure, peak_figures
 from .parts.finetuning_steps import from_scratch, stepped
 from .parts.probing import choosing
 from .parts.two_languages import translations
@@ -89,7 +89,7 @@ def finetune_to_write(
         writer, peak = _finetuned(model, answered["train"], steps, peaks, batch_size)
         name = f"finetune_to_write{start}"
         figures.append(_figures(name, writer, pairs, answered))
-        figures[-1].append(Figure(f"{name}/peak", peak, "learning rate", NEITHER))
+        figures[-1] += peak_figures(name, peak, peaks)
     (first, *others), scratch = figures
     first = first._replace(note=f"{len(pairs['train']):,} examples, a fifth of them to choose by")
     gain = first.value - scratch[0].value

@@ -13,6 +13,7 @@ from pretrax.comparing.report import charts, equality, tables, terminal_report, 
 from pretrax.comparing.report import summary as summaries
 from pretrax.comparing.report.comparison_page import page
 from pretrax.comparing.report.markdown_report import markdown
+from pretrax.comparing.report.markdown_text import escaped
 from pretrax.comparing.report.summary import summary
 from pretrax.comparing.results import Measurement
 from pretrax.comparing.statistics import Estimate
@@ -96,7 +97,7 @@ def test_reports_say_why_a_yardstick_could_not_measure(made):
     first, second = wording.refused(found)
     assert first == "15%, seed 0, is not measured by fill_in: no"
     assert second.startswith("40% is not measured by minimal_pairs (blimp='blimp'): <script>")
-    assert f"- {first}\n- {second}\n" in markdown(found)
+    assert f"- {first}\n- {escaped(second)}\n" in markdown(found)
     text = page(found)
     assert first in text and "What could not be measured" in text and "a|b is no folder" in text
     pages.assert_nothing_is_fetched_and_nothing_runs(text)

@@ -1,0 +1,159 @@
+"""Rules that say what a yardstick could not detect, from the numbers of a comparison alone.
+
+A difference between two variants is not informative if one of them is not shown to be better than a
+reference that needs no model, or if a run was fine-tuned at an edge of its grid of learning rates.
+A claim that there is no difference also needs a positive control.
+"""
+
+import math
+from collections.abc import Collection
+from statistics import fmean
+from typing import NamedTuple
+
+from ..figures import HIGHER, LARGEST, PEAK, SMALLEST
+from ..statistics import Difference
+from .summary import Column, Summary
+
+BAG_OF_WORDS = "/bag_of_words"
+REFERENCES = {  # by the part of a figure that holds it: what predicts without the model
+    BAG_OF_WORDS: "a bag of words",
+    "/most_frequent_name": "the most frequent name",
+}
+NO_CONTROL = (
+    "there is no positive control: no other pair of variants differs at this figure by more than "
+    "chance"
+)
+
+
+class Reference(NamedTuple):
+    """A level that a variant has to exceed before its figure says anything about the model."""
+
+    words: str
+    level: float
+
+
+def references(summary: Summary, column: Column) -> list[Reference]:
+    """Returns the references of a figure, from the weakest to the strongest."""
+    found = []
+    if column.baseline is not None:
+        found.append(Reference("knowing nothing", column.baseline))
+    for part, words in REFERENCES.items():
+        reference = _part(summary, column, part)
+        if reference is not None and reference.estimates:
+            level = fmean(one.mean for one in reference.estimates.values())
+            found.append(Reference(words, level))
+    return found
+
+
+def is_shown_better(column: Column, variant: str, level: float) -> bool:
+    """Returns whether the whole interval of a variant lies on the better side of a level.
+
+    A figure that is the same with every seed has no interval and counts by its value; a single
+    seed shows nothing.
+    """
+    one = column.estimates[variant]
+    ends = (one.low, one.high)
+    if one.seeds > 1 and math.isnan(one.low):  # the seeds have no spread
+        ends = (one.mean, one.mean)
+    return ends[0] > level if column.better == HIGHER else ends[1] < level
+
+
+def why_not_informative(summary: Summary, difference: Difference) -> str:
+    """Returns why a difference says nothing about its two variants; "" if it is informative."""
+    column = summary.column(difference)
+    pair = (difference.variant, difference.other)
+    reasons = [_below_a_reference(summary, column, difference), _at_an_edge(summary, column, pair)]
+    return "; ".join(filter(None, reasons))
+
+
+def why_no_difference_is_not_informative(summary: Summary, difference: Difference) -> str:
+    """Returns why a small difference does not support a claim of no difference; "" if it does.
+
+    In addition to `why_not_informative` the claim needs a positive control: another pair of
+    variants that the same figure distinguishes in the same comparison.
+    """
+    reasons = [why_not_informative(summary, difference)]
+    if not _has_control(summary, difference):
+        reasons.append(NO_CONTROL)
+    return "; ".join(filter(None, reasons))
+
+
+def why_column_is_not_informative(summary: Summary, column: Column) -> str:
+    """Returns why no difference at a figure is informative; "" if at least one is."""
+    some = [d for d in summary.differences if d.figure == column.name]
+    if any(not why_not_informative(summary, d) for d in some):
+        return ""
+    variants = list(column.estimates)
+    reasons = []
+    for reference in references(summary, column):
+        below = [v for v in variants if not is_shown_better(column, v, reference.level)]
+        if below:
+            who = "no variant is" if len(below) == len(variants) else f"{_listed(below)} not"
+            reasons.append(
+                f"{who} shown to be better than {reference.words} {_in_brackets(reference)}"
+            )
+            break
+    reasons.append(_at_an_edge(summary, column, variants))
+    return "; ".join(filter(None, reasons))
+
+
+def _below_a_reference(summary: Summary, column: Column, difference: Difference) -> str:
+    """Returns which variant is not shown to be better than a reference; "" if both are.
+
+    One variant at the reference is no obstacle if the difference holds: what the other variant
+    has learned was detected, and the difference can only be larger than it looks.
+    """
+    pair = (difference.variant, difference.other)
+    for reference in references(summary, column):
+        below = [v for v in pair if not is_shown_better(column, v, reference.level)]
+        if len(below) == 2 or (below and not difference.holds):
+            who = f"{below[0]} is not" if len(below) == 1 else f"neither {pair[0]} nor {pair[1]} is"
+            return f"{who} shown to be better than {reference.words} {_in_brackets(reference)}"
+    return ""
+
+
+def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> str:
+    """Returns how many runs were fine-tuned at an edge of the grid of learning rates; "" if none
+    was, or if the figure is not one of fine-tuning."""
+    chosen = _part(summary, column, PEAK)
+    smallest = _part(summary, column, PEAK + SMALLEST)
+    largest = _part(summary, column, PEAK + LARGEST)
+    if chosen is None or smallest is None or largest is None:
+        return ""
+    runs = [(v, seed) for v in variants for seed in chosen.values.get(v, {})]
+    ends = {
+        (v, seed): (smallest.values[v][seed], largest.values[v][seed])
+        for v, seed in runs
+        if chosen.values[v][seed] in (smallest.values[v][seed], largest.values[v][seed])
+    }
+    if not ends:
+        return ""
+    at = " and ".join(f"{x:g}" for x in sorted({chosen.values[v][seed] for v, seed in ends}))
+    least = min(low for low, _ in ends.values())
+    most = max(high for _, high in ends.values())
+    return (
+        f"{len(ends)} of {len(runs)} runs were fine-tuned at an edge of the grid of learning "
+        f"rates ({at}, grid from {least:g} to {most:g})"
+    )
+
+
+def _has_control(summary: Summary, difference: Difference) -> bool:
+    pair = {difference.variant, difference.other}
+    return any(
+        other.holds and not why_not_informative(summary, other)
+        for other in summary.differences
+        if other.figure == difference.figure and {other.variant, other.other} != pair
+    )
+
+
+def _part(summary: Summary, column: Column, part: str) -> Column | None:
+    return next((one for one in summary.parts if one.name == column.name + part), None)
+
+
+def _in_brackets(reference: Reference) -> str:
+    return f"({reference.level:.3g})"
+
+
+def _listed(names: list[str]) -> str:
+    verb = "is" if len(names) == 1 else "are"
+    return f"{', '.join(names)} {verb}"
