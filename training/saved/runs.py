@@ -13,7 +13,7 @@ from ...models.builders import abstract_params
 from ...models.trees import named
 from ...objectives import PromptForm, TokenIds
 from ...objectives.contract import with_counted_classes
-from .. import run_directory
+from .. import run_directory, run_ids
 from ..devices.mesh import shardings_of
 from ..settings.configuration import read_directory
 from ..settings.run import longest_rows, padded_vocabulary
@@ -186,7 +186,7 @@ def saved_steps(directory: str, trusted: Collection[str] = ()) -> list[int]:
 
 
 def _saved(directory: str, fields: Mapping[str, Any]) -> Checkpoints:
-    where = run_directory.checkpoints(directory, fields.get("checkpoint_dir"))
+    where = run_ids.own_checkpoints(directory, fields.get("checkpoint_dir"))
     return Checkpoints(where, keep=None)
 
 

@@ -22,7 +22,7 @@ from ...data import whole_files
 from ...models.directories import own_file
 from ...models.heads import CLASSIFIERS
 from ...models.trees import named, nested
-from .. import run_directory
+from .. import run_directory, run_ids
 from ..settings.run import Run
 from ..state import Abstract, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, damage_in_words
@@ -190,7 +190,7 @@ def _folder(source: str) -> str:
     if run_directory.is_run(source):
         from ..settings.configuration import plain_field  # here: training itself needs no gin
 
-        return run_directory.checkpoints(source, plain_field(source, "checkpoint_dir"))
+        return run_ids.own_checkpoints(source, plain_field(source, "checkpoint_dir"))
     folder = epath.Path(source) / run_directory.CHECKPOINTS
     return str(folder if folder.exists() else source)
 
