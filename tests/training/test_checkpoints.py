@@ -16,7 +16,13 @@ import optax
 import pytest
 
 from pretrax.training.saved import checkpoints
-from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
+from pretrax.training.saved.checkpoints import (
+    Checkpoints,
+    Keep,
+    MismatchError,
+    causes,
+    shows_damage,
+)
 from pretrax.training.state import State, abstract_state, new_state
 from tests.training import object_store, tiny
 
@@ -234,6 +240,43 @@ def test_checksums_that_lack_an_entry_are_damaged(run_dir, content):
     restored = restore(run_dir)
     assert_is(restored, 2)
     assert "checkpoint 3 is damaged (checksums.json has no " in restored.damaged[0]
+
+
+def test_an_error_that_is_its_own_cause_is_judged_once():
+    """As Orbax raises where a checkpoint is removed while it is opened."""
+    first, second = ValueError("not a checkpoint"), FileNotFoundError("_METADATA")
+    first.__cause__, second.__context__ = second, first
+    assert list(causes(first)) == [first, second]
+    assert shows_damage(first) and shows_damage(second)
+    second.__context__ = second
+    assert shows_damage(first)
+
+
+def test_what_is_removed_while_it_is_read_is_passed_over(run_dir):
+    """As by a run that keeps one checkpoint; a reader then takes the one that came after."""
+    with Checkpoints(f"{run_dir}/checkpoints", keep=None) as reader:
+
+        def read(step):
+            if step == 3:
+                (run_dir / "checkpoints/3").rename(run_dir / "checkpoints/4")
+                raise FileNotFoundError(f"checkpoints/{step}")
+            return step
+
+        assert reader.read_latest(read) == 4
+        (run_dir / "checkpoints/4").rename(run_dir / "checkpoints/3")
+
+        def removed(step):
+            (run_dir / f"checkpoints/{step}").rename(run_dir / f"checkpoints/{step + 1}")
+            raise FileNotFoundError(str(step))
+
+        with pytest.raises(ValueError, match="training.Run.keep_checkpoints"):
+            reader.read_latest(removed)
+        with pytest.raises(MismatchError):  # of what is still there
+            reader.read_latest(refuse)
+
+
+def refuse(step):
+    raise MismatchError("other arrays")
 
 
 def test_two_damaged_checkpoints_are_both_passed_over(run_dir):

@@ -16,7 +16,7 @@ import math
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -25,6 +25,7 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint.path import step as step_names
 
 from ..run_directory import damaged_folder
 from ..settings.run import Run
@@ -99,6 +100,8 @@ class MismatchError(ValueError):
 
 WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
 
+_REMOVED_AT_MOST = 20  # checkpoints, one after another, while they are read
+
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # What tensorstore says of what it cannot decode, or does not find; and where the system fails.
 _OF_DAMAGE = re.compile("^(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): ")
@@ -125,14 +128,23 @@ def shows_damage(error: BaseException | None) -> bool:
     [False, False]
     """
     found = False
-    while error is not None:
-        of_system = isinstance(error, OSError) and not isinstance(error, _ABSENT)
-        if of_system or _OF_STORAGE.search(str(error)):
+    for one in causes(error):
+        of_system = isinstance(one, OSError) and not isinstance(one, _ABSENT)
+        if of_system or _OF_STORAGE.search(str(one)):
             return False
-        undecoded = isinstance(error, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
-        found |= undecoded or isinstance(error, _ABSENT) or bool(_OF_DAMAGE.match(str(error)))
-        error = error.__cause__ or error.__context__
+        undecoded = isinstance(one, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
+        found |= undecoded or isinstance(one, _ABSENT) or bool(_OF_DAMAGE.match(str(one)))
     return found
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and those that it came from, each once: Orbax raises some that are, by way of
+    others, their own cause."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager
@@ -152,6 +164,17 @@ def damage_in_words(source: str, step: int):
             f"Checkpoint {step} of {source} is damaged ({first_line(error)}): delete or move it, "
             "and the one before is used."
         ) from error
+
+
+def _steps_in(folder: epath.Path) -> list[int]:
+    """Returns the steps of the complete checkpoints in a folder."""
+    if "://" in str(folder):  # where a folder that is being written has its last name already
+        return sorted(found.step for found in step_names.standard_name_format().find_all(folder))
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except _ABSENT:
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
@@ -193,12 +216,12 @@ class Checkpoints:
     def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = absolute(directory)
         self._checkpointer: Any = None
-        if keep is not None or self._root.exists():  # to open it would make it
+        if keep is not None:
             self._checkpointer = ocp.training.Checkpointer(
                 self._root,
                 context=self._context(),
-                preservation_policy=keep and keep.policy(),
-                cleanup_tmp_directories=keep is not None,
+                preservation_policy=keep.policy(),
+                cleanup_tmp_directories=True,
             )
         # Of a save that may be running: its thread lasts until somebody asks for the result.
         self._saving: Any = None
@@ -210,7 +233,32 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        return sorted(c.step for c in self._checkpointer.checkpoints) if self._checkpointer else []
+        """Returns the steps of the checkpoints; where they are read-only, of those there now."""
+        if self._checkpointer is not None:
+            return sorted(one.step for one in self._checkpointer.checkpoints)
+        return _steps_in(self._root)
+
+    def read_latest(self, read: Callable[[int], One]) -> One | None:
+        """Returns what `read` makes of the latest step; None if there is no checkpoint.
+
+        A run that trains meanwhile may remove that checkpoint, once it has saved another: then the
+        one that is the latest by now is read.
+
+        Raises what `read` does, and ValueError if each checkpoint is removed while it is read.
+        """
+        for _ in range(_REMOVED_AT_MOST):
+            steps = self.steps()
+            if not steps:
+                return None
+            try:
+                return read(steps[-1])
+            except (ValueError, OSError):
+                if self.steps()[-1:] == steps[-1:]:  # else the older one may be half removed
+                    raise
+        raise ValueError(
+            f"{_REMOVED_AT_MOST} checkpoints in {self._root} were removed while they were read, by "
+            "a run that trains there: give it a larger training.Run.keep_checkpoints."
+        )
 
     def save(
         self,
@@ -375,8 +423,8 @@ class Checkpoints:
         # As for `one_by_one`: by default all arrays are in memory twice, compressed too.
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
-            loaded = self._checkpointer.load_checkpointables(
-                step, {"state": {kept: target}, "data": files}
+            loaded = ocp.load_checkpointables(
+                self._root / str(step), {"state": {kept: target}, "data": files}
             )["state"]
         if problem := _differing_array(loaded, _entry(files, "arrays")):
             raise DamageError(problem)
@@ -452,7 +500,7 @@ class Checkpoints:
     def _arrays(self, step: int) -> dict[str, Any]:
         """Returns a description of every array of a checkpoint, with shape and dtype, by name."""
         try:
-            described = self._checkpointer.metadata(step).metadata
+            described = ocp.metadata(self._root / str(step)).metadata
         except Exception as error:
             raise self._reason(step, error) from error
         if described is None:
