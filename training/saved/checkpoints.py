@@ -27,6 +27,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint.path import step as step_names
 
+from ...data import whole_files
 from ..run_directory import damaged_folder
 from ..settings.run import Run
 from ..state import State
@@ -35,6 +36,7 @@ One = TypeVar("One")
 Own = TypeVar("Own", bound="Checkpoints")
 
 _LOSS = "heldout_loss"  # in the description of a checkpoint
+_ABOUT = "checksums.json"  # this description, among the files of the data position
 
 
 class Restored(NamedTuple):
@@ -216,7 +218,10 @@ class Checkpoints:
     def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = absolute(directory)
         self._checkpointer: Any = None
+        self._without_loss: list[str] = []  # a message for each one that was moved away here
         if keep is not None:
+            if self._shared:
+                self._set_aside_without_loss()
             self._checkpointer = ocp.training.Checkpointer(
                 self._root,
                 context=self._context(),
@@ -283,9 +288,10 @@ class Checkpoints:
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
         of_arrays = _checksums(arrays)  # computed by all processes together
         if process == 0 or not self._shared:
-            files["checksums.json"] = json.dumps(
-                self._about(arrays) | {"arrays": of_arrays}
-            ).encode()
+            shapes = {name: [str(x.dtype), x.shape] for name, x in _by_path(arrays).items()}
+            about = self._about(arrays) | {"arrays": of_arrays, "shapes": shapes}
+            about[_LOSS] = float(heldout_loss) if ranked else None
+            files[_ABOUT] = json.dumps(whole_files.sealed(about)).encode()
         context = self._context()
         if one_by_one:  # Orbax requires a limit above the largest
             context.memory.write_concurrent_bytes = _largest_bytes(arrays) + 1
@@ -304,14 +310,14 @@ class Checkpoints:
         `target`, ValueError when all checkpoints are damaged, now or before, and OSError when one
         cannot be read for another reason, after some attempts.
         """
-        damaged: list[str] = []
+        damaged, self._without_loss = self._without_loss, []
         for step in reversed(self.steps()):
             loaded, problem = self._sound(step, target)
             if loaded:
                 state, files, _ = loaded
                 return Restored(state, files.read, tuple(damaged))
-            where = self._set_aside(step)
-            damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")
+            damaged.append(self._set_aside(step, problem))
+            self._checkpointer.reload()
         if damaged:
             raise ValueError(
                 f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start anew in "
@@ -488,29 +494,76 @@ class Checkpoints:
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
-        them, whose checksums were then others. None where the description cannot be read: to load
-        the arrays says why, or that they are there."""
-        described = self._checkpointer.metadata(step).metadata
-        if described is None:
+        them, and their checksums would differ. Returns none if the description is damaged: loading
+        the arrays then says why."""
+        try:
+            saved = self._arrays(step)
+        except DamageError:
             return []
-        both = _by_path(described), _by_path(saved_of(target))
+        both = saved, _by_path(saved_of(target))
         described = ({k: f"{x.dtype} {tuple(x.shape)}" for k, x in some.items()} for some in both)
         return differences(*described)
 
     def _arrays(self, step: int) -> dict[str, Any]:
-        """Returns a description of every array of a checkpoint, with shape and dtype, by name."""
+        """Returns a description of every array of a checkpoint, with shape and dtype, by name.
+
+        It is read from a file of ours: tensorstore's descriptions, which Orbax returns, take memory
+        that is never freed.
+        """
         try:
-            described = ocp.metadata(self._root / str(step)).metadata
+            about = self._described(step)
+            if "shapes" in about:
+                return {k: _Described(*x) for k, x in about["shapes"].items()}
+            described = ocp.metadata(self._root / str(step)).metadata  # of an earlier version
         except Exception as error:
             raise self._reason(step, error) from error
         if described is None:
             raise self._reason(step, DamageError("the description of its arrays cannot be decoded"))
         return _by_path(described)
 
+    def _described(self, step: int) -> Mapping[str, Any]:
+        return _about_of((self._root / str(step) / "data" / _ABOUT).read_bytes())
+
     def _aside(self) -> epath.Path:
         return epath.Path(damaged_folder(str(self._root)))
 
-    def _set_aside(self, step: int) -> str:
+    def _set_aside_without_loss(self) -> None:
+        """Sets aside the checkpoints with a damaged held-out loss: Orbax reads the losses as it
+        opens a folder, and raises an error that names no checkpoint."""
+        if jax.process_index() == 0:
+            for step in _steps_in(self._root):
+                if problem := self._loss_problem(step):
+                    self._without_loss.append(self._move_aside(step, problem))
+        multihost_utils.sync_global_devices(f"losses in {self._root}")
+
+    def _loss_problem(self, step: int) -> str:
+        """Returns how the file of a checkpoint's held-out loss is damaged, or ""."""
+        file = self._root / str(step) / "metrics" / "metrics"
+        saved: Any = None
+        try:
+            saved = float(json.loads(file.read_text())[_LOSS])
+        except _ABSENT:
+            pass
+        except (ValueError, TypeError, LookupError) as error:
+            return f"{file} cannot be decoded: {first_line(error)}"
+        except OSError as error:
+            raise OSError(
+                f"Checkpoint {step} in {self._root} cannot be read: {first_line(error)}."
+                f"{self._unread}"
+            ) from error
+        try:
+            expected = self._described(step).get(_LOSS, saved)
+        except (ValueError, OSError):  # `restore` says what is wrong with its description
+            return ""
+        return "" if saved == expected else f"{file} holds {saved}, expected {expected}"
+
+    def _set_aside(self, step: int, problem: str) -> str:
+        message = self._move_aside(step, problem)
+        multihost_utils.sync_global_devices(f"set aside {step}")
+        return message
+
+    def _move_aside(self, step: int, problem: str) -> str:
+        """Moves a damaged checkpoint, on the first process; returns a message, on all of them."""
         target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -519,9 +572,7 @@ class Checkpoints:
             if target.exists():
                 target.rmtree()
             (self._root / str(step)).rename(target)
-        multihost_utils.sync_global_devices(f"set aside {step}")
-        self._checkpointer.reload()
-        return str(target)
+        return f"checkpoint {step} is damaged ({problem}), moved to {target}"
 
 
 class Files:
@@ -562,11 +613,28 @@ class Files:
 Loaded = tuple[State, Files, Mapping[str, int]]
 
 
+class _Described(NamedTuple):
+    dtype: str
+    shape: Sequence[int]
+
+
+def _about_of(content: bytes) -> Mapping[str, Any]:
+    """Returns what the description of a checkpoint says. Raises DamageError where it is damaged."""
+    try:
+        about = json.loads(content)
+        if not isinstance(about, dict):
+            return {}
+        # One of an earlier version has neither shapes nor a checksum.
+        return about if "shapes" not in about else whole_files.unsealed(about)
+    except (ValueError, TypeError) as error:
+        raise DamageError(f"{_ABOUT} is damaged: {error}") from error
+
+
 def _entry(files: Files, key: str) -> Any:
     """Returns what checksums.json has of this name. Raises DamageError where it has none."""
-    about = files.read_json("checksums.json")
+    about = _about_of(files.read(_ABOUT))
     if key not in about:
-        raise DamageError(f"checksums.json has no {key!r}")
+        raise DamageError(f"{_ABOUT} has no {key!r}")
     return about[key]
 
 

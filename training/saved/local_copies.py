@@ -201,7 +201,7 @@ class LocalCopies(Checkpoints):
         return loaded, ""
 
     def _differences(self, step: int, target: State) -> list[str]:
-        about = json.loads((self._root / str(step) / "data" / "checksums.json").read_text())
+        about = self._described(step)
         if about["id"] != self._id:
             raise DamageError("it is of another run, or of another start of this one")
         if about["processes"] != jax.process_count():
