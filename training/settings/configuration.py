@@ -30,6 +30,7 @@ from gin import config_parser
 
 from ... import training
 from ...constraints import name_of, selector_of
+from ...data.whole_files import check_sealed_text
 from ...models.directories import check_links
 from .. import run_directory, run_ids
 from ..devices import mesh
@@ -242,9 +243,11 @@ def _syntax_in_words(path: Path) -> Iterator[None]:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from error
+    check_sealed_text(path, text)
+    return text
 
 
 class Macro(NamedTuple):
