@@ -27,7 +27,8 @@ class RunId(NamedTuple):
 
 
 def claim(run_dir: str, checkpoints: str) -> None:
-    """Marks a folder of checkpoints as this run's. All processes of a run call it together.
+    """Marks a folder of checkpoints as this run's. All processes of a run call it together, and
+    before the folder is opened for writing, which would remove files from it.
 
     Raises ValueError, and writes nothing, if another run started the folder.
     """
