@@ -13,10 +13,11 @@ from tests.training import tiny
 pytestmark = pytest.mark.storm
 READS, COMMANDS = 60, 20
 
-# Saves as often as it can, and keeps the latest checkpoint alone.
+# Saves a few times a second, and keeps the latest checkpoint alone.
 WRITER = """
 import itertools
 import sys
+import time
 
 import jax.numpy as jnp
 
@@ -30,6 +31,7 @@ with Checkpoints(sys.argv[1], Keep(latest=1)) as checkpoints:
         checkpoints.save(State(jnp.int32(step), params, {}), {})
         checkpoints.wait()
         print(step, flush=True)
+        time.sleep(0.3)
 """
 
 
