@@ -63,7 +63,7 @@ def read_facts(directory: str, variant: str) -> Facts | None:
 
 
 def write_facts(directory: str, variant: str, facts: Facts) -> None:
-    whole_files.write_json(_path(directory, variant), facts._asdict())
+    whole_files.write_record(_path(directory, variant), facts._asdict())
 
 
 def _path(directory: str, variant: str) -> Path:

@@ -24,7 +24,7 @@ SEEN = "pilot.json"  # of a comparison whose figures a pilot has shown: the look
 def keep_looks(comparison: Comparison) -> None:
     """Keeps the planned looks, of a comparison of which a pilot now shows figures."""
     record = {"looks": list(comparison.planned_looks)}
-    whole_files.write_json(Path(comparison.directory) / SEEN, record)
+    whole_files.write_record(Path(comparison.directory) / SEEN, record)
 
 
 def check_looks(comparison: Comparison) -> None:

@@ -124,7 +124,7 @@ def write(directory: str | Path, results: Results) -> None:
     def key(one: TrainedRun | Measurement) -> tuple[int, int]:
         return variants.index(one.variant), one.seed
 
-    whole_files.write_json(folder / COMPARISON, results.setup._asdict())
+    whole_files.write_record(folder / COMPARISON, results.setup._asdict())
     write_lines(folder / RUNS, [run._asdict() for run in sorted(results.runs, key=key)])
     by_step = sorted(results.earlier, key=lambda m: m.spent.step if m.spent else 0)
     lines = []
@@ -239,12 +239,15 @@ def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[On
     built = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            built.append(build(json.loads(line.decode("utf-8"))))
+            record = whole_files.unsealed_if_sealed(json.loads(line.decode("utf-8")))
+            built.append(build(record))
         except UNLIKE as error:
             raise whole_files.damaged(path, f"line {number}: {error}") from error
     return built
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    """Writes a line for each record, with a checksum that `read_lines` checks."""
+    sealed = map(whole_files.sealed, records)
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in sealed)
     whole_files.write_text(path, "".join(lines))

@@ -45,6 +45,7 @@ from annotated_types import MinLen
 
 from ..constraints import Count, Natural, check_settings, checked
 from ..objectives import TokenIds, check_token_ids
+from . import whole_files
 from .corpus import Piece
 from .folders import Folder
 from .records import BLOCK, LONGEST
@@ -408,8 +409,7 @@ def _check_unfinished(folder: Folder) -> None:
 
 def write_description(folder: Folder, name: str, values: Mapping[str, Any]) -> None:
     """Writes the description of a store, or of a part, with the format and a checksum."""
-    described = {"format": FORMAT, **values}
-    described["crc32"] = _checksum(described)
+    described = whole_files.sealed({"format": FORMAT, **values})
     folder.write(name, json.dumps(described, indent=1, ensure_ascii=False).encode())
 
 
@@ -420,7 +420,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
     """
     try:
         described = json.loads(folder.read(name))
-        checksum, format_ = described.pop("crc32", None), described["format"]
+        format_ = described["format"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error
     if format_ != FORMAT:
@@ -428,10 +428,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
             f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it "
             "with the version of pretrax that wrote it, or write it anew."
         )
-    if checksum != _checksum(described):
-        raise ValueError(f"{folder.where(name)} is damaged: its checksum differs.")
-    return described
-
-
-def _checksum(values: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(values).encode())
+    try:
+        return whole_files.unsealed(described)
+    except ValueError as error:
+        raise ValueError(f"{folder.where(name)} is damaged: {error}.") from error

@@ -13,8 +13,14 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
+
+CRC32 = "crc32"  # the name of a checksum among the values of a JSON file
+
+CHECKSUMS = "pretrax_checksums.json"  # beside an exported model; transformers does not read it
+_TEXT_SEAL = "# crc32: "
 
 # Errors of what takes apart a value of JSON that is other than expected.
 UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
@@ -23,10 +29,13 @@ One = TypeVar("One")
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Returns the value of a JSON file. Raises OSError for none, ValueError for a damaged one."""
+    """Returns the value of a JSON file, without its checksum if it is `sealed`.
+
+    Raises OSError for none, ValueError for a damaged one.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return unsealed_if_sealed(json.load(file))
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from error
 
@@ -63,9 +72,97 @@ def checksum(path: str | os.PathLike) -> int:
     return value
 
 
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values for a JSON file, with a checksum of themselves.
+
+    >>> sealed({"loss": 0.5})
+    {'loss': 0.5, 'crc32': 1173327269}
+    """
+    return {**values, CRC32: text_checksum(json.dumps(values))}
+
+
+def unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `sealed` was given. Raises ValueError for anything that it did not return.
+
+    >>> unsealed(sealed({"loss": 0.5}))
+    {'loss': 0.5}
+    """
+    if not isinstance(values, Mapping) or CRC32 not in values:
+        raise ValueError(f"it has no {CRC32!r}")
+    found = {name: value for name, value in values.items() if name != CRC32}
+    if sealed(found)[CRC32] != values[CRC32]:
+        raise ValueError("its checksum differs: it was changed after it was written")
+    return found
+
+
+def unsealed_if_sealed(value: Any) -> Any:
+    """Returns a value without its checksum; one that has none, of an earlier version, as it is."""
+    return unsealed(value) if isinstance(value, Mapping) and CRC32 in value else value
+
+
+def sealed_text(text: str) -> str:
+    r"""Returns the text of a gin file with a checksum of itself, as a comment in its last line.
+
+    >>> sealed_text("STEPS = 8\n")
+    'STEPS = 8\n# crc32: 1512179293\n'
+    """
+    return f"{text}{_TEXT_SEAL}{text_checksum(text)}\n"
+
+
+def check_sealed_text(path: str | os.PathLike, text: str) -> None:
+    """Raises ValueError, naming the file, for a text that was changed after `sealed_text` made it.
+
+    A text without such a comment is a user's own, and is not checked.
+    """
+    before, seal, checksum = text.rpartition(_TEXT_SEAL)
+    if seal and checksum != f"{text_checksum(before)}\n":
+        raise ValueError(
+            f"{os.fspath(path)} was changed after pretrax wrote it, for its checksum differs: if "
+            f"you changed it, delete the line {_TEXT_SEAL.strip()!r}…; else bring it back from a "
+            "copy, since a single digit may make it another run."
+        )
+
+
+def text_checksum(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def write_checksums(directory: str | os.PathLike) -> None:
+    """Writes a checksum of each JSON and safetensors file of an exported model."""
+    write_record(Path(directory, CHECKSUMS), _checksums_now(Path(directory)))
+
+
+def _checksums_now(folder: Path) -> dict[str, int]:
+    kinds = (".json", ".safetensors")
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix in kinds and file.is_file()]
+    return {str(x.relative_to(folder)): checksum(x) for x in files if x.name != CHECKSUMS}
+
+
+def check_checksums(directory: str | os.PathLike) -> None:
+    """Raises ValueError, naming the file, where one is not what `write_checksums` found.
+
+    A directory that pretrax did not export has no checksums, and is not checked.
+    """
+    sums = Path(directory, CHECKSUMS)
+    if not sums.exists():
+        return
+    now = _checksums_now(Path(directory))
+    for name, expected in read_record(sums, dict).items():
+        if now.get(name) != expected:
+            raise ValueError(
+                f"{Path(directory, name)} is not what pretrax exported: its checksum differs. "
+                f"Export the run again; or, if you changed the file yourself, delete {sums}."
+            )
+
+
 def write_json(path: str | os.PathLike, value: Any) -> None:
     """Writes `value` as readable JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def write_record(path: str | os.PathLike, values: Mapping[str, Any]) -> None:
+    """Does what `write_json` does, with a checksum that `read_json` and `read_record` check."""
+    write_json(path, sealed(values))
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

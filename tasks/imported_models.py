@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import models
+from ..data.whole_files import check_checksums
 from ..models import Model, hugging_face, t5x
 from ..models.hugging_face import Recognised, TensorFiles
 from ..models.hugging_face.kept import files_to_keep
@@ -48,6 +49,7 @@ def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
 
 
 def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
+    check_checksums(directory)
     source = hugging_face.open_source(directory)
     files = files_to_keep(source.path)
     found = hugging_face.recognise(source)

@@ -941,7 +941,7 @@ def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
 def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
     run_with(tmp_path, tokenization.byte_tokenizer())
     config = tmp_path / "run" / "config.gin"
-    config.write_text(config.read_text() + "models.decoder.logit_softcap = 3.0\n")
+    config.write_text(tiny.unsealed_config(config) + "models.decoder.logit_softcap = 3.0\n")
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     assert "logit_softcap" in said
     assert not (tmp_path / "again").exists()

@@ -23,6 +23,7 @@ PROMPT_FORMS = "prompt_forms.json"  # how an imported model was trained to read 
 DATA = "data"  # a folder: the tokenised text, a token store
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
 COPIES_ID = "local_copies_id"  # in the folder of checkpoints: of what `local_copies` keeps
+RUN_ID = "run_id"  # there, and in the folder of checkpoints: see `run_ids`
 LOCK = ".lock"  # held by the process that trains, see `locked`
 METRICS = "metrics.jsonl"  # a line for each step that was logged
 METRICS_UNTIL = "metrics.until_{}.jsonl"  # that step, of a run that then found no checkpoint

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
-from . import run_directory
+from . import run_directory, run_ids
 from .buckets import on_disk
 from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training
@@ -100,7 +100,7 @@ def _train(
     # Held first: to open checkpoints for writing clears what a save has left behind.
     with (
         run_directory.held(run.run_dir),
-        Checkpoints(where, Keep.of(run)) as checkpoints,
+        _open_checkpoints(run, where) as checkpoints,
         opened(run.local_checkpoint_dir, where, checkpoints) as copies,
     ):
         spikes = Spikes(run.rollback_sigmas)
@@ -153,6 +153,12 @@ def _train(
     closing = closing_words(run, planned.corpus.codec is not None, batches.progress())
     console.print(time_words(result.seconds), closing, sep="\n", markup=False)
     return result
+
+
+def _open_checkpoints(run: Run, where: str) -> Checkpoints:
+    """Opens a run's checkpoints for writing. Raises ValueError if the folder is another run's."""
+    run_ids.claim(run.run_dir, where)
+    return Checkpoints(where, Keep.of(run))
 
 
 def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:

@@ -191,7 +191,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         check_unchanged(comparison, runs, known)
         check_looks(comparison)
         whole_files.write_text(
-            Path(directory) / run_directory.COMPARISON, comparison_text(comparison)
+            Path(directory) / run_directory.COMPARISON,
+            whole_files.sealed_text(comparison_text(comparison)),
         )
         console.print(f"[bold]{escape(comparison.question)}[/]")
         if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):

@@ -167,7 +167,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
             run_directory.save_classes(folder, imported.classes)
         if imported.prompt_forms:
             save_prompt_forms(folder, imported.prompt_forms)
-        whole_files.write_text(Path(folder) / run_directory.CONFIG, config)
+        whole_files.write_text(Path(folder) / run_directory.CONFIG, whole_files.sealed_text(config))
 
     holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
     lines = [f"{run_dir} holds {imported.kind}, {count:,} parameters: {holds}."]
@@ -237,6 +237,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
             head = params["projections_embedding"]["layer"] if form.head else None
             sentences.write_modules(folder, config.emb_dim, form.pooling, head)
             left -= {"projections_embedding"} if form.head else set()
+        whole_files.write_checksums(folder)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
     if left:
         lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -16,6 +17,7 @@ from pretrax.comparing.facts import Facts, read_facts, write_facts
 from pretrax.comparing.figures import HIGHER, Figure
 from pretrax.comparing.results import Measurement, Spent, TrainedRun
 from pretrax.comparing.yardsticks import kept_figures
+from pretrax.data import whole_files
 from tests.comparing import planted, small
 
 
@@ -45,10 +47,10 @@ def test_trials_are_kept_also_those_that_diverged(tmp_path):
 def test_results_of_before_there_was_tuning_are_read(tmp_path):
     results.write(tmp_path, planted.results(["15%", "40%"]))
     file = tmp_path / "comparison.json"
-    kept = json.loads(file.read_text())
+    kept = whole_files.read_json(file)
     for name in ("tuned", "shares", "learning_rates"):
         del kept[name]
-    file.write_text(json.dumps(kept))
+    whole_files.write_record(file, kept)
     assert results.read(tmp_path) == planted.results(["15%", "40%"])
     assert not (tmp_path / "tuning.jsonl").exists()
 
@@ -64,7 +66,8 @@ def test_checkpoints_before_the_end_are_kept_beside_what_is_compared(tmp_path):
     assert [one["step"] for one in lines[:27]] == [33] * 9 + [67] * 9 + [100] * 9
     assert lines[26]["text_tokens"] == 409_600 and lines[26]["seconds"] == 61.5
     lines[0]["flops"] = None
-    (tmp_path / "results.jsonl").write_text(json.dumps(lines[0]))
+    del lines[0]["crc32"]
+    results.write_lines(tmp_path / "results.jsonl", [lines[0]])
     with pytest.raises(ValueError, match=r"results\.jsonl is damaged \(line 1: flops is None"):
         results.read(tmp_path)
 
@@ -75,7 +78,7 @@ def test_results_of_before_there_were_checkpoints_are_of_the_ends(tmp_path):
     file = tmp_path / "results.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
-        for name in Spent._fields:
+        for name in (*Spent._fields, "crc32"):  # it had no checksum either
             del line[name]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert results.read(tmp_path) == made
@@ -106,9 +109,9 @@ def test_a_figure_that_is_no_number_is_kept_as_such(tmp_path):
 )
 def test_a_question_of_another_kind_names_its_file(tmp_path, content):
     results.write(tmp_path, planted.results(["a", "b"]))
-    kept = json.loads((tmp_path / "comparison.json").read_text())
+    kept = whole_files.read_json(tmp_path / "comparison.json")
     if "variants" in content:
-        content = json.dumps({**kept, **json.loads(content)})
+        content = json.dumps(whole_files.sealed({**kept, **json.loads(content)}))
     (tmp_path / "comparison.json").write_text(content)
     with pytest.raises(ValueError, match=r"comparison\.json is damaged"):
         results.read(tmp_path)
@@ -119,7 +122,7 @@ def test_facts_of_another_kind_name_their_file(tmp_path, content):
     write_facts(str(tmp_path), "a", Facts("", "", 6, 1500, 10, 99, "cpu"))
     file = tmp_path / "runs/a/facts.json"
     if "null" in content:
-        content = json.dumps({**json.loads(file.read_text()), "steps": None})
+        content = json.dumps(whole_files.sealed(whole_files.read_json(file) | {"steps": None}))
     file.write_text(content)
     with pytest.raises(ValueError, match=r"runs/a/facts\.json is damaged"):
         read_facts(str(tmp_path), "a")
@@ -149,12 +152,24 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content):
         results.read(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl", "tuning.jsonl"])
+def test_a_changed_digit_of_a_record_is_found(tmp_path, name):
+    made = planted.results(["15%", "40%"])
+    results.write(tmp_path, made._replace(trials=[results.Trial("15%", 1, 0, 5, steps=11)]))
+    text = (tmp_path / name).read_text()
+    for digit in sorted(set(re.findall(r"\d", text))):
+        (tmp_path / name).write_text(text.replace(digit, str((int(digit) + 1) % 10), 1))
+        with pytest.raises(ValueError, match=name):
+            results.read(tmp_path)
+
+
 def test_runs_of_unknown_variants_are_refused(tmp_path):
     made = planted.results(["a", "b"])
     asked = made.setup._replace(variants={"a": []})
     results.write(tmp_path, planted.results(["a"]))
     lines = tmp_path / results.RESULTS
-    lines.write_text(lines.read_text().replace('"variant": "a"', '"variant": "b"', 1))
+    first, *others = results.read_lines(lines, dict)
+    results.write_lines(lines, [first | {"variant": "b"}, *others])
     with pytest.raises(
         ValueError, match="results.jsonl is damaged .Got a run of b, expected one of"
     ):

@@ -17,6 +17,7 @@ import pytest
 from pretrax.comparing import results
 from pretrax.comparing.variants import comparison_text, read_comparison
 from pretrax.comparing.yardsticks.kept_figures import Measured, read_measured, write_measured
+from pretrax.data import whole_files
 from pretrax.data.token_store import open_store
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import special_tokens
@@ -63,6 +64,13 @@ def answer(folder: pathlib.Path, *arguments: str) -> Any:
 
 def write_causal(folder):
     write_run(folder, "decoder", "causal_lm")
+
+
+def write_sealed(folder):
+    """With a config.gin as a run writes it, and not as a user does."""
+    write_causal(folder)
+    config = folder / run_directory.CONFIG
+    config.write_text(whole_files.sealed_text(config.read_text()))
 
 
 def write_classifying(folder):
@@ -120,10 +128,25 @@ def all_tokens(folder):
     return in_words(read)
 
 
+EVERY = {"training__Run__checkpoint_every": 2, "training__Run__evaluate_every": 2}
+
+
 def write_trained(folder):
     """A run of four steps of eight."""
     run = tiny.Run(folder, tiny.write_documents(folder / "store"), STEPS=4)
-    tiny.run_here(run.arguments(training__Run__checkpoint_every=2))
+    tiny.run_here(run.arguments(**EVERY))
+
+
+def move(config: pathlib.Path, before: str, now: str) -> None:
+    """Has a config.gin name the folder that it is copied to, unless it was changed meanwhile."""
+    content = config.read_bytes().replace(before.encode(), now.encode())
+    try:
+        whole_files.check_sealed_text(config, config.read_text())
+        text, _, _ = content.decode().rpartition("# crc32: ")
+        content = whole_files.sealed_text(text).encode()
+    except ValueError:
+        pass
+    config.write_bytes(content)
 
 
 def trained_on(steps: int):
@@ -133,8 +156,8 @@ def trained_on(steps: int):
         made = (folder / "made").read_text()
         config = folder / "run" / run_directory.CONFIG
         if config.exists():
-            config.write_bytes(config.read_bytes().replace(made.encode(), str(folder).encode()))
-        ended = here("train", *run.arguments(training__Run__checkpoint_every=2))
+            move(config, made, str(folder))
+        ended = here("train", *run.arguments(**EVERY))
         if ended.status:
             assert_in_words(ended, "")
             return Refused(ended.err)
@@ -170,7 +193,8 @@ def write_compared(folder):
     file = small.write(folder)
     results.write(folder / "compared", planted.results(["small", "large/2"], seeds=[0, 1]))
     one = read_comparison(file, trusted=OF_TESTS)
-    (folder / "compared" / run_directory.COMPARISON).write_text(comparison_text(one))
+    text = whole_files.sealed_text(comparison_text(one))
+    (folder / "compared" / run_directory.COMPARISON).write_text(text)
 
 
 def kept_comparison(folder):
@@ -195,6 +219,11 @@ def write_llama(folder):
     converting.written(folder / "hf", converting.llama())
 
 
+def write_exported(folder):
+    write_causal(folder / "run")
+    assert here("convert", f"--from={folder}/run", f"--to=hf:{folder}/hf").status == 0
+
+
 def write_bert(folder):
     converting.written(folder / "hf", converting.bert())
     converting.word_pieces(folder / "hf")
@@ -217,7 +246,7 @@ OF_TESTS = ("tests.comparing.small",)
 OF_RESULTS = (results.COMPARISON, results.RESULTS)
 CHECKPOINT = dict(named=("Checkpoint 0 of", "checkpoint 4 is damaged"))
 KINDS = {
-    "config.gin": Kind(write_causal, lambda f: answer(f, *ASK), "config.gin", False),
+    "config.gin": Kind(write_sealed, lambda f: answer(f, *ASK), "config.gin"),
     "vocabulary.json": Kind(write_causal, lambda f: answer(f, *ASK), "vocabulary.json"),
     "vocabulary.model": Kind(with_tokenizer(converting.trained), encoded, "run/vocabulary.model"),
     "tokenizer.json": Kind(with_tokenizer(converting.hugging_faces), encoded, "run/tokenizer.json"),
@@ -243,14 +272,16 @@ KINDS = {
         write_trained, trained_on(6), "run/checkpoints/4/data/*", **CHECKPOINT
     ),
     "metrics.jsonl": Kind(write_trained, trained_on(6), "run/metrics.jsonl", False),
-    "result.json": Kind(write_trained, trained_on(4), "run/result.json", False),
+    "result.json": Kind(write_trained, trained_on(4), "run/result.json"),
     "config.gin of a resumed run": Kind(
-        write_trained, trained_on(6), "run/config.gin", False, ("of a run with other values",)
+        write_trained, trained_on(6), "run/config.gin", True, ("of a run with other values",)
     ),
     "store.json": Kind(tiny.write_documents, all_tokens, "store.json"),
     "blocks": Kind(tiny.write_documents, all_tokens, "train.blocks"),
     "tokens": Kind(tiny.write_documents, all_tokens, "train/*.tokens"),
     "index": Kind(tiny.write_documents, all_tokens, "train/*.index"),
+    "exported": Kind(write_exported, FROM_HF, "hf/*.safetensors"),
+    "exported settings": Kind(write_exported, FROM_HF, "hf/*.json"),
     "safetensors": Kind(write_llama, FROM_HF, "hf/model.safetensors", False, ("left over",)),
     "config.json": Kind(write_bert, FROM_HF, "hf/config.json", False, ("config.json", "hf")),
     "imported tokenizer.json": Kind(write_bert, FROM_HF, "hf/tokenizer.json", False),
@@ -259,13 +290,13 @@ KINDS = {
         write_t5x, FROM_T5X, "checkpoint_7/checkpoint", False, ("checkpoint_7",)
     ),
     "comparison.gin": Kind(
-        write_compared, kept_comparison, "compared/comparison.gin", False, ("has no value",)
+        write_compared, kept_comparison, "compared/comparison.gin", True, ("has no value",)
     ),
     **{
-        name: Kind(write_compared, kept_results, f"compared/{name}", False, OF_RESULTS)
+        name: Kind(write_compared, kept_results, f"compared/{name}", True, OF_RESULTS)
         for name in (results.COMPARISON, results.RUNS, results.RESULTS)
     },
-    "yardsticks.jsonl": Kind(write_figures, kept_figures, "evaluation/yardsticks.jsonl", False),
+    "yardsticks.jsonl": Kind(write_figures, kept_figures, "evaluation/yardsticks.jsonl"),
 }
 
 
@@ -277,6 +308,23 @@ def flip(file: pathlib.Path, draw: random.Random) -> str:
     content[at] ^= 1 << bit
     file.write_bytes(content)
     return f"bit {bit} of byte {at} of {file}"
+
+
+def truncate(file: pathlib.Path, draw: random.Random) -> str:
+    """Cuts a file at a byte that is drawn."""
+    content = file.read_bytes()
+    file.write_bytes(content[: draw.randrange(len(content))])
+    return f"{file}, cut"
+
+
+def empty(file: pathlib.Path, draw: random.Random) -> str:
+    file.write_bytes(b"")
+    return f"{file}, empty"
+
+
+def remove(file: pathlib.Path, draw: random.Random) -> str:
+    file.unlink()
+    return f"{file}, removed"
 
 
 def made(one: Kind, tmp_path: pathlib.Path) -> pathlib.Path:
@@ -327,3 +375,25 @@ def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeyp
             ends["other"] += 1
             assert not one.has_checksum, (where, found, expected)
     print(f"{kind}: {ends}")
+
+
+@pytest.mark.parametrize("change", [flip, truncate, empty, remove], ids=lambda f: f.__name__)
+def test_each_file_of_a_checkpoint_may_be_damaged(change, draw, tmp_path, monkeypatch, capsys):
+    """The run goes on from the one before, with one warning that names the checkpoint, and ends as
+    one that was not disturbed."""
+    tiny.on_one_device(monkeypatch)
+    one = Kind(write_trained, trained_on(6), "")
+    whole = made(one, tmp_path)
+    expected = one.read(shutil.copytree(whole, tmp_path / "undisturbed"))
+    step = whole / "run/checkpoints/4"
+    files = sorted(x for x in step.rglob("*") if x.is_file() and x.stat().st_size)
+    assert "metrics/metrics" in [x.relative_to(step).as_posix() for x in files]
+    passed_over = []
+    for number, file in enumerate(files):
+        folder = shutil.copytree(whole, tmp_path / f"changed_{number}")
+        how = change(folder / file.relative_to(whole), draw)
+        assert one.read(folder) == expected, how
+        if (folder / "run/damaged_checkpoints/4").exists():
+            passed_over.append(file.relative_to(step).as_posix())
+    print(f"{change.__name__}: {len(passed_over)} of {len(files)} passed over: {passed_over}")
+    assert "metrics/metrics" in passed_over or change is flip

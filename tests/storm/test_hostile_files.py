@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pretrax.data import whole_files
 from tests.storm.test_flipped_bits import KINDS, Refused, made, read_after_changes
 from tests.training import tiny
 
@@ -46,13 +47,17 @@ def changed(value: Any, path: tuple, new: Any) -> Any:
 
 def write_changed(file: pathlib.Path, draw: random.Random) -> str:
     """Puts a hostile value in a place that is drawn; returns what and where."""
-    value = json.loads(file.read_text())
+    content = json.loads(file.read_text())
+    value = whole_files.unsealed_if_sealed(content)
     at_depth: dict[int, list[tuple]] = {}
     for place in places(value):
         at_depth.setdefault(len(place), []).append(place)
     place = draw.choice(at_depth[draw.choice(sorted(at_depth))])
     new = draw.choice(VALUES)
-    file.write_text(json.dumps(changed(value, place, new)))
+    harmful = changed(value, place, new)
+    if value != content and isinstance(harmful, dict):  # whoever means harm adds a checksum
+        harmful = whole_files.sealed(harmful)
+    file.write_text(json.dumps(harmful))
     return f"{new!r} in the place {place} of {file.name}"
 
 

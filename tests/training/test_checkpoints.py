@@ -15,8 +15,15 @@ import numpy as np
 import optax
 import pytest
 
+from pretrax.data import whole_files
 from pretrax.training.saved import checkpoints
-from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
+from pretrax.training.saved.checkpoints import (
+    Checkpoints,
+    Keep,
+    MismatchError,
+    causes,
+    shows_damage,
+)
 from pretrax.training.state import State, abstract_state, new_state
 from tests.training import object_store, tiny
 
@@ -57,7 +64,7 @@ def saved(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("saved")
     checkpoints = Checkpoints(f"{run_dir}/checkpoints")
     for state in states():
-        checkpoints.save(state, POSITION)
+        checkpoints.save(state, POSITION, heldout_loss=1.5)
     checkpoints.close()
     return run_dir
 
@@ -167,6 +174,7 @@ def flip(file):
 
 FILES = [  # as globs: array files are named after their content
     "_CHECKPOINT_METADATA",
+    "metrics/metrics",
     "data/checksums.json",
     "data/checksums_0.json",
     "data/shard_00001.npz",
@@ -196,6 +204,8 @@ def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
         assert not (run_dir / "checkpoints" / "3").exists()
     else:
         assert_is(restored, int(restored.state.step))
+    if name == "metrics/metrics":
+        assert restored.damaged and name in restored.damaged[0]
     if name.startswith("data/"):
         assert restored.damaged
         if not (name == "data/checksums.json" and damage is flip):  # or the array in the message
@@ -218,12 +228,24 @@ def test_each_value_counts_in_the_checksum(run_dir):
 def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
     """Tensorstore has checksums of its own; ours also sees whole files of another save."""
     file = run_dir / "checkpoints/3/data/checksums.json"
-    about = json.loads(file.read_text())
+    about = whole_files.read_json(file)
     about["arrays"]["params/matrix"] ^= 1
-    file.write_text(json.dumps(about))
+    whole_files.write_record(file, about)
     restored = restore(run_dir)
     assert_is(restored, 2)
     assert "checksum of params/matrix does not agree" in restored.damaged[0]
+
+
+@pytest.mark.parametrize("change", ["arrays", "shapes", "heldout_loss", "processes"])
+def test_a_changed_digit_of_the_description_is_damage(run_dir, change):
+    """And no mismatch of the run with its checkpoint."""
+    file = run_dir / "checkpoints/3/data/checksums.json"
+    about = json.loads(file.read_text())
+    about[change] = {"arrays": {}, "shapes": {"params/matrix": ["float32", [16, 9]]}}.get(change, 7)
+    file.write_text(json.dumps(about))
+    restored = restore(run_dir)
+    assert_is(restored, 2)
+    assert "checksums.json is damaged" in restored.damaged[0]
 
 
 @pytest.mark.parametrize(
@@ -234,6 +256,59 @@ def test_checksums_that_lack_an_entry_are_damaged(run_dir, content):
     restored = restore(run_dir)
     assert_is(restored, 2)
     assert "checkpoint 3 is damaged (checksums.json has no " in restored.damaged[0]
+
+
+def test_a_changed_loss_is_damage(run_dir):
+    (run_dir / "checkpoints/3/metrics/metrics").write_text('{"heldout_loss": 1.4}')
+    restored = restore(run_dir)
+    assert_is(restored, 2)
+    assert "metrics/metrics holds 1.4, expected 1.5" in restored.damaged[0]
+
+
+def test_a_loss_that_cannot_be_opened_is_not_set_aside(run_dir):
+    path = run_dir / "checkpoints/3/metrics/metrics"
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(OSError, match=f"Checkpoint 3 .* cannot be read: .*{path}"):
+        restore(run_dir)
+    assert not (run_dir / "damaged_checkpoints").exists()
+
+
+def test_an_error_that_is_its_own_cause_is_judged_once():
+    """As Orbax raises where a checkpoint is removed while it is opened."""
+    first, second = ValueError("not a checkpoint"), FileNotFoundError("_METADATA")
+    first.__cause__, second.__context__ = second, first
+    assert list(causes(first)) == [first, second]
+    assert shows_damage(first) and shows_damage(second)
+    second.__context__ = second
+    assert shows_damage(first)
+
+
+def test_what_is_removed_while_it_is_read_is_passed_over(run_dir):
+    """As by a run that keeps one checkpoint; a reader then takes the one that came after."""
+    with Checkpoints(f"{run_dir}/checkpoints", keep=None) as reader:
+
+        def read(step):
+            if step == 3:
+                (run_dir / "checkpoints/3").rename(run_dir / "checkpoints/4")
+                raise FileNotFoundError(f"checkpoints/{step}")
+            return step
+
+        assert reader.read_latest(read) == 4
+        (run_dir / "checkpoints/4").rename(run_dir / "checkpoints/3")
+
+        def removed(step):
+            (run_dir / f"checkpoints/{step}").rename(run_dir / f"checkpoints/{step + 1}")
+            raise FileNotFoundError(str(step))
+
+        with pytest.raises(ValueError, match="training.Run.keep_checkpoints"):
+            reader.read_latest(removed)
+        with pytest.raises(MismatchError):  # of what is still there
+            reader.read_latest(refuse)
+
+
+def refuse(step):
+    raise MismatchError("other arrays")
 
 
 def test_two_damaged_checkpoints_are_both_passed_over(run_dir):

@@ -1,6 +1,5 @@
 """A run that crashed goes on from the copies on its hosts' disks, if all are sound and its own."""
 
-import json
 import pathlib
 import shutil
 import signal
@@ -13,6 +12,7 @@ import pytest
 from etils import epath
 from jax.sharding import NamedSharding
 
+from pretrax.data import whole_files
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.saved import local_copies
 from pretrax.training.saved.checkpoints import Checkpoints, MismatchError
@@ -133,7 +133,7 @@ def truncate(file):
 
 
 def of_two_processes(file):
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"processes": 2}))
+    whole_files.write_record(file, whole_files.read_json(file) | {"processes": 2})
 
 
 @pytest.mark.parametrize(
@@ -398,14 +398,14 @@ def damaged(copy):
 def with_other_sums(copy):
     """Which do not agree with its arrays, though all of it can be read."""
     file = copy / "data/checksums.json"
-    about = json.loads(file.read_text())
+    about = whole_files.read_json(file)
     name = next(iter(about["arrays"]))
-    file.write_text(json.dumps(about | {"arrays": about["arrays"] | {name: 1}}))
+    whole_files.write_record(file, about | {"arrays": about["arrays"] | {name: 1}})
 
 
 def of_another_run(copy):
     file = copy / "data/checksums.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"id": "0" * 16}))
+    whole_files.write_record(file, whole_files.read_json(file) | {"id": "0" * 16})
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """Metrics on disk: what a resumed run keeps of them, and what becomes of training without them."""
 
-import itertools
 import struct
 import threading
+import time
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -45,10 +45,10 @@ def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
     assert losses(tmp_path) == [1.0, 2.0, 30.0]
 
 
-@pytest.mark.parametrize("number", [0, 9, 99])
-def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path, monkeypatch, number):
+@pytest.mark.parametrize("now", [0.0, 999_999_999.0, 2e9])
+def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path, monkeypatch, now):
     """TensorBoard reads files by name and hides points from the step of an event that says so."""
-    monkeypatch.setattr(tensorboard.TensorBoard, "_numbers", itertools.count(number))
+    monkeypatch.setattr(time, "time", lambda: now)
     writer = MetricsWriter(tmp_path)
     for step in (1, 2, 3):
         writer.write(step, {"loss": float(step)})
@@ -115,3 +115,14 @@ def test_nothing_waits_in_memory_after_a_checkpoint(tmp_path):
     writer.write(2, {"loss": 2.0})
     writer.close()
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+
+
+def test_a_clock_that_is_set_back_leaves_the_files_in_order(tmp_path, monkeypatch):
+    """TensorBoard reads them by name: a file of a later start comes after those before."""
+    for now in (2e9, 1e9, 1e9, 2e9):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        before = [path.name for path in (tmp_path / "tensorboard").glob("*")]
+        with MetricsWriter(str(tmp_path), len(before)) as writer:
+            writer.write(len(before) + 1, {"loss": 1.0})
+        after = sorted(path.name for path in (tmp_path / "tensorboard").iterdir())
+        assert after[:-1] == sorted(before) and len(after) == len(before) + 1

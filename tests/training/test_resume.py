@@ -328,7 +328,7 @@ def test_a_run_without_a_checkpoint_may_become_another(half):
 def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
     """Which the configuration does not say."""
     config = half.dir / "config.gin"
-    config.write_text(config.read_text().replace("emb_dim = 16", "emb_dim = 32"))
+    config.write_text(tiny.unsealed_config(config).replace("emb_dim = 16", "emb_dim = 32"))
     with pytest.raises(SystemExit) as end:
         half.here(capsys, models__decoder__emb_dim=32)
     assert end.value.code == 2

@@ -8,6 +8,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.models.trees import named
+from pretrax.training.run_ids import claim
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.runs import open_run, saved_steps
 from pretrax.training.settings.configuration import read_directory, run_of_directory
@@ -98,6 +99,7 @@ def test_two_directories_are_read_in_one_process(tmp_path):
 
 def test_checkpoints_elsewhere(tmp_path):
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
+    claim(directory, f"{directory}/checkpoints")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "bucket")
     config = tmp_path / "run" / "config.gin"
     config.write_text(config.read_text() + f"training.Run.checkpoint_dir = '{tmp_path}/bucket'\n")

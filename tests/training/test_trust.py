@@ -11,7 +11,14 @@ from pretrax.training import Bound, Run
 from pretrax.training.saved.resuming import changed_fields
 from pretrax.training.settings import trust
 from pretrax.training.settings.config_file import gin_text
-from pretrax.training.settings.configuration import plain_field, read_directory, read_fields
+from pretrax.training.settings.configuration import (
+    plain_field,
+    read_directory,
+    read_fields,
+    read_lines,
+    read_run,
+)
+from pretrax.training.settings.run import FIELDS
 from pretrax.verbs import convert, evaluate, predict, show, train
 from tests.inference.runs import write_run
 from tests.training import tiny
@@ -293,3 +300,46 @@ def test_the_cache_of_hugging_face(tmp_path):
     (snapshot / "config.gin").rename(blobs / "1")
     (snapshot / "config.gin").symlink_to("../../blobs/1")
     assert read_directory(str(snapshot))["objective"].function is objectives.causal_lm
+
+
+VALUES = {
+    "checkpoint_dir": "/somewhere",
+    "local_checkpoint_dir": "/somewhere",
+    "wandb_project": "theirs",
+    "tpu_compiler_options": {"xla_dump_to": "/somewhere"},
+}
+
+
+@pytest.mark.parametrize("name", trust.OUTSIDE)
+@pytest.mark.parametrize("by_macro", [False, True])
+def test_a_run_directory_says_nothing_of_what_is_outside(tmp_path, name, by_macro):
+    """Neither itself nor by the value of a macro, unless the user gives it too."""
+    there = write_run(tmp_path / "theirs", "decoder", "causal_lm")
+    mine, value = tmp_path / "mine.gin", repr(VALUES[name])
+    config = tmp_path / "theirs" / "config.gin"
+    lines = ["from pretrax.training import optimizers", "training.Run.run_dir = 'mine'"]
+    lines += ["training.Run.corpus = @optimizers.adamw", "training.Run.batch_size = 1"]
+    lines += ["training.Run.optimizer = @optimizers.adamw", "training.Run.steps = 1"]
+    lines += ["training.Run.sequence_lengths = {'decoder': 8}"]
+    binding = f"training.Run.{name} = {value}"
+    if by_macro:
+        lines.append(f"training.Run.{name} = %THERE")
+        binding = f"THERE = {value}"
+    imports = "from __gin__ import dynamic_registration\nfrom pretrax import training\n"
+    mine.write_text(imports + "\n".join(lines) + "\n")
+    config.write_text(config.read_text() + binding + "\n")
+    files, given = [str(mine), f"{there}/config.gin"], f"training.Run.{name} = "
+    for read in (lambda more: read_run(files, more), lambda more: read_lines([*files, *more])):
+        with pytest.raises(ValueError, match=f"config.gin sets training.Run.{name} = ") as error:
+            read([])
+        assert f"--gin.training.Run.{name}=" in str(error.value)
+        read([given + "None"])
+    assert getattr(read_run(files, [given + value]), name) == VALUES[name]
+
+
+def test_each_field_that_names_a_place_is_inside_or_outside():
+    """Whoever adds a setting with a text decides whether a run directory may give it."""
+    inside = {"run_dir", "packing", "initial_run", "assignment_map", "sequence_lengths"}
+    texts = {name for name, field in FIELDS.items() if "str" in str(field.type)}
+    texts |= {name for name, field in FIELDS.items() if "Text" in str(field.type)}
+    assert texts - inside <= trust.OUTSIDE.keys() <= FIELDS.keys()

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from pretrax import models, objectives
-from pretrax.data import store_mixtures
+from pretrax.data import store_mixtures, whole_files
 from pretrax.models.trees import nested
 from pretrax.training import Bound, Run
 from pretrax.training.optimizers import adamw
@@ -84,6 +84,8 @@ def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
     config = tmp_path / "config.gin"
     for folder, fits in (f"{source[0]}/checkpoints", True), (f"{tmp_path}/none", False):
         config.write_text(f"training.Run.checkpoint_dir = '{folder}'\n")
+        for directory in (str(tmp_path), folder):
+            whole_files.write_json(f"{directory}/run_id", {"id": "1", "run": str(tmp_path)})
         found = contextlib.nullcontext()
         if not fits:
             found = pytest.raises(ValueError, match=f"no checkpoint in {folder}: give")

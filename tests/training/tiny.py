@@ -346,6 +346,11 @@ def completed(file: str, target=Settings) -> dict:
             bindings.append(f"{name} = {LEFT_OPEN[name]!r}")
 
 
+def unsealed_config(file: pathlib.Path) -> str:
+    """The text of a run's config.gin without its checksum, as its user edits it."""
+    return file.read_text().rpartition("# crc32: ")[0]
+
+
 def saved_arrays(run_dir, step: int) -> dict[str, np.ndarray]:
     """Every array of a checkpoint, read without a configuration."""
     from orbax.checkpoint import v1 as ocp

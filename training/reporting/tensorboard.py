@@ -4,8 +4,8 @@ Only what writes them imports this: tensorboardX imports PyTorch where that is i
 """
 
 import contextlib
-import itertools
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +15,21 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+_PREFIX = "events.out.tfevents."  # and a time in seconds: how all files of TensorBoard begin
+
+
+def _next_prefix(folder: Path) -> str:
+    """Returns what the name of the next file begins with.
+
+    TensorBoard reads files by order of name, and a clock may be set back between two starts.
+    """
+    times = (re.match(rf"{re.escape(_PREFIX)}(\d+)", path.name) for path in folder.glob("*"))
+    last = max((int(found[1]) for found in times if found), default=0)
+    return f"{_PREFIX}{max(int(time.time()), last + 1):010}"
+
 
 class TensorBoard:
     """Writes TensorBoard's files in a folder; after a failure it begins another file."""
-
-    _numbers = itertools.count()  # of this process's files, whose names tell the second alone
 
     def __init__(self, folder: Path, step: int):
         self._folder, self._step = folder, step
@@ -58,8 +68,7 @@ class TensorBoard:
 
     def _new_file(self) -> EventsWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
-        suffix = f".{os.getpid()}.{next(self._numbers):09}"  # TensorBoard reads by order of name
-        writer = EventsWriter(str(self._folder / "events"), suffix)
+        writer = EventsWriter(str(self._folder / _next_prefix(self._folder)), f".{os.getpid()}")
         if self._step:  # which hides the points of later steps that are there
             log = SessionLog(status=SessionLog.START)
             writer.write_event(Event(step=self._step + 1, wall_time=time.time(), session_log=log))

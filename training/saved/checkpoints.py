@@ -17,7 +17,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -26,7 +26,9 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint.path import step as step_names
 
+from ...data import whole_files
 from ...data.system_errors import failure_of
 from ..run_directory import damaged_folder
 from ..settings.run import Run
@@ -36,6 +38,7 @@ One = TypeVar("One")
 Own = TypeVar("Own", bound="Checkpoints")
 
 _LOSS = "heldout_loss"  # in the description of a checkpoint
+_ABOUT = "checksums.json"  # this description, among the files of the data position
 
 
 class Restored(NamedTuple):
@@ -115,6 +118,8 @@ class MismatchError(ValueError):
 
 WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
 
+_REMOVED_AT_MOST = 20  # checkpoints, one after another, while they are read
+
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # What tensorstore says of what it cannot decode, or does not find; and where the system fails.
 _OF_DAMAGE = re.compile("^(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): ")
@@ -141,14 +146,23 @@ def shows_damage(error: BaseException | None) -> bool:
     [False, False]
     """
     found = False
-    while error is not None:
-        of_system = isinstance(error, OSError) and not isinstance(error, _ABSENT)
-        if of_system or _OF_STORAGE.search(str(error)):
+    for one in causes(error):
+        of_system = isinstance(one, OSError) and not isinstance(one, _ABSENT)
+        if of_system or _OF_STORAGE.search(str(one)):
             return False
-        undecoded = isinstance(error, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
-        found |= undecoded or isinstance(error, _ABSENT) or bool(_OF_DAMAGE.match(str(error)))
-        error = error.__cause__ or error.__context__
+        undecoded = isinstance(one, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
+        found |= undecoded or isinstance(one, _ABSENT) or bool(_OF_DAMAGE.match(str(one)))
     return found
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and those that it came from, each once: Orbax raises some that are, by way of
+    others, their own cause."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager
@@ -168,6 +182,17 @@ def damage_in_words(source: str, step: int):
             f"Checkpoint {step} of {source} is damaged ({first_line(error)}): delete or move it, "
             "and the one before is used."
         ) from error
+
+
+def _steps_in(folder: epath.Path) -> list[int]:
+    """Returns the steps of the complete checkpoints in a folder."""
+    if "://" in str(folder):  # where a folder that is being written has its last name already
+        return sorted(found.step for found in step_names.standard_name_format().find_all(folder))
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except _ABSENT:
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
@@ -209,12 +234,15 @@ class Checkpoints:
     def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = absolute(directory)
         self._checkpointer: Any = None
-        if keep is not None or self._root.exists():  # to open it would make it
+        self._without_loss: list[str] = []  # a message for each one that was moved away here
+        if keep is not None:
+            if self._shared:
+                self._set_aside_without_loss()
             self._checkpointer = ocp.training.Checkpointer(
                 self._root,
                 context=self._context(),
-                preservation_policy=keep and keep.policy(),
-                cleanup_tmp_directories=keep is not None,
+                preservation_policy=keep.policy(),
+                cleanup_tmp_directories=True,
             )
         # Of a save that may be running: its thread lasts until somebody asks for the result.
         self._saving: Any = None
@@ -226,7 +254,32 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        return sorted(c.step for c in self._checkpointer.checkpoints) if self._checkpointer else []
+        """Returns the steps of the checkpoints; where they are read-only, of those there now."""
+        if self._checkpointer is not None:
+            return sorted(one.step for one in self._checkpointer.checkpoints)
+        return _steps_in(self._root)
+
+    def read_latest(self, read: Callable[[int], One]) -> One | None:
+        """Returns what `read` makes of the latest step; None if there is no checkpoint.
+
+        A run that trains meanwhile may remove that checkpoint, once it has saved another: then the
+        one that is the latest by now is read.
+
+        Raises what `read` does, and ValueError if each checkpoint is removed while it is read.
+        """
+        for _ in range(_REMOVED_AT_MOST):
+            steps = self.steps()
+            if not steps:
+                return None
+            try:
+                return read(steps[-1])
+            except (ValueError, OSError):
+                if self.steps()[-1:] == steps[-1:]:  # else the older one may be half removed
+                    raise
+        raise ValueError(
+            f"{_REMOVED_AT_MOST} checkpoints in {self._root} were removed while they were read, by "
+            "a run that trains there: give it a larger training.Run.keep_checkpoints."
+        )
 
     def save(
         self,
@@ -251,9 +304,10 @@ class Checkpoints:
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
         of_arrays = _checksums(arrays)  # computed by all processes together
         if process == 0 or not self._shared:
-            files["checksums.json"] = json.dumps(
-                self._about(arrays) | {"arrays": of_arrays}
-            ).encode()
+            shapes = {name: [str(x.dtype), x.shape] for name, x in _by_path(arrays).items()}
+            about = self._about(arrays) | {"arrays": of_arrays, "shapes": shapes}
+            about[_LOSS] = float(heldout_loss) if ranked else None
+            files[_ABOUT] = json.dumps(whole_files.sealed(about)).encode()
         context = self._context()
         if one_by_one:  # Orbax requires a limit above the largest
             context.memory.write_concurrent_bytes = _largest_bytes(arrays) + 1
@@ -272,14 +326,14 @@ class Checkpoints:
         `target`, ValueError when all checkpoints are damaged, now or before, and OSError when one
         cannot be read for another reason, after some attempts.
         """
-        damaged: list[str] = []
+        damaged, self._without_loss = self._without_loss, []
         for step in reversed(self.steps()):
             loaded, problem = self._sound(step, target)
             if loaded:
                 state, files, _ = loaded
                 return Restored(state, files.read, tuple(damaged))
-            where = self._set_aside(step)
-            damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")
+            damaged.append(self._set_aside(step, problem))
+            self._checkpointer.reload()
         if damaged:
             raise ValueError(
                 f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start anew in "
@@ -391,8 +445,8 @@ class Checkpoints:
         # As for `one_by_one`: by default all arrays are in memory twice, compressed too.
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
-            loaded = self._checkpointer.load_checkpointables(
-                step, {"state": {kept: target}, "data": files}
+            loaded = ocp.load_checkpointables(
+                self._root / str(step), {"state": {kept: target}, "data": files}
             )["state"]
         if problem := _differing_array(loaded, _entry(files, "arrays")):
             raise DamageError(problem)
@@ -456,29 +510,76 @@ class Checkpoints:
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
-        them, whose checksums were then others. None where the description cannot be read: to load
-        the arrays says why, or that they are there."""
-        described = self._checkpointer.metadata(step).metadata
-        if described is None:
+        them, and their checksums would differ. Returns none if the description is damaged: loading
+        the arrays then says why."""
+        try:
+            saved = self._arrays(step)
+        except DamageError:
             return []
-        both = _by_path(described), _by_path(saved_of(target))
+        both = saved, _by_path(saved_of(target))
         described = ({k: f"{x.dtype} {tuple(x.shape)}" for k, x in some.items()} for some in both)
         return differences(*described)
 
     def _arrays(self, step: int) -> dict[str, Any]:
-        """Returns a description of every array of a checkpoint, with shape and dtype, by name."""
+        """Returns a description of every array of a checkpoint, with shape and dtype, by name.
+
+        It is read from a file of ours: tensorstore's descriptions, which Orbax returns, take memory
+        that is never freed.
+        """
         try:
-            described = self._checkpointer.metadata(step).metadata
+            about = self._described(step)
+            if "shapes" in about:
+                return {k: _Described(*x) for k, x in about["shapes"].items()}
+            described = ocp.metadata(self._root / str(step)).metadata  # of an earlier version
         except Exception as error:
             raise self._reason(step, error) from error
         if described is None:
             raise self._reason(step, DamageError("the description of its arrays cannot be decoded"))
         return _by_path(described)
 
+    def _described(self, step: int) -> Mapping[str, Any]:
+        return _about_of((self._root / str(step) / "data" / _ABOUT).read_bytes())
+
     def _aside(self) -> epath.Path:
         return epath.Path(damaged_folder(str(self._root)))
 
-    def _set_aside(self, step: int) -> str:
+    def _set_aside_without_loss(self) -> None:
+        """Sets aside the checkpoints with a damaged held-out loss: Orbax reads the losses as it
+        opens a folder, and raises an error that names no checkpoint."""
+        if jax.process_index() == 0:
+            for step in _steps_in(self._root):
+                if problem := self._loss_problem(step):
+                    self._without_loss.append(self._move_aside(step, problem))
+        multihost_utils.sync_global_devices(f"losses in {self._root}")
+
+    def _loss_problem(self, step: int) -> str:
+        """Returns how the file of a checkpoint's held-out loss is damaged, or ""."""
+        file = self._root / str(step) / "metrics" / "metrics"
+        saved: Any = None
+        try:
+            saved = float(json.loads(file.read_text())[_LOSS])
+        except _ABSENT:
+            pass
+        except (ValueError, TypeError, LookupError) as error:
+            return f"{file} cannot be decoded: {first_line(error)}"
+        except OSError as error:
+            raise OSError(
+                f"Checkpoint {step} in {self._root} cannot be read: {first_line(error)}."
+                f"{self._unread}"
+            ) from error
+        try:
+            expected = self._described(step).get(_LOSS, saved)
+        except (ValueError, OSError):  # `restore` says what is wrong with its description
+            return ""
+        return "" if saved == expected else f"{file} holds {saved}, expected {expected}"
+
+    def _set_aside(self, step: int, problem: str) -> str:
+        message = self._move_aside(step, problem)
+        multihost_utils.sync_global_devices(f"set aside {step}")
+        return message
+
+    def _move_aside(self, step: int, problem: str) -> str:
+        """Moves a damaged checkpoint, on the first process; returns a message, on all of them."""
         target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -487,9 +588,7 @@ class Checkpoints:
             if target.exists():
                 target.rmtree()
             (self._root / str(step)).rename(target)
-        multihost_utils.sync_global_devices(f"set aside {step}")
-        self._checkpointer.reload()
-        return str(target)
+        return f"checkpoint {step} is damaged ({problem}), moved to {target}"
 
 
 class Files:
@@ -530,11 +629,28 @@ class Files:
 Loaded = tuple[State, Files, Mapping[str, int]]
 
 
+class _Described(NamedTuple):
+    dtype: str
+    shape: Sequence[int]
+
+
+def _about_of(content: bytes) -> Mapping[str, Any]:
+    """Returns what the description of a checkpoint says. Raises DamageError where it is damaged."""
+    try:
+        about = json.loads(content)
+        if not isinstance(about, dict):
+            return {}
+        # One of an earlier version has neither shapes nor a checksum.
+        return about if "shapes" not in about else whole_files.unsealed(about)
+    except (ValueError, TypeError) as error:
+        raise DamageError(f"{_ABOUT} is damaged: {error}") from error
+
+
 def _entry(files: Files, key: str) -> Any:
     """Returns what checksums.json has of this name. Raises DamageError where it has none."""
-    about = files.read_json("checksums.json")
+    about = _about_of(files.read(_ABOUT))
     if key not in about:
-        raise DamageError(f"checksums.json has no {key!r}")
+        raise DamageError(f"{_ABOUT} has no {key!r}")
     return about[key]
 
 

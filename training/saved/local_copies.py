@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from .. import run_ids
 from ..run_directory import COPIES_ID
 from ..state import State
 from .checkpoints import (
@@ -96,6 +97,7 @@ class LocalCopies(Checkpoints):
         self._of, self._where, self._id = checkpoints, where, _id_at(where)
         self.unused = ""  # why `restore_latest` passed over a copy
         try:
+            run_ids.claim_copies(where, _folder(directory, where))
             super().__init__(_folder(directory, where), Keep(latest=1))
         except OSError as error:
             raise OSError(
@@ -199,7 +201,7 @@ class LocalCopies(Checkpoints):
         return loaded, ""
 
     def _differences(self, step: int, target: State) -> list[str]:
-        about = json.loads((self._root / str(step) / "data" / "checksums.json").read_text())
+        about = self._described(step)
         if about["id"] != self._id:
             raise DamageError("it is of another run, or of another start of this one")
         if about["processes"] != jax.process_count():

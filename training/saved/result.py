@@ -26,7 +26,7 @@ def write_result(result: Result) -> None:
     """Writes `RUN/result.json`. Every process does, since hosts may have disks of their own."""
     record = result._asdict() | {"scores": [score._asdict() for score in result.scores]}
     del record["run_dir"]  # it may be moved
-    whole_files.write_json(os.path.join(result.run_dir, run_directory.RESULT), record)
+    whole_files.write_record(os.path.join(result.run_dir, run_directory.RESULT), record)
 
 
 def read_result(run_dir: str) -> Result | None:

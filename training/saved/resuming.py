@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .. import run_directory
+from .. import run_directory, run_ids
 from ..batches import Batches
 from ..settings import trust
 from ..settings.config_file import gin_text
@@ -153,7 +153,10 @@ def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]
 
 def has_checkpoint(run_dir: str) -> bool:
     """Returns whether the run last started here has saved a checkpoint, or a local copy."""
-    where = run_directory.checkpoints(run_dir, plain_field(run_dir, "checkpoint_dir"))
+    elsewhere = plain_field(run_dir, "checkpoint_dir")
+    where = run_directory.checkpoints(run_dir, elsewhere)
+    if elsewhere is not None and not run_ids.owns(run_dir, where):
+        return False
     with Checkpoints(where, keep=None) as checkpoints:
         if checkpoints.steps():
             return True

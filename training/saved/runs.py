@@ -13,7 +13,7 @@ from ...models.builders import abstract_params
 from ...models.trees import named
 from ...objectives import PromptForm, TokenIds
 from ...objectives.contract import with_counted_classes
-from .. import run_directory
+from .. import run_directory, run_ids
 from ..devices.mesh import shardings_of
 from ..settings.configuration import read_directory
 from ..settings.run import longest_rows, padded_vocabulary
@@ -67,20 +67,16 @@ def load_model(
         raise ValueError(
             f"{directory}/config.gin names no model: expected training.Run.model = @models.NAME."
         )
-    with _saved(directory, fields) as checkpoints:
-        steps = checkpoints.steps()
-        if not steps:
-            raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
-        if step is not None and step not in steps:
-            raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {steps}.")
-        step = steps[-1] if step is None else step
+
+    def load(step: int) -> SavedModel:
         with damage_in_words(directory, step):
             shapes = checkpoints.param_shapes(step)
-        if model is None:
+        built = model
+        if built is None:
             rows = _embedding_rows(shapes, f"Checkpoint {step} of {directory}")
             with settings_in_words(directory):
-                model = _saved_model(builder, shapes, rows)
-        target = placed(abstract_params(model), mesh)
+                built = _saved_model(builder, shapes, rows)
+        target = placed(abstract_params(built), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
             raise ValueError(
@@ -90,7 +86,17 @@ def load_model(
             )
         with damage_in_words(directory, step):
             params = checkpoints.load_params(step, target)
-    return SavedModel(directory, step, model, params)
+        return SavedModel(directory, step, built, params)
+
+    with _saved(directory, fields) as checkpoints:
+        if step is None:
+            loaded = checkpoints.read_latest(load)
+            if loaded is None:
+                raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
+            return loaded
+        if step not in (steps := checkpoints.steps()):
+            raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {steps}.")
+        return load(step)
 
 
 class Reading(NamedTuple):
@@ -186,7 +192,7 @@ def saved_steps(directory: str, trusted: Collection[str] = ()) -> list[int]:
 
 
 def _saved(directory: str, fields: Mapping[str, Any]) -> Checkpoints:
-    where = run_directory.checkpoints(directory, fields.get("checkpoint_dir"))
+    where = run_ids.own_checkpoints(directory, fields.get("checkpoint_dir"))
     return Checkpoints(where, keep=None)
 
 

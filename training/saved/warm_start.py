@@ -8,10 +8,9 @@ From a decoder to an encoder-decoder with its layers in both stacks (arXiv:2504.
     }
 """
 
-import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ from ...data import whole_files
 from ...models.directories import own_file
 from ...models.heads import CLASSIFIERS
 from ...models.trees import named, nested
-from .. import run_directory
+from .. import run_directory, run_ids
 from ..settings.run import Run
 from ..state import Abstract, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, damage_in_words
@@ -97,33 +96,53 @@ def warm_start(
     Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
     no name or no pattern of the map matches, or where one is damaged.
     """
-    with _saved(source) as (checkpoints, step), damage_in_words(source, step):
-        in_source, in_run = checkpoints.param_shapes(step), named(state.params)
-        there = {name: name_there(name, assignment_map) for name in in_run}
-        taken = sorted(name for name in in_run if there[name] in in_source)
-        for pattern in assignment_map:
-            if not any(re.fullmatch(pattern, name) for name in taken):
-                raise MismatchError(
-                    f"Got {pattern!r} in training.Run.assignment_map, which fits no parameter of "
-                    f"this model that checkpoint {step} of {source} has: leave it out, or correct "
-                    f"it. Those there are {_some(in_source)}, those here {_some(in_run)}."
-                )
-        if _other_classes(source, classes):  # the last layer of a classifier has a column for each
-            layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
-            taken = [name for name in taken if not name.startswith(layers)]
-        differ = [
-            f"{name}: there {in_source[there[name]]}, here {in_run[name].shape}"
-            for name in taken
-            if in_source[there[name]] != in_run[name].shape
-        ]
-        if differ or not taken:
-            reason = "; ".join(differ) or "no array has a name of this model's"
+
+    def start(step: int) -> WarmStart:
+        with damage_in_words(source, step):
+            return _started(checkpoints, step, source, state, classes, assignment_map)
+
+    with _saved(source) as checkpoints:
+        started = checkpoints.read_latest(start)
+    if started is None:
+        raise _no_checkpoint(source)
+    return started
+
+
+def _started(
+    checkpoints: Checkpoints,
+    step: int,
+    source: str,
+    state: State,
+    classes: Sequence[str],
+    assignment_map: Mapping[str, str],
+) -> WarmStart:
+    """Does what `warm_start` does, with the checkpoint of a step."""
+    in_source, in_run = checkpoints.param_shapes(step), named(state.params)
+    there = {name: name_there(name, assignment_map) for name in in_run}
+    taken = sorted(name for name in in_run if there[name] in in_source)
+    for pattern in assignment_map:
+        if not any(re.fullmatch(pattern, name) for name in taken):
             raise MismatchError(
-                f"Checkpoint {step} of {source} does not fit this model: {reason}. Configure the "
-                "same model and vocabulary as that run's config.gin."
+                f"Got {pattern!r} in training.Run.assignment_map, which fits no parameter of "
+                f"this model that checkpoint {step} of {source} has: leave it out, or correct "
+                f"it. Those there are {_some(in_source)}, those here {_some(in_run)}."
             )
-        names = {name: there[name] for name in taken}
-        loaded = _loaded(checkpoints, step, in_run, names)
+    if _other_classes(source, classes):  # the last layer of a classifier has a column for each
+        layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
+        taken = [name for name in taken if not name.startswith(layers)]
+    differ = [
+        f"{name}: there {in_source[there[name]]}, here {in_run[name].shape}"
+        for name in taken
+        if in_source[there[name]] != in_run[name].shape
+    ]
+    if differ or not taken:
+        reason = "; ".join(differ) or "no array has a name of this model's"
+        raise MismatchError(
+            f"Checkpoint {step} of {source} does not fit this model: {reason}. Configure the "
+            "same model and vocabulary as that run's config.gin."
+        )
+    names = {name: there[name] for name in taken}
+    loaded = _loaded(checkpoints, step, in_run, names)
     warmed = state._replace(params=nested((in_run | loaded).items()))
     return WarmStart(
         warmed if state.ema is None else averaged_from_here(warmed),
@@ -166,22 +185,20 @@ def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
 
 def check_source(source: str) -> None:
     """Raises ValueError where `source` holds nothing that `warm_start` can take."""
-    with _saved(source):
-        pass
+    with _saved(source) as checkpoints:
+        if not checkpoints.steps():
+            raise _no_checkpoint(source)
 
 
-@contextlib.contextmanager
-def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
-    """The checkpoints of a source, and the step of the latest one."""
-    where = _folder(source)
-    with Checkpoints(where, keep=None) as checkpoints:
-        steps = checkpoints.steps()
-        if not steps:
-            raise ValueError(
-                f"initial_run = {source!r} holds no checkpoint in {where}: give the directory of a "
-                "run that has saved one, or of its checkpoints."
-            )
-        yield checkpoints, steps[-1]
+def _saved(source: str) -> Checkpoints:
+    return Checkpoints(_folder(source), keep=None)
+
+
+def _no_checkpoint(source: str) -> ValueError:
+    return ValueError(
+        f"initial_run = {source!r} holds no checkpoint in {_folder(source)}: give the directory of "
+        "a run that has saved one, or of its checkpoints."
+    )
 
 
 def _folder(source: str) -> str:
@@ -190,7 +207,7 @@ def _folder(source: str) -> str:
     if run_directory.is_run(source):
         from ..settings.configuration import plain_field  # here: training itself needs no gin
 
-        return run_directory.checkpoints(source, plain_field(source, "checkpoint_dir"))
+        return run_ids.own_checkpoints(source, plain_field(source, "checkpoint_dir"))
     folder = epath.Path(source) / run_directory.CHECKPOINTS
     return str(folder if folder.exists() else source)
 

@@ -28,7 +28,8 @@ class GinText(NamedTuple):
 def write_run(run: Run) -> tuple[str, ...]:
     """Writes `RUN/config.gin`; returns the fields that gin cannot express, see `gin_text`."""
     written = gin_text(fields_of(run))
-    whole_files.write_text(os.path.join(run.run_dir, run_directory.CONFIG), written.text)
+    file = os.path.join(run.run_dir, run_directory.CONFIG)
+    whole_files.write_text(file, whole_files.sealed_text(written.text))
     return written.unnamed
 
 

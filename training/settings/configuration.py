@@ -30,8 +30,9 @@ from gin import config_parser
 
 from ... import training
 from ...constraints import name_of, selector_of
+from ...data.whole_files import check_sealed_text
 from ...models.directories import check_links
-from .. import run_directory
+from .. import run_directory, run_ids
 from ..devices import mesh
 from . import trust
 from .bound import Bound, Call, parameters
@@ -122,12 +123,14 @@ def read_run(
       trusted: modules that a run directory's config.gin may name beside this package's own
         functions, see `training.settings.trust`. Other files may name any.
 
-    Raises ValueError for what cannot be read, a binding that nothing uses, a missing field, and the
-    config.gin of a run that was moved, unless it is given a RUN_DIR.
+    Raises ValueError for what cannot be read, a binding that nothing uses, a missing field, the
+    config.gin of a run that was moved, unless it is given a RUN_DIR, and a config.gin that gives
+    one of `trust.OUTSIDE`.
     """
     reader = _Reader(Run, search_paths, trusted).read(files, bindings)
     run = as_run(reader.settings())
     reader.check_not_moved()
+    reader.check_outside(run.run_dir)
     return run
 
 
@@ -161,7 +164,9 @@ def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[s
     reader = _Reader(Run, search_paths, ())
     for line in lines:
         reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
-    return reader.settings(idle_files=True)
+    fields = reader.settings(idle_files=True)
+    reader.check_outside(None)
+    return fields
 
 
 def as_run(fields: Mapping[str, Any]) -> Run:
@@ -238,9 +243,11 @@ def _syntax_in_words(path: Path) -> Iterator[None]:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from error
+    check_sealed_text(path, text)
+    return text
 
 
 class Macro(NamedTuple):
@@ -341,6 +348,7 @@ class _Binding(NamedTuple):
     source: _Source  # that gave it, itself or by an include
     path: Path | None  # of the file that it stands in
     number: int  # in the order of reading
+    is_foreign: bool  # whether it stands in a file that anybody may have written
 
 
 _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
@@ -421,7 +429,8 @@ class _Reader:
             return _Macro(name)
 
         def bind(key: _Key, value: Any) -> None:
-            self._bindings[key] = _Binding(value, source, path, next(self._numbers))
+            number = next(self._numbers)
+            self._bindings[key] = _Binding(value, source, path, number, is_foreign=checked)
 
         parser = _Parser(text, _Delegate(reference, macro))
         for statement in parser:
@@ -610,6 +619,36 @@ class _Reader:
                 f"own: to train on what was moved here, give --run_dir={path.parent}; "
                 "for a new run, another RUN_DIR."
             )
+
+    def check_outside(self, run_dir: str | None) -> None:
+        """Raises ValueError where the config.gin of a run directory gives a field that acts outside
+        of the directory, see `trust.OUTSIDE`. The checkpoints of `run_dir` itself are an exception.
+        """
+        for name in trust.OUTSIDE:
+            key: _Key = ("", Run, name)
+            foreign = [one for one in self._behind(key) if one.is_foreign]
+            if not foreign:
+                continue
+            value = self._value(self._bindings[key].value, "")
+            if name == "checkpoint_dir" and run_dir and value and run_ids.owns(run_dir, value):
+                continue
+            trust.check_outside(name, value, str(foreign[0].path), f"training.Run.{name}")
+
+    def _behind(self, key: _Key) -> Iterator[_Binding]:
+        """Yields a binding, and those of the macros that its value is made of."""
+        if key not in self._bindings:
+            return
+        found = self._bindings[key]
+        yield found
+        values = [found.value]
+        while values:
+            match values.pop():
+                case _Macro(name):
+                    yield from self._behind(("", None, name))
+                case dict() as items:
+                    values += [*items, *items.values()]
+                case list() | tuple() as items:
+                    values += items
 
     @property
     def _kind(self) -> str:

@@ -5,6 +5,7 @@ module is imported from there, and no function called, but those of `OWN` and of
 user trusts by name (`--trust=MODULE`), or has named on the same command line.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,15 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.training.optimizers": (),
     "pretrax.data.store_mixtures": ("token_store",),
 }
+# Fields of `Run` that act outside of the run's directory, and what they do there. A config.gin may
+# come from anybody, so users have to give these fields themselves. Reading elsewhere is allowed: a
+# run's text and the parameters that it starts from are seldom in its directory.
+OUTSIDE: Mapping[str, str] = {
+    "checkpoint_dir": "writes and deletes checkpoints in another folder",
+    "local_checkpoint_dir": "writes and deletes local copies in another folder",
+    "wandb_project": "sends the run's settings and metrics to Weights & Biases",
+    "tpu_compiler_options": "gives options to the compiler",
+}
 MODULE = "module"  # the setting of those of SeqIO that names what registers tasks, and is imported
 
 
@@ -68,6 +78,16 @@ def check_module(value: Any, trusted: Collection[str], at: str) -> None:
         named = isinstance(module, str) and all(part.isidentifier() for part in module.split("."))
         if module not in (None, *trusted) and not (named and _is_trusted(module, trusted)):
             raise _refusal(f"{at} imports {module}", str(module))
+
+
+def check_outside(name: str, value: Any, at: str, selector: str) -> None:
+    """Raises ValueError for a value of one of `OUTSIDE`, unless it switches the field off."""
+    if value is not None:
+        raise ValueError(
+            f"{at} sets {selector} = {value!r}, which {OUTSIDE[name]}: whoever wrote the directory "
+            "would do so on this machine. If that is what you want, give "
+            f"--gin.{selector}={shlex.quote(str(value))} yourself, else --gin.{selector}=None."
+        )
 
 
 def check_include(file: str, at: str) -> None:

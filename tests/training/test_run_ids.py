@@ -1,0 +1,145 @@
+"""A run writes only into folders of checkpoints and of local copies that it started itself."""
+
+import json
+import shutil
+
+import pytest
+
+from pretrax.training import run_directory
+from pretrax.training.run_ids import claim, claim_copies, own_checkpoints, owns
+from pretrax.training.saved.resuming import has_checkpoint
+from pretrax.training.saved.runs import open_run, saved_steps
+from pretrax.training.saved.warm_start import check_source
+from tests.inference.runs import write_run
+from tests.training import object_store, tiny
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with a checkpoint in a folder elsewhere."""
+    run = tmp_path / "run"
+    run.mkdir()
+    claim(str(run), str(tmp_path / "disk"))
+    (tmp_path / "disk/4").mkdir()
+    return run
+
+
+def files(folder) -> dict[str, bytes]:
+    return {str(x): x.read_bytes() for x in sorted(folder.rglob("*")) if x.is_file()}
+
+
+def refused(run, where):
+    """Returns the error of a claim, which leaves everything as it was."""
+    before = files(where.parent)
+    with pytest.raises(ValueError) as error:
+        claim(str(run), str(where))
+    assert files(where.parent) == before
+    assert str(where) in str(error.value) and "checkpoint_dir" in str(error.value)
+    return str(error.value)
+
+
+def test_a_run_keeps_the_folder_that_it_started(run, tmp_path):
+    where = str(tmp_path / "disk")
+    claim(str(run), where)
+    assert owns(str(run), where) and own_checkpoints(str(run), where) == where
+
+
+def test_the_folder_of_another_run_is_refused(run, tmp_path):
+    assert str(run) in refused(tmp_path / "other", tmp_path / "disk")
+    claim(str(tmp_path / "other"), str(tmp_path / "other/checkpoints"))
+    refused(tmp_path / "other", tmp_path / "disk")
+
+
+def test_a_folder_that_was_started_but_holds_no_checkpoint_is_refused_too(run, tmp_path):
+    (tmp_path / "disk/4").rmdir()
+    refused(tmp_path / "other", tmp_path / "disk")
+
+
+def test_checkpoints_of_an_unknown_run_are_refused_outside_of_the_run_directory(run, tmp_path):
+    for where in (tmp_path / "disk", run / "checkpoints"):
+        (where / "4").mkdir(parents=True, exist_ok=True)
+        (where / run_directory.RUN_ID).unlink(missing_ok=True)
+    words = refused(run, tmp_path / "disk")
+    claim(str(run), str(run / "checkpoints"))  # as an earlier version leaves them
+    text = words[words.index("{") : words.index("}") + 1]
+    (tmp_path / "disk" / run_directory.RUN_ID).write_text(text)  # as the error says
+    claim(str(run), str(tmp_path / "disk"))
+
+
+def test_a_run_whose_directory_was_moved_or_lost_keeps_its_folder(run, tmp_path):
+    where = str(tmp_path / "disk")
+    shutil.rmtree(run)  # as with a machine that is replaced
+    claim(str(run), where)
+    run.rename(tmp_path / "moved")
+    claim(str(tmp_path / "moved"), where)
+    assert json.loads((tmp_path / "disk/run_id").read_text())["run"] == str(tmp_path / "moved")
+
+
+def test_a_copy_of_a_run_directory_is_another_run(run, tmp_path):
+    shutil.copytree(run, tmp_path / "copy")
+    refused(tmp_path / "copy", tmp_path / "disk")
+    claim(str(tmp_path / "copy"), str(tmp_path / "copy/checkpoints"))
+
+
+def test_the_checkpoints_of_another_run_within_the_run_directory_are_refused(run, tmp_path):
+    claim(str(run), str(tmp_path / "other/checkpoints"))
+    refused(tmp_path / "other", tmp_path / "other/checkpoints")
+
+
+def test_a_folder_in_a_bucket(monkeypatch, tmp_path):
+    object_store.emptied(monkeypatch)
+    claim(str(tmp_path / "a"), "gs://bucket/checkpoints")
+    claim(str(tmp_path / "a"), "gs://bucket/checkpoints")
+    with pytest.raises(ValueError, match="gs://bucket/checkpoints"):
+        claim(str(tmp_path / "b"), "gs://bucket/checkpoints")
+
+
+def test_local_copies_of_another_run_are_refused(run, tmp_path):
+    where, copies = str(tmp_path / "disk"), str(tmp_path / "copies")
+    claim_copies(where, copies)
+    claim_copies(where, copies)
+    claim(str(tmp_path / "other"), str(tmp_path / "other/checkpoints"))
+    with pytest.raises(ValueError, match="local_checkpoint_dir"):
+        claim_copies(str(tmp_path / "other/checkpoints"), copies)
+
+
+def test_a_damaged_id_is_named(run, tmp_path):
+    (run / run_directory.RUN_ID).write_text("{")
+    with pytest.raises(ValueError, match="run_id is damaged"):
+        claim(str(run), str(tmp_path / "disk"))
+
+
+def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
+    """Those of `predict`, `evaluate`, `show`, `convert` and warm starts."""
+    victim, where = tmp_path / "victim", str(tmp_path / "elsewhere")
+    write_run(victim, "decoder", "causal_lm", more=f"training.Run.checkpoint_dir = {where!r}")
+    (victim / "checkpoints").rename(where)
+    claim(str(victim), where + "_of_another_run")
+    readers = (open_run, saved_steps, check_source)
+    for read in readers:
+        with pytest.raises(ValueError, match="may be another run's"):
+            read(str(victim))
+    assert not has_checkpoint(str(victim))
+    shutil.copy(victim / run_directory.RUN_ID, where)
+    for read in readers:
+        read(str(victim))
+    assert has_checkpoint(str(victim))
+
+
+@pytest.mark.slow
+def test_a_run_with_checkpoints_elsewhere_is_resumed_and_another_is_refused(tmp_path, capsys):
+    """By the same command, and by its own config.gin."""
+    data = tiny.write_documents(tmp_path / "store")
+    there = {"training__Run__checkpoint_dir": str(tmp_path / "disk")}
+    run = tiny.Run(tmp_path / "run", data)
+    run.here(capsys, **there, STEPS=4)
+    assert "step 4" in run.here(capsys, **there, STEPS=8)
+    config = [f"--gin_file={run.dir}/config.gin", "--trust=tests.training.tiny"]
+    tiny.run_here([*config, "--gin.STEPS=12"])
+    before = files(tmp_path / "disk")
+    other = tiny.Run(tmp_path / "other", data)
+    for arguments in (other.arguments(**there), [*config, f"--run_dir={other.dir}"]):
+        with pytest.raises(SystemExit):
+            tiny.run_here(arguments)
+        assert "checkpoint_dir" in capsys.readouterr().err
+    assert files(tmp_path / "disk") == before

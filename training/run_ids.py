@@ -1,0 +1,144 @@
+"""The id of a run: it is kept in the run directory and in the folder of its checkpoints.
+
+    claim("runs/mine", "/disk/checkpoints")     # before the folder is opened for writing
+    owns("runs/mine", "/disk/checkpoints")      # True
+
+A run deletes checkpoints as it saves others. Therefore it may write only into a folder that it
+started itself, even if its user or its config.gin names another one.
+"""
+
+import json
+import os
+import posixpath
+import secrets
+from typing import NamedTuple
+
+import jax
+from etils import epath
+from jax.experimental import multihost_utils
+
+from ..data import whole_files
+from . import run_directory
+
+
+class RunId(NamedTuple):
+    id: str  # drawn at random when the run starts
+    run: str  # address of the run directory, which is all that is left if a machine is replaced
+
+
+def claim(run_dir: str, checkpoints: str) -> None:
+    """Marks a folder of checkpoints as this run's. All processes of a run call it together, and
+    before the folder is opened for writing, which would remove files from it.
+
+    Raises ValueError, and writes nothing, if another run started the folder.
+    """
+    if jax.process_index() == 0:
+        here = _address(run_dir)
+        mine = _read(run_dir)
+        owner = _read(checkpoints)
+        if not _may_write(here, mine, owner, checkpoints):
+            raise _refusal(run_dir, checkpoints, owner, fitting=mine or _new(run_dir))
+        claimed = (owner or mine or _new(run_dir))._replace(run=here)
+        for folder, before in ((run_dir, mine), (checkpoints, owner)):
+            if before != claimed:
+                _write(folder, claimed)
+    multihost_utils.sync_global_devices(f"claimed {checkpoints}")
+
+
+def claim_copies(checkpoints: str, copies: str) -> None:
+    """Marks a folder of local copies as that of the run with these checkpoints.
+
+    Raises ValueError, and writes nothing, if the copies in it are another run's.
+    """
+    mine = _read(checkpoints)
+    owner = _read(copies)
+    if owner is not None and (mine is None or owner.id != mine.id):
+        raise ValueError(
+            f"{copies} holds local copies of another run, {owner.run}, expected an empty folder "
+            "or copies of this run: give another --gin.training.Run.local_checkpoint_dir, or "
+            "delete that folder if the other run is over."
+        )
+    if mine is not None and owner is None:
+        _write(copies, mine)
+
+
+def owns(run_dir: str, checkpoints: str) -> bool:
+    """Returns whether a run directory and a folder of checkpoints carry the same id."""
+    mine = _read(run_dir)
+    return mine is not None and (owner := _read(checkpoints)) is not None and owner.id == mine.id
+
+
+def own_checkpoints(run_dir: str, checkpoint_dir: str | None) -> str:
+    """Returns the folder of the checkpoints of a run, whose config.gin gives `checkpoint_dir`.
+
+    Raises ValueError if that folder does not carry the id of the run directory: the directory may
+    come from anybody, and the folder may be another run's.
+    """
+    where = run_directory.checkpoints(run_dir, checkpoint_dir)
+    if checkpoint_dir is not None and not owns(run_dir, where):
+        fitting = _read(where) or _read(run_dir) or _new(run_dir)
+        files = " and ".join(posixpath.join(x, run_directory.RUN_ID) for x in (run_dir, where))
+        raise ValueError(
+            f"{run_dir}/{run_directory.CONFIG} says that its checkpoints are in {where}, which may "
+            "be another run's, since the two folders do not hold the same id. If you know that "
+            f"they belong together, write {json.dumps(fitting._asdict())} to {files}."
+        )
+    return where
+
+
+def _may_write(here: str, mine: RunId | None, owner: RunId | None, checkpoints: str) -> bool:
+    within = _address(checkpoints).startswith(f"{here}/")
+    if owner is None:  # the folder is new, or an earlier version of pretrax started it
+        return within or not _has_checkpoints(checkpoints)
+    if mine is None:  # the run is new, or its directory was lost with its machine
+        return owner.run == here
+    if owner.id != mine.id:
+        return False
+    # If another directory has this id too, this one is a copy, and the folder belongs to the other.
+    others = _read(owner.run) if owner.run != here and not within else None
+    return others is None or others.id != owner.id
+
+
+def _refusal(run_dir: str, checkpoints: str, owner: RunId | None, fitting: RunId) -> ValueError:
+    whose = f"another run, {owner.run}" if owner else "an unknown run"
+    return ValueError(
+        f"{checkpoints} holds checkpoints of {whose}, and {run_dir} would continue from them and "
+        "delete them. Give a folder that is empty (--gin.training.Run.checkpoint_dir=FOLDER) or "
+        "another --run_dir. If you know that they are this run's own, write "
+        f"{json.dumps(fitting._asdict())} to {posixpath.join(checkpoints, run_directory.RUN_ID)}."
+    )
+
+
+def _new(run_dir: str) -> RunId:
+    return RunId(secrets.token_hex(8), _address(run_dir))
+
+
+def _address(folder: str) -> str:
+    address = run_directory.address_of(folder).rstrip("/")
+    return address if "://" in address else os.path.realpath(address)
+
+
+def _has_checkpoints(folder: str) -> bool:
+    path = epath.Path(folder)
+    return path.exists() and any(child.name.isdecimal() for child in path.iterdir())
+
+
+def _read(folder: str) -> RunId | None:
+    file = epath.Path(folder) / run_directory.RUN_ID
+    if not file.exists():
+        return None
+    try:
+        return RunId(**json.loads(file.read_text()))
+    except whole_files.UNLIKE as error:
+        raise ValueError(
+            f"{file} is damaged ({error}): bring it back from a copy, such as the one in "
+            "the run directory or next to its checkpoints."
+        ) from error
+
+
+def _write(folder: str, run_id: RunId) -> None:
+    text = json.dumps(run_id._asdict())
+    if "://" in folder:
+        (epath.Path(folder) / run_directory.RUN_ID).write_text(text)
+    else:
+        whole_files.write_text(os.path.join(folder, run_directory.RUN_ID), text)
