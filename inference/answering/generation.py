@@ -116,6 +116,7 @@ def generate(
     decoding: Decoding,
     *,
     draft: Draft | None = None,
+    special: Sequence[int] | None = None,
     numbers: Sequence[int] | None = None,
     on_text: Callable[[str], None] | None = None,
     on_batch: Callable[[int], None] | None = None,
@@ -128,6 +129,8 @@ def generate(
 
     Args:
       draft: a draft model, for speculative decoding.
+      special: special tokens that an answer may have, in addition to end-of-sequence; None: all but
+        padding.
       numbers: the numbers of the prompts, which their random keys are derived from; None: 0, 1, ….
       on_text: called with the answer so far after each chunk of tokens, if there is one prompt.
       on_batch: called after each batch with the number of prompts that it answered.
@@ -137,10 +140,11 @@ def generate(
     """
     ids, model, params = trained.ids, trained.model, trained.params
     numbers = range(len(prompts)) if numbers is None else numbers
+    beyond_text = None if special is None else (ids.eos, *special)
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
         stop_ids=(ids.eos,),
-        allowed_tokens=allowed_token_mask(ids, model.vocab_size),
+        allowed_tokens=allowed_token_mask(ids, model.vocab_size, beyond_text),
     )
     if decoding.own_drafts:
         unrolled_model, params, drafter, draft_params = own_drafts(model, params)

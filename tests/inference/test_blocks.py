@@ -59,8 +59,8 @@ def logits_of_row(layout, positions):
 def continued_plainly(layout, text: str, max_new: int, positions=0) -> list[int]:
     """The surest mask of a block first; the whole row is read for each."""
     row = CODEC.encode(text)
-    allowed = np.array(allowed_token_mask(IDS, model(layout, positions).model.vocab_size))
-    allowed[IDS.mask] = False
+    rows = model(layout, positions).model.vocab_size
+    allowed = np.array(allowed_token_mask(IDS, rows, special=(IDS.eos,)))
     given = len(row)
     while len(row) < given + max_new:
         row += [IDS.mask] * (SIZE - len(row) % SIZE)
