@@ -1,6 +1,6 @@
 """A trained model with its vocabulary, and the forms in which it is prompted."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -208,11 +208,20 @@ def _learned(trained: Trained) -> str:
     return " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))
 
 
-def allowed_token_mask(ids: TokenIds, rows: int, text_alone: bool = False):
-    """Returns the allowed-token mask, bool[rows]: without padding and rows beyond the ids, or with
-    ids of text alone."""
-    first, end = ids.text if text_alone else (0, ids.size)
-    allowed = (np.arange(rows) >= first) & (np.arange(rows) < end)
-    if ids.pad != ids.eos:
-        allowed[ids.pad] = False
-    return jnp.asarray(allowed)
+def allowed_token_mask(ids: TokenIds, rows: int, special: Sequence[int] | None = None):
+    """Returns the allowed-token mask, bool[rows]: ids of text, and these special tokens.
+
+    Rows of the embedding that are not ids are never allowed.
+
+        allowed_token_mask(ids, rows, ())            # text alone, for masks
+        allowed_token_mask(ids, rows, (ids.eos,))    # text that may end
+
+    Args:
+      special: special tokens that the model learned to predict; None: all but padding.
+    """
+    token = np.arange(rows)
+    if special is None:
+        padding = [ids.pad] if ids.pad != ids.eos else []
+        return jnp.asarray((token < ids.size) & ~np.isin(token, padding))
+    first, end = ids.text
+    return jnp.asarray((token >= first) & (token < end) | np.isin(token, special))

@@ -15,6 +15,7 @@ from unittest import mock
 import flax.linen as nn
 import huggingface_hub.errors
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -252,8 +253,8 @@ def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
     t5x.assert_equal(found.params, params)
 
 
-def test_an_export_in_bfloat16_is_half_as_large(tmp_path):
-    source, _ = written(tmp_path / "hf", llama())
+def test_an_export_in_bfloat16_is_half_as_large_and_read_exactly(tmp_path):
+    source, params = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--dtype=bfloat16")
     assert open_run(str(tmp_path / "run")).model.config.dtype == "bfloat16"
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/half", "--dtype=bfloat16")
@@ -261,6 +262,9 @@ def test_an_export_in_bfloat16_is_half_as_large(tmp_path):
     for name, x in one.items():
         assert half[name].dtype == "bfloat16"
         np.testing.assert_array_equal(half[name], x.astype(half[name].dtype))
+    run(f"--from=hf:{tmp_path}/half", f"--to={tmp_path}/again")
+    rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(np.float32), params)
+    assert_equal(open_run(str(tmp_path / "again")).params, rounded)
 
 
 def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeypatch):

@@ -100,12 +100,13 @@ _INPUTS: dict[str, Callable[[dict], tuple[str, str]]] = {
 }
 
 
-def _generated(trained, prompts, options: Options, numbers):
+def _generated(trained, prompts, options: Options, numbers, special=None):
     return generate(
         trained,
         prompts,
         options.decoding,
         draft=options.draft,
+        special=special,
         numbers=numbers,
         on_text=options.on_text,
         on_batch=options.on_batch,
@@ -131,7 +132,7 @@ def _record(answers: Sequence[Answer]) -> dict:
 def _infill(trained, mode, texts, options: Options, numbers):
     prompts = _each(texts, numbers, lambda text: infill_prompt(trained, text, options.denoiser))
     if prompt_form(trained, mode).blanks == "together":
-        answers = _generated(trained, prompts, options, numbers)
+        answers = _generated(trained, prompts, options, numbers, special=trained.ids.sentinels)
     else:
         answers = _infilled_one_by_one(trained, texts, prompts, options, numbers)
     records = []
@@ -154,7 +155,8 @@ def _infilled_one_by_one(trained, texts, prompts, options: Options, numbers) -> 
     for blank in range(max(counts)):
         unfilled = [i for i, count in enumerate(counts) if count > blank]
         some, their_numbers = [prompts[i] for i in unfilled], [numbers[i] for i in unfilled]
-        for i, (one,) in zip(unfilled, _generated(trained, some, options, their_numbers)):
+        found = _generated(trained, some, options, their_numbers, special=())
+        for i, (one,) in zip(unfilled, found):
             text = f"{answers[i].text}<extra_id_{blank}>{one.text}"
             answers[i] = Answer(text, [], answers[i].log_prob + one.log_prob, one.ended)
             if counts[i] > blank + 1:
@@ -165,7 +167,8 @@ def _infilled_one_by_one(trained, texts, prompts, options: Options, numbers) -> 
 def _middle(trained, mode, gaps, options: Options, numbers):
     prompts = _each(gaps, numbers, lambda gap: middle_prompt(trained, *gap))
     records = []
-    for (prefix, suffix), answers in zip(gaps, _generated(trained, prompts, options, numbers)):
+    found = _generated(trained, prompts, options, numbers, special=())
+    for (prefix, suffix), answers in zip(gaps, found):
         middle = answers[0].text
         whole = f"{prefix}{middle}{suffix}"
         records.append({"middle": middle, "filled": whole, **_record(answers)})

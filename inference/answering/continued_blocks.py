@@ -71,7 +71,7 @@ def continue_blocks(
     noise = DiffusionNoise(form.noise, ids.special("mask"), ids.text)
     static = form.block_size, max_new, ids.eos, noise, order, bool(temperature)
     run = jitted(_continue, model, *static)
-    allowed_V = allowed_token_mask(ids, model.vocab_size).at[ids.mask].set(False)
+    allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos,))
 
     def continued(chosen: list[int]) -> Iterator[Continued]:
         some = [rows[i] for i in chosen]

@@ -117,6 +117,7 @@ def generate(
     decoding: Decoding,
     *,
     draft: Draft | None = None,
+    special: Sequence[int] | None = None,
     numbers: Sequence[int] | None = None,
     on_text: Callable[[str], None] | None = None,
     on_batch: Callable[[int], None] | None = None,
@@ -129,6 +130,8 @@ def generate(
 
     Args:
       draft: a draft model, for speculative decoding.
+      special: special tokens that an answer may have, in addition to end-of-sequence; None: all but
+        padding.
       numbers: the numbers of the prompts, which their random keys are derived from; None: 0, 1, ….
       on_text: called with the answer so far after each chunk of tokens, if there is one prompt.
       on_batch: called after each batch with the number of prompts that it answered.
@@ -138,10 +141,12 @@ def generate(
     """
     ids, model, params = trained.ids, trained.model, trained.params
     numbers = range(len(prompts)) if numbers is None else numbers
+    stops = stop_ids(trained)
+    beyond_text = None if special is None else (*stops, *special)
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
-        stop_ids=stop_ids(trained),
-        allowed_tokens=allowed_token_mask(ids, model.vocab_size),
+        stop_ids=stops,
+        allowed_tokens=allowed_token_mask(ids, model.vocab_size, beyond_text),
     )
     if decoding.own_drafts:
         unrolled_model, params, drafter, draft_params = own_drafts(model, params)

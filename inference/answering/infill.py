@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 from ...objectives import Objective, Row, RowGroup, TokenIds, batched
 from ...objectives.layouts import LAYOUTS
 from ...objectives.losses import at_slots, predictions
+from ..decoding.decoding import next_logits
+from ..trained import allowed_token_mask
 from .masks import states_and_head
 
 
@@ -28,11 +30,15 @@ def infill(
 ) -> list[Infilled]:
     """Hides parts of rows of one document each, and predicts them greedily from the rest.
 
+    Predictions consist of text, sentinels and end-of-sequence.
+
     Each new token runs the whole model again, so this is for a few short rows.
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
+    allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos, *ids.sentinels))
     decode = jax.jit(
-        lambda params: greedy_targets(model, params, batch), out_shardings=_everywhere(params)
+        lambda params: greedy_targets(model, params, batch, allowed_V),
+        out_shardings=_everywhere(params),
     )
     arrays = jax.device_get((features["inputs"], decode(params), features["targets"]))
     return [Infilled(*(_until(tokens.tolist(), ids.eos) for tokens in row)) for row in zip(*arrays)]
@@ -48,13 +54,14 @@ def fill_in_place(
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
     heads = [form.head for form in objective.prompt_forms if form.mode in ("mask", "unmask")]
+    allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
     def predict(params):
         outputs = model.apply(params, batch)
         _, slots, _ = predictions(batch)
         states, project = states_and_head(outputs, heads[0] if heads else None)
         logits = project(at_slots(states, slots))
-        return jnp.argmax(logits[..., : ids.text[1]], axis=-1)
+        return jnp.argmax(jnp.where(allowed_V, logits, -jnp.inf), axis=-1)
 
     predicted = jax.jit(predict, out_shardings=_everywhere(params))(params)
     columns = ("inputs", "inputs_segments", "labels", "labels_slots", "labels_weights")
@@ -91,10 +98,13 @@ def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted
     return Infilled(given[segments > 0].tolist(), *([int(x) for x in y] for y in answers))
 
 
-def greedy_targets(model, params, batch):
+def greedy_targets(model, params, batch, allowed_tokens=None):
     """Returns i32[B, T]: the most likely targets one after another, each given those before it.
 
     Decoder inputs of `batch` after the slot that predicts the first target are not used.
+
+    Args:
+      allowed_tokens: bool[V], the allowed-token mask; None: all ids.
     """
     rows, targets = batch["decoder_target_tokens"].shape
     row = jnp.arange(rows)
@@ -106,7 +116,8 @@ def greedy_targets(model, params, batch):
         tokens, predicted = carry
         outputs = model.apply(params, batch | {"decoder_input_tokens": tokens})
         hidden = outputs.hidden["top"][row, slots[:, t]]
-        chosen = jnp.argmax(outputs.head("vocabulary", hidden), axis=-1).astype(jnp.int32)
+        logits = next_logits(outputs, hidden, allowed_tokens)
+        chosen = jnp.argmax(logits, axis=-1).astype(jnp.int32)
         tokens = tokens.at[row, slots[:, t] + 1].set(chosen, mode="drop")
         return tokens, predicted.at[:, t].set(chosen)
 

@@ -61,7 +61,7 @@ def insert(
     check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
     run = jitted(_insert, model, form.head, max_new, Sampling(temperature=temperature))
-    allowed_V = allowed_token_mask(ids, model.vocab_size, text_alone=True)
+    allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
     def inserted(chosen: list[int]) -> Iterator[Inserted]:
         some = [rows[i] for i in chosen]

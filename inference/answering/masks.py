@@ -83,8 +83,9 @@ def fill_masks(
     read = [masked_text(trained, text, prompt) for text in texts]
     check_texts(trained, [one.tokens for one in read])
     predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
-    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, _predicts_text(prompt))
-    top = min(top, trained.ids.size)
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
+    first, end = trained.ids.text
+    top = min(top, end - first)
 
     def guesses(chosen: list[int]) -> Iterator[list[list[Guess]]]:
         rows = [read[i] for i in chosen]
@@ -217,8 +218,7 @@ def write_masks(
     noise = DiffusionNoise(prompt.noise, ids.special("mask"), ids.text, mode == "denoise")
     static = prompt.head, prompt.shift, noise, order, bool(temperature)
     run = jitted(_unmask, trained.model, *static)
-    allowed_V = allowed_token_mask(ids, trained.model.vocab_size, _predicts_text(prompt))
-    allowed_V = allowed_V.at[ids.mask].set(False)
+    allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[list[int]]:
         some = [rows[i] for i in chosen]
@@ -244,11 +244,6 @@ def check_order(order: Order, temperature: float) -> None:
             "Got order='gibbs' with temperature=0, which takes the likeliest tokens, expected some "
             "to draw them: set a temperature above 0, such as 1."
         )
-
-
-def _predicts_text(prompt: PromptForm) -> bool:
-    """Returns whether the model learned to predict ids of text alone."""
-    return prompt.noise is not None
 
 
 class DiffusionNoise(NamedTuple):

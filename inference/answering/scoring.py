@@ -253,7 +253,7 @@ def hidden_log_probs(
     """
     mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
     run, before = jitted(_log_probs_at, trained.model, form.head), len(form.before)
-    of_text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, True)
+    of_text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     predicted_V = of_text_V if form.noise else jnp.ones_like(of_text_V)
     check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
 

@@ -222,7 +222,7 @@ def write_model(
 
     Args:
       params: our parameters, a tree of arrays.
-      family: the family to export as; None: the first that has such a model.
+      family: the family to export as, which must have such a model; None: the first that has one.
       dtype: "float32" or "bfloat16", of the tensors.
       extra: further fields of config.json, such as special ids. A RoBERTa without a pad_token_id
         gets the one that its position embedding begins after.
@@ -231,10 +231,14 @@ def write_model(
     Parameters that `left_out` names are not written.
 
     Raises:
-      ValueError: no family has such a model (the message names the settings that differ), it has
-        classes that the family's classifier cannot express, or its last layer is a parallel head.
+      ValueError: the family, or no family, has such a model (the message names the settings that
+        differ), `extra` has fields of another model, the model has classes that the family's
+        classifier cannot express, or its last layer is a parallel head.
     """
-    family = family or family_of(config)
+    if family is None:
+        family = family_of(config)
+    else:
+        _check_family(config, family)
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
     if family in bert.ROBERTAS and extra.get("pad_token_id") is not None:
         config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
@@ -270,9 +274,33 @@ def write_model(
             "one of its heads: transformers does not have them. Convert one with "
             "ahead='sequential'."
         )
+    _check_read_back(config, values, family)
     tensors = exported(family.links(config), config, arrays)
     write_directory(directory, family.with_ids(values), tensors, dtype, **settings)
     return family
+
+
+def _check_family(config: Config, family: Family) -> None:
+    """Raises ValueError, naming the settings that differ, for a model that the family lacks."""
+    if config.layout != family.layout:
+        raise ValueError(
+            f"Got a model of layout {config.layout!r} to be exported as {family.model_type!r}, "
+            f"expected layout {family.layout!r}: name another family."
+        )
+    if differ := _differences(config, family):
+        raise ValueError(
+            f"The family {family.model_type!r} does not have this model, which differs in "
+            f"{'; '.join(differ)}. Name another family, or train a model with the family's values."
+        )
+
+
+def _check_read_back(config: Config, values: Mapping[str, Any], family: Family) -> None:
+    """Raises ValueError for a config.json that describes another model than `config`."""
+    if differ := _differing(config, _read_back(config, values, family)):
+        raise ValueError(
+            f"Got further fields for config.json that describe another {family.model_type!r}, "
+            f"which differs from the model in {'; '.join(differ)}. Leave these fields out."
+        )
 
 
 def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[str]:
@@ -299,7 +327,8 @@ def family_of(config: Config) -> Family:
 
     def distance(one):
         differ, family = one
-        return NOT_EXPRESSIBLE in differ, len(differ), len(set(config.heads) - family.heads)
+        inexpressible = any(x.startswith(NOT_EXPRESSIBLE) for x in differ)
+        return inexpressible, len(differ), len(set(config.heads) - family.heads)
 
     differ, family = min(candidates, key=distance)
     if differ:
@@ -314,14 +343,21 @@ def family_of(config: Config) -> Family:
 
 def _differences(config: Config, family: Family) -> list[str]:
     """Returns the settings that a round trip through the family's config.json changes."""
-    there = _round_trip(config, config, family)
-    if there is None:  # its config.json needs values that this model does not have
+    try:
+        return _differing(config, _round_trip(config, config, family))
+    except _INEXPRESSIBLE:  # its config.json needs values that this model does not have
         fields = dataclasses.asdict(config)
         absent = {name: value for name, value in PLACEHOLDERS.items() if not fields[name]}
         derived = {name: getattr(config, name) for name in ("num_layers", "num_key_heads")}
-        there = _round_trip(config, types.SimpleNamespace(**fields | absent | derived), family)
-    if there is None:
-        return [NOT_EXPRESSIBLE]
+        filled = types.SimpleNamespace(**fields | absent | derived)
+    try:
+        return _differing(config, _round_trip(config, filled, family))
+    except _INEXPRESSIBLE as error:
+        return [f"{NOT_EXPRESSIBLE} ({str(error).removesuffix('.')})"]
+
+
+def _differing(config: Config, there: Config) -> list[str]:
+    """Returns the settings that affect the network's function and differ in two models."""
     before, after = meaning(config), meaning(there)
     unused = set(TRAINING_FIELDS)
     if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
@@ -337,17 +373,23 @@ def _differences(config: Config, family: Family) -> list[str]:
     ]
 
 
-def _round_trip(config: Config, written: Any, family: Family) -> Config | None:
-    """Returns the `Config` read back from the config.json of `written`; None where it has none."""
-    try:
-        values = family.config(written) | {"model_type": family.model_type}
-        tied = config.logits_via_embedding
-        there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
-        settings = family.settings(values, lambda name: there.get(name, False))
-        settings.pop("heads", None)
-        return getattr(builders, family.layout)(config.vocab_size, **settings).config
-    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
-        return None
+# What a family raises for settings that it cannot write, or that nobody could read back.
+_INEXPRESSIBLE = (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError)
+
+
+def _round_trip(config: Config, written: Any, family: Family) -> Config:
+    """Returns the `Config` read back from the config.json of `written`."""
+    return _read_back(config, family.config(written) | {"model_type": family.model_type}, family)
+
+
+def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Config:
+    """Returns the `Config` that the fields of a config.json describe, of a model with the tensors
+    that `config` has."""
+    tied = config.logits_via_embedding
+    there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
+    settings = family.settings(dict(values), lambda name: there.get(name, False))
+    settings.pop("heads", None)
+    return getattr(builders, family.layout)(config.vocab_size, **settings).config
 
 
 def meaning(config: Config) -> dict:

@@ -178,10 +178,20 @@ def config_of(c: Config, names: Mapping[str, str]) -> dict[str, Any]:
 
     def value(name: str) -> Any:
         if name == "mlp_activations":
-            return THEIR_ACTIVATIONS[c.mlp_activations[0]]
+            return their_activation(c)
         return getattr(c, name) or DEFAULTS[name] if name in DEFAULTS else getattr(c, name)
 
     return {key: value(name) for key, name in names.items()}
+
+
+def their_activation(c: Config) -> str:
+    """Returns Hugging Face's name of the MLP's activation; raises ValueError if there is none."""
+    if (name := c.mlp_activations[0]) not in THEIR_ACTIVATIONS:
+        raise ValueError(
+            f"Got mlp_activations={c.mlp_activations}, expected the first one to be one of "
+            f"{', '.join(THEIR_ACTIVATIONS)}."
+        )
+    return THEIR_ACTIVATIONS[name]
 
 
 def known(hf: dict, key: str, values: dict):

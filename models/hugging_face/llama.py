@@ -224,7 +224,7 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
         own |= dict(
             layer_types=local_layers(c, CLASSES[kind]),
             query_pre_attn_scalar=round(c.score_scale**-2),
-            attn_logit_softcapping=c.attention_softcap,
+            attn_logit_softcapping=c.attention_softcap if kind == "gemma2" else None,
             final_logit_softcapping=c.logit_softcap,
         )
     if kind in ("mixtral", "qwen3_moe", "olmoe"):

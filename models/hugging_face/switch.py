@@ -6,7 +6,7 @@ of a model without a capacity has one that no text reaches.
 
 from ..config import Config
 from . import t5
-from .family import ACTIVATIONS, THEIR_ACTIVATIONS, Family, known, refuse
+from .family import ACTIVATIONS, Family, known, refuse, their_activation
 from .links import Link, linear, table
 
 HARMLESS = frozenset(
@@ -62,7 +62,7 @@ def config(c: Config) -> dict:
         **sparse,
         num_experts=c.num_experts,
         expert_capacity=c.expert_capacity or CAPACITY,
-        dense_act_fn=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        dense_act_fn=their_activation(c),
         tie_word_embeddings=c.scale_logits,
     )
 

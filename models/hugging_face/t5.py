@@ -6,13 +6,13 @@ from ..config import Config
 from .bart import classification_head
 from .family import (
     ACTIVATIONS,
-    THEIR_ACTIVATIONS,
     Family,
     classes_of,
     config_of,
     known,
     refuse,
     settings_of,
+    their_activation,
     with_heads,
 )
 from .links import Link, attention, linear, norm, table
@@ -77,7 +77,7 @@ def common_config(c: Config) -> dict:
 
 
 def config(kind: str, c: Config) -> dict:
-    act = THEIR_ACTIVATIONS[c.mlp_activations[0]]
+    act = their_activation(c)
     projection = {"gelu_new": "gelu"}.get(act, act)
     gated = len(c.mlp_activations) == 2
     scaled = {"scale_decoder_outputs": c.scale_logits} if kind == "t5" else {}

@@ -128,7 +128,7 @@ def config(kind: str, c: Config) -> dict:
         decoder=decoder,
         vocab_size=c.vocab_size,
         dropout_rate=c.dropout_rate,
-        tie_word_embeddings=c.logits_via_embedding,
+        tie_word_embeddings=c.logits_via_embedding or kind == "t5gemma2",
         is_encoder_decoder=True,
     )
 

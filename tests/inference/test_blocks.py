@@ -1,16 +1,23 @@
 """Texts continued block by block, against a model that reads the whole row again each time."""
 
+import collections
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
-from pretrax.inference import answer, continue_blocks, score
+from pretrax import models
+from pretrax.inference import Trained, answer, continue_blocks, score
 from pretrax.inference.answering.answers import Options
 from pretrax.inference.answering.generation import Decoding
 from pretrax.inference.trained import allowed_token_mask, check_mode, mode_of
+from pretrax.models import builders
+from pretrax.models.trees import named, nested
+from pretrax.objectives import PromptForm, TokenIds
 from tests.inference.runs import CODEC, IDS, TEXT, trained
 
 SIZE = 16  # of a block, as the objective has it
@@ -59,8 +66,8 @@ def logits_of_row(layout, positions):
 def continued_plainly(layout, text: str, max_new: int, positions=0) -> list[int]:
     """The surest mask of a block first; the whole row is read for each."""
     row = CODEC.encode(text)
-    allowed = np.array(allowed_token_mask(IDS, model(layout, positions).model.vocab_size))
-    allowed[IDS.mask] = False
+    rows = model(layout, positions).model.vocab_size
+    allowed = np.array(allowed_token_mask(IDS, rows, special=(IDS.eos,)))
     given = len(row)
     while len(row) < given + max_new:
         row += [IDS.mask] * (SIZE - len(row) % SIZE)
@@ -121,3 +128,106 @@ def test_the_mode_of_a_model_that_block_diffusion_trained():
         continue_blocks(model(), ["a"], max_new=2, order="gibbs")
     with pytest.raises(ValueError, match="empty text"):
         continue_blocks(model(), [" "])
+
+
+# --- what is drawn ------------------------------------------------------------------------------
+
+TINY = TokenIds(size=8, text=(3, 6), pad=0, eos=1, bos=0, mask=6, cls=7)  # "a", "b" and "c"
+ALPHABET = "#$?abc_@"
+WRITTEN = (TINY.eos, 3, 4, 5)  # ids that a block may consist of
+PAIR, ROW = 2, 8  # slots of a block, and of a row
+
+
+@functools.cache
+def tiny_model(layout):
+    """Its tokens differ in how likely they are, and depend on each other."""
+    sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
+    encodes = dict(merged_attention=True, positions="rotary", rotate_encoded=True)
+    both = dict(num_encoder_layers=1, num_decoder_layers=1, **encodes)
+    more = both if layout == "encoder_decoder" else dict(num_layers=1)
+    network = getattr(models, layout)(TINY.size, ("vocabulary",), **sizes, **more)
+    shapes = named(nn.unbox(builders.abstract_params(network)))
+    rng = np.random.default_rng(1)
+    drawn = {name: rng.normal(x.ndim == 1, 0.3, x.shape) for name, x in sorted(shapes.items())}
+    params = nested((name, jnp.float32(x)) for name, x in drawn.items())
+    form = PromptForm("blocks", block_size=PAIR)
+
+    def decode(tokens):
+        return "".join(ALPHABET[token] for token in tokens)
+
+    return Trained(network, params, TINY, lambda x: [*map(ALPHABET.index, x)], decode, (form,))
+
+
+def pairs_written(layout, prompt, temperature):
+    """{(tokens of two slots, whether they end the text): their probability}, by enumeration.
+
+    One of the masks of a block is written first, each as likely, and the other given it.
+    """
+    one = tiny_model(layout)
+
+    @jax.jit
+    def logits_of(tokens):
+        slot = jnp.arange(ROW)
+        begin, end = slot // PAIR * PAIR, (slot // PAIR + 1) * PAIR
+        row = {"input_tokens": tokens, "segment_ids": jnp.ones_like(slot), "positions": slot}
+        row |= {"key_intervals": jnp.stack([0 * slot, end])}
+        batch = {f"{s}_{name}": x for s in ("encoder", "decoder") for name, x in row.items()}
+        if layout == "encoder_decoder":
+            batch["decoder_key_intervals"] = jnp.stack([begin, end])
+            batch["cross_key_intervals"] = jnp.stack([0 * slot, begin])
+        outputs = one.model.apply(one.params, {name: x[None] for name, x in batch.items()})
+        return outputs.head("vocabulary", outputs.hidden["top"])[0]
+
+    def likely(row, slot):
+        logits = np.float64(logits_of(jnp.int32(row + [0] * (ROW - len(row)))))[slot]
+        p = np.exp(logits[[*WRITTEN]] / temperature)
+        return zip(WRITTEN, p / p.sum())
+
+    def filled(row):
+        """Yields (row, probability) of a row whose masks are written."""
+        masks = [slot for slot, token in enumerate(row) if token == TINY.mask]
+        if not masks:
+            yield row, 1.0
+        for slot in masks:
+            for token, p in likely(row, slot):
+                for whole, q in filled([*row[:slot], token, *row[slot + 1 :]]):
+                    yield whole, p * q / len(masks)
+
+    found = collections.Counter()
+
+    def extend(row, probability):
+        new = row[len(prompt) :][:PAIR]
+        if TINY.eos in new or len(new) == PAIR:
+            ended = TINY.eos in new
+            found[one.decode(new[: new.index(TINY.eos)] if ended else new), ended] += probability
+            return
+        for whole, p in filled(row + [TINY.mask] * (PAIR - len(row) % PAIR)):
+            extend(whole, probability * p)
+
+    extend(one.encode(prompt), 1.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    "layout, prompt",  # which ends within a block, or with one
+    [
+        ("encoder_decoder", "abc"),
+        pytest.param("encoder_decoder", "ab", marks=pytest.mark.slow),
+        pytest.param("decoder", "abc", marks=pytest.mark.slow),
+        pytest.param("decoder", "ab", marks=pytest.mark.slow),
+    ],
+)
+def test_blocks_are_drawn_from_the_distribution_of_the_model(layout, prompt):
+    """Chi-squared test, significance 0.001."""
+    expected, draws = pairs_written(layout, prompt, temperature=0.8), 1500
+    assert sum(expected.values()) == pytest.approx(1)
+    settings = dict(max_new=PAIR, order="random", temperature=0.8, batch_size=draws)
+    drawn = continue_blocks(tiny_model(layout), [prompt] * draws, **settings)
+    found = collections.Counter(map(tuple, drawn))
+    assert found.keys() <= expected.keys()
+    often = [outcome for outcome, p in expected.items() if p * draws >= 5]
+    counts = np.array([found[outcome] for outcome in often] + [0.0])
+    p = np.array([expected[outcome] for outcome in often] + [0.0])
+    counts[-1], p[-1] = draws - counts.sum(), 1 - p.sum()
+    kept = p > 1e-9
+    assert kept.sum() > 4 and chisquare(counts[kept], p[kept] * draws).pvalue > 1e-3

@@ -156,6 +156,36 @@ def test_an_example_shows_prediction_and_truth_of_each_blank():
     assert "⟨1⟩ predicted '·9'  truth '·10'" in text
 
 
+def test_only_text_sentinels_and_the_end_are_predicted():
+    """Whatever the model likes best."""
+    objective, model, params, group, keys, rows = case("encoder_decoder")
+    text, written = [*range(*tiny.IDS.text)], set()
+    for best in (tiny.IDS.pad, tiny.IDS.sentinels[0], text[0], text[-1] + 1, 127):
+        forced = ForcedModel(model, best)
+        for example in infill(objective, forced, params, tiny.IDS, group, keys, rows):
+            written |= set(example.predicted)
+    assert written <= {*text, *tiny.IDS.sentinels}
+    assert {text[0], tiny.IDS.sentinels[0]} <= written
+
+
+class ForcedModel:
+    """A model whose likeliest token is always the same."""
+
+    def __init__(self, model, best: int):
+        self.model, self.best = model, best
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def apply(self, params, batch):
+        outputs = self.model.apply(params, batch)
+
+        def head(name, hidden):
+            return outputs.head(name, hidden).at[..., self.best].add(1e4)
+
+        return outputs._replace(head=head)
+
+
 @pytest.mark.parametrize("layout", MODELS)
 def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     _, model, params, _, _, _ = case(layout)
@@ -220,7 +250,8 @@ def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
     arrange = LAYOUTS["encoder"].arrange
     batch = jax.jit(jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1)))(features)
     params = init(model, batch)
-    best = np.argmax(logits_of(model)(params, batch)[..., :100], -1)
+    first, end = ids.text
+    best = first + np.argmax(logits_of(model)(params, batch)[..., first:end], -1)
     filled = fill_in_place(objective, model, params, ids, group, keys, rows)
     assert len(filled) == ROWS
     for example, inputs, tokens, guess in zip(filled, features["inputs"], rows.tokens, best):

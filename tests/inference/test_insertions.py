@@ -77,7 +77,7 @@ def drawn(one, draws: int, max_new: int, width: int) -> np.ndarray:
     """i32[draws, width]: rows of "ab" with so many insertions."""
     tokens = np.zeros((draws, width), np.int32)
     tokens[:, : len(AB)] = AB
-    allowed = allowed_token_mask(IDS, one.model.vocab_size, text_alone=True)
+    allowed = allowed_token_mask(IDS, one.model.vocab_size, special=())
     keys, sizes = numbered_keys(0, range(draws)), np.full(draws, len(AB), np.int32)
     run = functools.partial(_insert, one.model, "stop", max_new, Sampling(temperature=1.0))
     got, grown, _ = jax.device_get(jax.jit(run)(one.params, tokens, sizes, allowed, keys))

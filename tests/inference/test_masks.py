@@ -11,6 +11,7 @@ import pytest
 from pretrax import objectives
 from pretrax.inference import answer
 from pretrax.inference.answering.masks import (
+    Masked,
     batch_of,
     fill_masks,
     masked_text,
@@ -107,7 +108,7 @@ def test_guesses_are_those_of_the_model(name):
         row = masked_text(one, text, prompt)
         logits = logits_of(name)(row.tokens)[np.array(row.masks) + prompt.shift]
         assert len(masks) == text.count("[MASK]") == len(logits)
-        logits[:, IDS.size :] = logits[:, IDS.pad] = -np.inf
+        logits[:, : IDS.text[0]] = logits[:, IDS.text[1] :] = -np.inf
         expected = np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
         for guesses, p in zip(masks, expected, strict=True):
             ids = np.argsort(-p, kind="stable")[:4]
@@ -169,7 +170,7 @@ def test_what_is_told_of_batches():
 def probabilities(name, tokens):
     """f[T, V] of what may be written."""
     logits = logits_of(name)(tokens)
-    logits[:, IDS.size :] = logits[:, IDS.pad] = logits[:, IDS.mask] = -1e30
+    logits[:, : IDS.text[0]] = logits[:, IDS.text[1] :] = -1e30
     return np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
 
 
@@ -291,8 +292,7 @@ def test_the_masks_of_an_order_come_one_after_another(order):
     one, text = model("masked_diffusion"), "[MASK]bc[MASK][MASK]d, and more[MASK]"
     row = masked_text(one, text, prompt_form(one, "unmask"))
     tokens = np.array(row.tokens)
-    allowed = np.array(allowed_token_mask(IDS, one.model.vocab_size))
-    allowed[IDS.mask] = False
+    allowed = np.array(allowed_token_mask(IDS, one.model.vocab_size, special=()))
     while left := [slot for slot in row.masks if tokens[slot] == IDS.mask]:
         logits = np.where(allowed, logits_of("masked_diffusion")(tokens), -1e30)[left]
         p = np.exp(logits - logits.max(-1, keepdims=True))
@@ -352,12 +352,26 @@ def test_orders_and_numbers_differ():
     assert len({*texts["confidence"], *texts["random"]}) == 4
 
 
-def test_masks_and_padding_are_never_written():
-    one = model("masked_diffusion")
-    for text in unmask(one, ["[MASK]" * 60] * 6, temperature=8.0, steps=4):
-        tokens = CODEC.encode(text)
-        assert IDS.mask not in tokens and IDS.pad not in tokens
-        assert "<id_" not in text  # rows of the embedding that are no ids
+@pytest.mark.parametrize(
+    "name, order",
+    [
+        ("masked_diffusion", "confidence"),
+        ("masked_diffusion", "ancestral"),
+        pytest.param("masked_diffusion", "mask_predict", marks=pytest.mark.slow),
+        pytest.param("masked_next_token", "gibbs", marks=pytest.mark.slow),
+    ],
+)
+def test_only_text_is_written(name, order):
+    """Special tokens and rows of the embedding that are not ids are never written."""
+    rows = [Masked([IDS.mask] * 40, [*range(1, 40)])] * 4
+    for tokens in write_masks(model(name), rows, temperature=8.0, steps=3, order=order):
+        assert all(IDS.text[0] <= token < IDS.text[1] for token in tokens)
+
+
+def test_only_text_is_guessed():
+    for name in ("masked_lm", "masked_diffusion"):
+        ((guesses,),) = fill_masks(model(name), ["[MASK]"], top=10**6)
+        assert {guess.id for guess in guesses} == set(range(*IDS.text))
 
 
 def test_what_unmask_refuses():

@@ -216,7 +216,7 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
     text = "so <extra_id_0> it"
     # What cannot be written is left out of distributions by `generate` alone.
     monkeypatch.setattr(
-        "pretrax.inference.answering.generation.allowed_token_mask", lambda ids, rows: None
+        "pretrax.inference.answering.generation.allowed_token_mask", lambda *_: None
     )
     drawn = Decoding(4, temperature=1.0, samples=64, batch_size=64)
     answers = generate(one, [infill_prompt(one, text)], drawn)[0]

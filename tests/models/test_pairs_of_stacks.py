@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import stats
 from pretrax import models
 from pretrax.models.builders import encoder_config, single_transformer
 from pretrax.models.pairs_of_stacks import RestoringDecoder
+from pretrax.models.trees import named
 from tests.models.test_transformer import (
     PACKED,
     SEGMENTS,
@@ -260,6 +262,47 @@ def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positi
     change -= decoder.apply(params, tokens, states, RESTORED)
     # To rotate a single key, as the second document has it, changes no attention.
     assert np.abs(change)[0, is_token & (RESTORED["decoder_segment_ids"][0] == 1)].min() > 0
+
+
+def test_the_decoder_has_one_layer_of_attention_by_the_formula_of_the_paper():
+    """Of BERT's kind: queries are the state and a position, and are added to what they read (Xiao
+    et al. 2022, arXiv:2205.12035, equations 4 to 6)."""
+    own = dict(positions="learned", max_positions=8, biases=True, embedding_norm=True)
+    bert = dict(norm="layer", norm_place="after", mlp_activations=("relu",), first_norm=True)
+    local = dict(window=None, global_every=None, local_rope_theta=None)
+    decoder = RestoringDecoder(encoder_config(V, **SHAPE | own | bert | local, num_layers=1))
+    rng = np.random.default_rng(0)
+    tokens_NxE, states_NxE = rng.normal(size=(2, 10, 16))
+    arguments = tokens_NxE[None], states_NxE[None], RESTORED
+    params = jax.tree.map(
+        lambda x: rng.normal(x.ndim == 1, 0.3, x.shape),
+        nn.unbox(jax.eval_shape(decoder.init, jax.random.key(0), *arguments)),
+    )
+    w = named(params["params"])
+
+    def norm(x, name):
+        x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+        return x * w[f"{name}/scale"] + w[f"{name}/bias"]
+
+    def heads(x, name):
+        bias_Hxd = w[f"layer/attention/{name}_bias"].reshape(SHAPE["num_heads"], -1)
+        return np.einsum("ne,ehd->hnd", x, w[f"layer/attention/{name}"]) + bias_Hxd[:, None]
+
+    positions_N = RESTORED["decoder_positions"][0]
+    placed_NxE = w["position_embedding"][positions_N]
+    query_NxE = states_NxE + placed_NxE
+    is_token_Nx1 = positions_N[:, None] > 0
+    source_NxE = np.where(is_token_Nx1, norm(tokens_NxE + placed_NxE, "embedding_norm"), states_NxE)
+    keys, values = heads(source_NxE, "key"), heads(source_NxE, "value")
+    scores = np.einsum("hnd,hmd->hnm", heads(query_NxE, "query"), keys) / SHAPE["head_dim"] ** 0.5
+    p = np.exp(scores) * mask(RESTORED["decoder_key_intervals"][0], 10)
+    read_hxNxd = p / p.sum(-1, keepdims=True) @ values
+    read_NxE = np.einsum("hnd,hde->ne", read_hxNxd, w["layer/attention/out"])
+    x = norm(query_NxE + read_NxE + w["layer/attention/out_bias"], "layer/attention_norm")
+    inner = np.maximum(x @ w["layer/mlp/wi_0"] + w["layer/mlp/wi_0_bias"], 0)
+    x = norm(x + inner @ w["layer/mlp/wo"] + w["layer/mlp/wo_bias"], "layer/mlp_norm")
+    got = quick_jit(decoder.apply)(params, *arguments)[0]
+    assert_close(got, x, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -81,6 +81,29 @@ def test_the_loss_is_that_of_the_published_code():
     assert (term.scale, term.weights.tolist()) == (0.5, [2.0])
 
 
+def test_gradients_reach_both_states_that_are_compared_and_no_other():
+    _, batch = arranged()
+    slots = batch["decoder_segment_ids"].size
+    states = np.random.default_rng(0).normal(size=(1, slots, 6)).astype(np.float32)
+
+    class Outputs:
+        def __init__(self, top):
+            self.hidden = {"top": top}
+
+        def head(self, name, x):
+            return x
+
+    @jax.jit
+    @jax.grad
+    def gradient(top):
+        return llm_jepa(IDS, 2).loss(Outputs(top), batch)["embedding"].sums.sum()
+
+    segments = batch["decoder_segment_ids"][0]
+    last = [np.flatnonzero(segments == view)[-1] for view in (2, 3, 5, 6)]
+    learns = np.flatnonzero(np.abs(gradient(states)[0]).sum(-1))
+    assert learns.tolist() == sorted(last)
+
+
 def test_no_view_learns_of_the_other():
     """The state that predicts depends on the text alone, and the predicted one on the answer."""
     _, batch = arranged()

@@ -129,8 +129,9 @@ KINDS = {"matrix": "wide", "vector": "narrow"}
             lambda params: jax.tree_util.tree_map_with_path(lambda p, _: KINDS[p[-1].key], params),
         ),
         optax.MultiSteps(optax.adafactor(1e-3, min_dim_size_to_factor=4), 2),
+        optax.adamw(1e-3, mu_dtype=jnp.bfloat16),
     ],
-    ids=["muon", "masked", "partition", "multi_steps"],
+    ids=["muon", "masked", "partition", "multi_steps", "bfloat16"],
 )
 def test_any_optimizer_is_spread_takes_a_step_and_is_restored_exactly(tmp_path, optimizer):
     """Its state may have arrays for some parameters alone, and be told what they are by their

@@ -111,6 +111,36 @@ def test_parameters_that_are_not_muons_by_hand():
     np.testing.assert_allclose(got["w"], x, rtol=1e-4, atol=1e-6)
 
 
+def _orthogonalised(matrix):
+    """Five Newton-Schulz iterations with the coefficients of Jordan et al. 2024."""
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / np.linalg.norm(x)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    return x.T if tall else x
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
+def test_muon_by_hand(shape):
+    """Steps for matrices; torch.optim.Muon differs from them by its Nesterov momentum, which has no
+    bias correction, and by iterations in bfloat16."""
+    x, gradients = _example(shape)
+    optimizer = muon(3, learning_rate=rising, beta=0.8, weight_decay=0.1, clip_norm=None)
+    got = _after(
+        optimizer,
+        {"mlp": {"wo": jnp.asarray(x)}},
+        [{"mlp": {"wo": jnp.asarray(g)}} for g in gradients],
+    )
+    m = 0.0
+    for step, (rate, g) in enumerate(zip(RATES, gradients), 1):
+        m = 0.8 * m + 0.2 * g
+        ahead = 0.8 * m / (1 - 0.8 ** (step + 1)) + 0.2 * g / (1 - 0.8**step)
+        x = x - rate * (0.2 * np.sqrt(max(shape)) * _orthogonalised(ahead) + 0.1 * x)
+    np.testing.assert_allclose(got["mlp"]["wo"], x, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("weight_decay", [None, 0.3])
 @pytest.mark.parametrize("factored", [True, False])
 def test_adafactor_by_hand(factored, weight_decay):

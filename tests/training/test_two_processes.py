@@ -192,6 +192,32 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_two_that_are_killed_go_on_with_the_same_bits(data, tmp_path):
+    """As two processes, and as one with as many devices: no array and no metric differs."""
+    whole, killed = tiny.Run(tmp_path / "whole", data), tiny.Run(tmp_path / "killed", data)
+    finish_both(whole)
+    processes = start_both(killed, env={"WAIT": "0.02"})
+    while not (killed.dir / "metrics.jsonl").exists() or len(killed.lines()) < 6:
+        assert [p.poll() for p in processes] == [None, None]
+        time.sleep(0.02)
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+    alone = tiny.Run(tmp_path / "alone", data)
+    shutil.copytree(killed.dir, alone.dir)
+    assert "Continuing from the checkpoint of step" in finish_both(killed)
+    alone.finish(devices=2, mesh__make_mesh__fsdp=2)
+    for run in (killed, alone):
+        lines, expected = (
+            [line for line in one.lines() if "loss" in line or line["step"] == 12]
+            for one in (run, whole)
+        )
+        assert lines == expected
+        tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [*BROKEN, "file"])
 def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_path, broken):
     """They must agree that it is damaged, though only one may have read the part that is; or that

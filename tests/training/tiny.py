@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import jax
 import numpy as np
@@ -356,9 +355,13 @@ def saved_arrays(run_dir, step: int) -> dict[str, np.ndarray]:
     from orbax.checkpoint import v1 as ocp
 
     root = pathlib.Path(run_dir).resolve() / "checkpoints"
-    with ocp.training.Checkpointer(root) as checkpoints, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it asks for shardings
-        state = checkpoints.load_checkpointables(step, {"state": None})["state"]
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # arrays may be of other processes
+    with ocp.training.Checkpointer(root) as checkpoints:
+        described = checkpoints.metadata(step).metadata
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), described
+        )
+        state = checkpoints.load_checkpointables(step, {"state": shapes})["state"]
     flat, _ = jax.tree_util.tree_flatten_with_path(state)
     return {jax.tree_util.keystr(path): np.asarray(x) for path, x in flat if hasattr(x, "shape")}
 

@@ -1,0 +1,84 @@
+"""MPNet's two streams: one pass of ours against layers of `transformers`, by the paper's masks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
+)
+pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+
+import torch
+
+from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.trees import nested
+from pretrax.objectives import TokenIds, layouts, masked_permuted_lm
+from tests.objectives.test_masked_lm import arrange, corrupt, features_of
+from tests.parity.models import VOCAB, perturbed
+
+IDS = TokenIds(size=VOCAB, text=(5, VOCAB), pad=0, eos=2, bos=1, mask=4, cls=1, sep=2)
+TEXT = 7  # tokens
+
+
+def of_paper(tokens, predicted):
+    """Logits of each predicted position, given the text and the positions in their order.
+
+    Content: tokens that are not predicted, then the predicted ones, then masks at their positions.
+    A predicted token sees those before it and itself, and masks in place of the later ones. What is
+    not predicted, and masks, see masks in place of all of them. The query of a predicted token sees
+    what comes before it, and masks in place of itself and of the later ones (Song et al. 2020,
+    arXiv:2004.09297, section 2.3).
+    """
+    given = [i for i in range(len(tokens)) if i not in predicted]
+    count, places = len(predicted), given + predicted + predicted + predicted
+    kinds = ["given"] * len(given)
+    kinds += [kind for kind in ("token", "mask", "query") for _ in predicted]
+    orders = [*range(len(given)), *([*range(count)] * 3)]
+
+    def sees(query, key) -> bool:
+        (kind, order), (other, number) = query, key
+        if other in ("given", "query"):
+            return other == "given"
+        known = {"token": order + 1, "query": order}.get(kind, 0)  # predicted tokens
+        return number < known if other == "token" else number >= known
+
+    slots = list(zip(kinds, orders))
+    mask = torch.tensor([[sees(query, key) for key in slots] for query in slots])
+    ids = [IDS.mask if kind in ("mask", "query") else tokens[at] for kind, at in zip(kinds, places)]
+    model = perturbed("bert")
+    with torch.no_grad():
+        out = model(
+            input_ids=torch.tensor([ids]),
+            position_ids=torch.tensor([places]),
+            attention_mask=torch.where(mask, 0.0, -torch.inf)[None, None],
+        )
+    return out.prediction_logits[0, -count:].numpy()
+
+
+def test_one_pass_has_the_predictions_of_two_streams(tmp_path):
+    perturbed("bert").save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    found = recognise(source)
+    params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
+    objective = masked_permuted_lm(IDS, rate=0.5, mask_share=1.0, random_share=0.0)
+    text = np.random.default_rng(0).integers(*IDS.text, TEXT)
+    lengths = layouts.encoder.lengths(objective.lengths(TEXT))
+
+    @jax.jit
+    def logits(batch):
+        outputs = found.model.apply(params, batch)
+        slots = batch["encoder_target_slots"][0]
+        return outputs.head("vocabulary", outputs.hidden["top"][0, slots])
+
+    features = corrupt(objective, [text], copies=4)
+    for row in range(4):
+        one = features_of(features, row) | {"member": np.int32(0)}
+        batch = {name: x[None] for name, x in arrange(layouts.encoder, one, lengths, 1).items()}
+        labels = batch["encoder_target_slots"][0]
+        predicted = batch["encoder_positions"][0, labels].tolist()
+        whole = [IDS.cls, *text.tolist(), IDS.sep]
+        assert batch["encoder_target_tokens"][0].tolist() == [whole[at] for at in predicted]
+        expected = of_paper(whole, predicted)
+        np.testing.assert_allclose(logits(batch), expected, atol=1e-4)

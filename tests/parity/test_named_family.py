@@ -1,0 +1,96 @@
+"""An export as a named family, of each family's model with one setting changed at a time."""
+
+import dataclasses
+import typing
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
+)
+pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+
+from pretrax.models import builders
+from pretrax.models.config import Config
+from pretrax.models.hugging_face import (
+    FAMILIES,
+    TRAINING_FIELDS,
+    meaning,
+    open_source,
+    parameter_shapes,
+    recognise,
+    write_model,
+)
+from pretrax.models.trees import nested
+from tests.parity.models import MODELS, perturbed
+
+NUMBERS = {int: (1, 3), float: (0.25, 3.0), type(None): (2, 0.5, (3.0,), (2, 3))}
+ACTIVATIONS = [("relu",), ("gelu", "linear"), ("silu", "linear"), ("relu", "gelu"), ("linear",)]
+
+
+def alternatives(name: str, value) -> list:
+    """Other values of a setting; some are not allowed."""
+    kind = typing.get_type_hints(Config)[name]
+    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+    if isinstance(value, bool):
+        choices = (not value,)
+    elif name == "mlp_activations":
+        choices = ACTIVATIONS
+    elif not choices:
+        choices = NUMBERS.get(type(value), ((2.0,), (2, 3)))
+        choices += (None,) if type(None) in typing.get_args(kind) else ()
+    return [choice for choice in choices if choice != value]
+
+
+def changed(config: Config):
+    """Yields (name, the config with another value of that setting)."""
+    for field in dataclasses.fields(Config):
+        for value in alternatives(field.name, getattr(config, field.name)):
+            try:
+                other = dataclasses.replace(config, **{field.name: value})
+            except ValueError:
+                continue
+            if field.name not in TRAINING_FIELDS and other.layout == config.layout:
+                yield field.name, other
+
+
+def exported(directory, config: Config, family) -> Config:
+    """Returns the settings of an export that is imported again."""
+    params = nested(
+        (path, np.zeros(shape, np.float32))
+        for path, shape in parameter_shapes(builders.model_of(config)).items()
+    )
+    write_model(str(directory), config, params, family=family)
+    return recognise(open_source(str(directory))).config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_changed_setting_is_refused_or_comes_back(name, tmp_path):
+    perturbed(name).save_pretrained(tmp_path / "saved")
+    found = recognise(open_source(str(tmp_path / "saved")))
+    refused, kept = [], []
+    for number, (setting, config) in enumerate(changed(found.config)):
+        if setting == "classifier_layer":  # of a model without classes
+            continue
+        try:
+            again = exported(tmp_path / str(number), config, found.family)
+        except ValueError as error:
+            refused.append((setting, str(error)))
+            continue
+        assert meaning(again)[setting] == meaning(config)[setting], setting
+        kept.append(setting)
+    assert {"norm_epsilon", "mlp_dim"} & set(kept) and len(refused) > 20
+    of_setting = [error for setting, error in refused if f"{setting}: " in error]
+    assert len(of_setting) > 0.8 * len(refused)
+
+
+def test_a_setting_that_the_named_family_lacks_is_named(tmp_path):
+    perturbed("bert").save_pretrained(tmp_path / "saved")
+    config = recognise(open_source(str(tmp_path / "saved"))).config
+    other = dataclasses.replace(config, norm_epsilon=1e-5)
+    with pytest.raises(ValueError, match="'distilbert'.*norm_epsilon: 1e-05, there 1e-12"):
+        exported(tmp_path / "out", other, FAMILIES["distilbert"])
+    with pytest.raises(ValueError, match="layout 'encoder'.*'gpt2'.*'decoder'"):
+        exported(tmp_path / "out", config, FAMILIES["gpt2"])
