@@ -49,6 +49,7 @@ from .corpus import Piece
 from .folders import Folder
 from .records import BLOCK, LONGEST
 from .token_ids_json import ids_to_json, text_checker
+from .whole_files import parse_json
 
 STORE = "store.json"
 FORMAT = 2
@@ -419,7 +420,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
     Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
     """
     try:
-        described = json.loads(folder.read(name))
+        described = parse_json(folder.read(name))
         checksum, format_ = described.pop("crc32", None), described["format"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 # Errors of what takes apart a value of JSON that is other than expected.
-UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
+UNLIKE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 One = TypeVar("One")
 
@@ -25,10 +25,21 @@ One = TypeVar("One")
 def read_json(path: str | os.PathLike) -> Any:
     """Returns the value of a JSON file. Raises OSError for none, ValueError for a damaged one."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (ValueError, RecursionError) as error:
+        with open(path, "rb") as file:
+            return parse_json(file.read())
+    except ValueError as error:
         raise damaged(path, error) from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the value of JSON text, bytes as UTF-8. Raises ValueError for what is no JSON.
+
+    Python's own parser raises RecursionError for values within values that are nested too deeply.
+    """
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
 
 
 def read_record(path: str | os.PathLike, build: Callable[[Any], One]) -> One:

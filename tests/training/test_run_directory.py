@@ -93,7 +93,9 @@ def test_a_file_is_held_by_one_process(tmp_path):
     assert path.read_text() == "an answer"
 
 
-@pytest.mark.parametrize("content", [b'["a", "b"', b'{"a": \xff}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b'["a", "b"', b'{"a": \xff}', b"[" * 100_000, b'{"a":' * 100_000]
+)
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "classes.json").write_bytes(content)
     with pytest.raises(ValueError, match="classes.json is damaged .*bring it back from a copy"):

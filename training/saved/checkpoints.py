@@ -26,6 +26,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from ...data.whole_files import parse_json
 from ..run_directory import damaged_folder
 from ..settings.run import Run
 from ..state import State
@@ -506,7 +507,7 @@ class Files:
 
     def read_json(self, name: str) -> Any:
         try:
-            return json.loads(self.read(name))
+            return parse_json(self.read(name))
         except ValueError as error:
             raise DamageError(f"{name} is not JSON: {error}") from error
 

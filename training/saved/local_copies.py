@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from ...data.whole_files import parse_json
 from ..run_directory import COPIES_ID
 from ..state import State
 from .checkpoints import (
@@ -199,7 +200,7 @@ class LocalCopies(Checkpoints):
         return loaded, ""
 
     def _differences(self, step: int, target: State) -> list[str]:
-        about = json.loads((self._root / str(step) / "data" / "checksums.json").read_text())
+        about = parse_json((self._root / str(step) / "data" / "checksums.json").read_bytes())
         if about["id"] != self._id:
             raise DamageError("it is of another run, or of another start of this one")
         if about["processes"] != jax.process_count():
