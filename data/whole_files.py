@@ -123,23 +123,27 @@ def whole_folder(path: str | os.PathLike) -> Iterator[str]:
 
         with whole_folder("exported") as folder: ...    # until then it is exported.partial
 
-    What a killed process left of it is removed by the next. Raises OSError where it cannot be
-    written, or where `path` has a folder of a name that it has.
+    One process writes a folder at a time. What the caller found of `path` beforehand may have
+    changed by the time the folder is yielded, so checks of `path` belong inside the block.
+
+    A folder that a killed process left is removed. Raises OSError where it cannot be written, or
+    where `path` has a folder of a name that it has, and ValueError while another process writes it.
     """
     whole = os.path.abspath(path)
     partial = f"{whole}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    os.makedirs(partial)
-    try:
-        yield partial
-        os.makedirs(whole, exist_ok=True)
-        if not os.listdir(whole):
-            os.replace(partial, whole)
-            return
-        for name in os.listdir(partial):
-            os.replace(os.path.join(partial, name), os.path.join(whole, name))
-    finally:
+    with locked(f"{whole}.lock", f"{os.fspath(path)} is written"):
         shutil.rmtree(partial, ignore_errors=True)
+        os.makedirs(partial)
+        try:
+            yield partial
+            os.makedirs(whole, exist_ok=True)
+            if not os.listdir(whole):
+                os.replace(partial, whole)
+                return
+            for name in os.listdir(partial):
+                os.replace(os.path.join(partial, name), os.path.join(whole, name))
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

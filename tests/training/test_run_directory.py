@@ -1,6 +1,7 @@
 """Files of a run directory are written whole or not at all."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -127,6 +128,15 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
             write_text(f"{folder}/{name}", name)
     assert sorted(os.listdir(tmp_path / "a")) == ["another", "one"]
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_folder_is_written_by_one_process(tmp_path):
+    with whole_folder(tmp_path / "a") as folder:
+        write_text(f"{folder}/one", "one")
+        with pytest.raises(ValueError, match=re.escape(f"{tmp_path}/a is written already")):
+            with whole_folder(tmp_path / "a"):
+                pass
+    assert os.listdir(tmp_path) == ["a"] and os.listdir(tmp_path / "a") == ["one"]
 
 
 def test_a_file_in_the_working_directory(tmp_path, monkeypatch):

@@ -418,7 +418,11 @@ class Checkpoints:
 
     def _context(self, alone: bool = False) -> Any:
         """Returns the settings of Orbax; `alone`: for what this process does without the others."""
-        return ocp.Context()
+        context = ocp.Context()
+        # Created in the background, a folder that cannot be made leaves Orbax's other threads
+        # waiting for it: the program would print its error and end only minutes later.
+        context.asynchronous.create_directories_asynchronously = False
+        return context
 
     def _about(self, arrays) -> dict[str, Any]:
         """Returns what a checkpoint of these arrays, saved now, says of itself beside checksums."""
