@@ -16,7 +16,7 @@ from pretrax.data.whole_files import (
     write_json,
     write_text,
 )
-from pretrax.training.run_directory import load_classes
+from pretrax.training.run_directory import check_place, load_classes
 from pretrax.training.saved.result import Result, read_result, write_result
 
 
@@ -137,6 +137,16 @@ def test_a_folder_is_written_by_one_process(tmp_path):
             with whole_folder(tmp_path / "a"):
                 pass
     assert os.listdir(tmp_path) == ["a"] and os.listdir(tmp_path / "a") == ["one"]
+
+
+def test_a_path_with_a_backslash_is_no_place_for_checkpoints(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="backslash"):
+        check_place(f"{tmp_path}/a\\b")
+    check_place("gs://bucket/a\\b")
+    (tmp_path / "a\\b").mkdir()
+    monkeypatch.chdir(tmp_path / "a\\b")
+    with pytest.raises(ValueError, match="backslash"):
+        check_place("runs/mine")
 
 
 def test_a_file_in_the_working_directory(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from ... import models
 from ...models import Model
 from ...models.trees import nested
 from ...objectives import TokenIds
-from ..run_directory import CHECKPOINTS, is_run
+from ..run_directory import CHECKPOINTS, check_place, is_run
 from ..settings.bound import Bound
 from ..settings.config_file import gin_text
 from ..settings.run import padded_vocabulary
@@ -31,7 +31,8 @@ OF_VOCABULARY = (  # a row for each id
 
 
 def check_new(run_dir: str) -> None:
-    """Raises ValueError where the directory holds a run."""
+    """Raises ValueError where the directory holds a run, or can hold no checkpoints."""
+    check_place(os.path.join(run_dir, CHECKPOINTS))
     if is_run(run_dir):
         raise ValueError(
             f"{run_dir} holds a run already: convert to a new directory, or delete it."
