@@ -19,7 +19,7 @@ from ...models.trees import nested
 from ...objectives import TokenIds
 from ..run_directory import CHECKPOINTS, check_place, is_run
 from ..settings.bound import Bound
-from ..settings.config_file import gin_text
+from ..settings.config_file import gin_text, one_line
 from ..settings.run import padded_vocabulary
 from ..state import State
 from .checkpoints import Checkpoints
@@ -85,8 +85,9 @@ def config_text(
     """
     model = Bound(getattr(models, layout), **settings)
     fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}
+    command = one_line(f"pretrax convert --from={source} --to={run_dir}")
     lines = [
-        f"# Written by `pretrax convert --from={source} --to={run_dir}`: a model to train further.",
+        f"# Written by `{command}`: a model to train further.",
         "",
         gin_text(fields).text,
         "from pretrax.tasks import corpora",
