@@ -239,7 +239,7 @@ def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[On
     built = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            record = whole_files.unsealed_if_sealed(json.loads(line.decode("utf-8")))
+            record = whole_files.unsealed_if_sealed(whole_files.parse_json(line))
             built.append(build(record))
         except UNLIKE as error:
             raise whole_files.damaged(path, f"line {number}: {error}") from error

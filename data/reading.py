@@ -9,7 +9,6 @@ import contextlib
 import functools
 import gzip
 import io
-import json
 import os
 import stat
 import string
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import fsspec
 
 from .extras import words_of_absent
+from .whole_files import parse_json
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with
@@ -293,8 +293,8 @@ def _value(line: bytes | None, kinds: type | tuple[type, ...]) -> Any:
         expected = "a JSON object a line, as `jq -c '.[]'` writes them"
         raise ValueError(f"got an array, expected {expected}")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also of numbers with too many digits
+        value = parse_json(text)
+    except ValueError as error:  # also of numbers with too many digits
         raise ValueError(f"not JSON ({error}): {text[:60]!r}") from None
     if not isinstance(value, kinds):
         raise ValueError(f"got {text[:60]!r}, expected a JSON object")
@@ -354,13 +354,15 @@ def _rows(
     path, number = file_range.path, 0
     try:
         for batch in batches(file):
+            batch.validate(full=True)  # else wrong offsets end the process, and not in an error
             for row in batch.to_pylist():
                 try:
                     yield Record(document_of(row), path, number, fields=row)
                 except ValueError as error:
                     yield Bad(f"{path}@{number}", "malformed", str(error))
                 number += 1
-    except (pyarrow.ArrowException, OSError) as error:
+    # A MemoryError is of a damaged length, a UnicodeDecodeError of the name of a column.
+    except (pyarrow.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's or the network's: it says nothing of the file's content
         yield Bad(path, "damaged", f"no whole {kind} file ({error})")
@@ -385,32 +387,60 @@ def _arrow_batches(file: Any) -> Iterator[Any]:
 
 def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator[Record | Bad]:
     from warcio.archiveiterator import ArchiveIterator
-    from warcio.exceptions import ArchiveLoadFailed
 
-    path = file_range.path
+    path, number = file_range.path, 0
+    archive = ArchiveIterator(file, no_record_parse=True)  # its own parsing needs an address
     try:
-        for number, record in enumerate(ArchiveIterator(file)):
+        for record in archive:
             kind = _ARCHIVED.get(record.rec_type)
-            if kind is None:
-                continue
-            url = record.rec_headers.get_header("WARC-Target-URI") or f"{path}@{number}"
-            content = record.content_stream().read()
-            record.raw_stream.read()  # what may follow the last chunk of a page
-            if record.raw_stream.limit:
-                raise EOFError(f"the record of {url} has no end")
-            header = record.http_headers
-            media = header.get_header("Content-Type", "") if header else ""
-            if kind == "page" and "html" not in media:
-                continue
-            if kind == "page" and header.get_statuscode() != "200":
-                yield Bad(url, "http_status", f"got the HTTP status {header.statusline}")
-                continue
-            text = _main_text(content) if kind == "page" else content.decode("utf-8", "replace")
-            date = record.rec_headers.get_header("WARC-Date")
-            yield Record(text, path, number, fields={"id": url, "url": url, "date": date})
+            if kind is not None:
+                yield from _warc_document(record, kind, path, number)
+            number += 1
         file.read(1)  # raises EOFError where a gzip file breaks off, which warcio takes for its end
-    except (ArchiveLoadFailed, ValueError, EOFError) as error:
-        yield Bad(path, "damaged", f"no whole WARC file ({error})")
+    except Exception as error:  # warcio and codecs of pages raise many kinds of errors
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk or the network failed, which says nothing about the file's content
+        reason = f"no whole WARC file from this record on ({str(error) or type(error).__name__})"
+        yield Bad(f"{path}@{number}", "damaged", reason)
+
+
+def _warc_document(record: Any, kind: str, path: str, number: int) -> Iterator[Record | Bad]:
+    """Yields the document of a record that holds one, or why it is none; nothing for an image.
+
+    Raises EOFError for a record that ends before its length, and ValueError for one without a
+    length, since the records after it cannot be found.
+    """
+    place = f"{path}@{number}"
+    if record.length is None:
+        raise ValueError("the record has no Content-Length")
+    url = record.rec_headers.get_header("WARC-Target-URI")
+    if kind == "page" and url is None:
+        yield Bad(place, "malformed", "got a response without a WARC-Target-URI, expected one")
+        return
+    url = url or place
+    if kind == "page":
+        record.http_headers = _http_headers(record, url)
+    content = record.content_stream().read()
+    record.raw_stream.read()  # what may follow the last chunk of a page
+    if record.raw_stream.limit:
+        raise EOFError(f"the record of {url} has no end")
+    header = record.http_headers
+    if kind == "page" and "html" not in (header.get_header("Content-Type", "") if header else ""):
+        return
+    if kind == "page" and header.get_statuscode() != "200":
+        yield Bad(url, "http_status", f"got the HTTP status {header.statusline}")
+        return
+    text = _main_text(content) if kind == "page" else content.decode("utf-8", "replace")
+    date = record.rec_headers.get_header("WARC-Date")
+    yield Record(text, path, number, fields={"id": url, "url": url, "date": date})
+
+
+def _http_headers(record: Any, url: str) -> Any:
+    """Returns the HTTP headers at the start of a record's content; None where it has none."""
+    from warcio.recordloader import ArcWarcRecordLoader
+
+    loader = ArcWarcRecordLoader(verify_http=False)
+    return loader.load_http_headers(record.rec_type, url, record.raw_stream, record.length)
 
 
 def _main_text(page: bytes) -> str:

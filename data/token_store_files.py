@@ -419,7 +419,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
     Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
     """
     try:
-        described = json.loads(folder.read(name))
+        described = whole_files.parse_json(folder.read(name))
         format_ = described["format"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error

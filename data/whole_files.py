@@ -23,7 +23,7 @@ CHECKSUMS = "pretrax_checksums.json"  # beside an exported model; transformers d
 _TEXT_SEAL = "# crc32: "
 
 # Errors of what takes apart a value of JSON that is other than expected.
-UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
+UNLIKE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 One = TypeVar("One")
 
@@ -34,10 +34,21 @@ def read_json(path: str | os.PathLike) -> Any:
     Raises OSError for none, ValueError for a damaged one.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            return unsealed_if_sealed(json.load(file))
-    except (ValueError, RecursionError) as error:
+        with open(path, "rb") as file:
+            return unsealed_if_sealed(parse_json(file.read()))
+    except ValueError as error:
         raise damaged(path, error) from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the value of JSON text, bytes as UTF-8. Raises ValueError for what is no JSON.
+
+    Python's own parser raises RecursionError for values within values that are nested too deeply.
+    """
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
 
 
 def read_record(path: str | os.PathLike, build: Callable[[Any], One]) -> One:
@@ -209,23 +220,27 @@ def whole_folder(path: str | os.PathLike) -> Iterator[str]:
 
         with whole_folder("exported") as folder: ...    # until then it is exported.partial
 
-    What a killed process left of it is removed by the next. Raises OSError where it cannot be
-    written, or where `path` has a folder of a name that it has.
+    One process writes a folder at a time. What the caller found of `path` beforehand may have
+    changed by the time the folder is yielded, so checks of `path` belong inside the block.
+
+    A folder that a killed process left is removed. Raises OSError where it cannot be written, or
+    where `path` has a folder of a name that it has, and ValueError while another process writes it.
     """
     whole = os.path.abspath(path)
     partial = f"{whole}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    os.makedirs(partial)
-    try:
-        yield partial
-        os.makedirs(whole, exist_ok=True)
-        if not os.listdir(whole):
-            os.replace(partial, whole)
-            return
-        for name in os.listdir(partial):
-            os.replace(os.path.join(partial, name), os.path.join(whole, name))
-    finally:
+    with locked(f"{whole}.lock", f"{os.fspath(path)} is written"):
         shutil.rmtree(partial, ignore_errors=True)
+        os.makedirs(partial)
+        try:
+            yield partial
+            os.makedirs(whole, exist_ok=True)
+            if not os.listdir(whole):
+                os.replace(partial, whole)
+                return
+            for name in os.listdir(partial):
+                os.replace(os.path.join(partial, name), os.path.join(whole, name))
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextlib.contextmanager

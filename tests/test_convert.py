@@ -975,6 +975,51 @@ def test_what_a_killed_conversion_left_is_written_anew(tmp_path, monkeypatch):
     assert_equal(open_run(str(tmp_path / "run")).params, params)
 
 
+@pytest.mark.parametrize("kind", ["import", "export"])
+def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsys, kind):
+    first, params = written(tmp_path / "1", llama())
+    second, _ = written(tmp_path / "2", llama(), 2)
+    run(f"--from=hf:{first}", f"--to={tmp_path}/a")
+    run(f"--from=hf:{second}", f"--to={tmp_path}/b")
+    earlier, later, step = {
+        "import": (f"hf:{first}", f"hf:{second}", "config_text"),
+        "export": (f"{tmp_path}/a", f"{tmp_path}/b", "config_ids"),
+    }[kind]
+    to = f"{tmp_path}/both" if kind == "import" else f"hf:{tmp_path}/both"
+    usual = getattr(convert, step)
+
+    def other_process_first(*arguments):
+        monkeypatch.setattr(convert, step, usual)
+        run(f"--from={earlier}", f"--to={to}")
+        return usual(*arguments)
+
+    monkeypatch.setattr(convert, step, other_process_first)
+    assert f"{tmp_path}/both holds a" in fails(capsys, f"--from={later}", f"--to={to}")
+    if kind == "export":
+        run(f"--from={to}", f"--to={tmp_path}/back")
+    assert_equal(open_run(f"{tmp_path}/{'both' if kind == 'import' else 'back'}").params, params)
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".partial", ".lock")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["import", "export"])
+def test_of_two_processes_with_one_target_one_writes_it(tmp_path, kind):
+    source, params = written(tmp_path / "hf", llama())
+    arguments = [f"--from=hf:{source}", f"--to={tmp_path}/run"]
+    if kind == "export":
+        run(*arguments)
+        arguments = [f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"]
+    program = [sys.executable, "-m", "pretrax", "convert", *arguments]
+    both = [subprocess.Popen(program, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert sorted(process.returncode for process in both) in ([0, 2], [0, 0])
+    for process, errors in zip(both, said):
+        assert process.returncode == 0 or "error: " in errors and "Traceback" not in errors
+    if kind == "export":
+        run(f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/back")
+    assert_equal(open_run(f"{tmp_path}/{'run' if kind == 'import' else 'back'}").params, params)
+
+
 def test_a_run_is_not_overwritten(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")

@@ -25,7 +25,7 @@ from .batches import Batches, GroupSchedule, schedule
 from .checking import check_own, check_terms
 from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated, spread_over_data
 from .processes import first_process_first
-from .run_directory import checkpoints, is_run
+from .run_directory import check_place, checkpoints, is_run
 from .saved.warm_start import check_source
 from .settings.run import Run, padded_vocabulary, row_shapes
 from .state import Abstract, State, abstract_state
@@ -245,6 +245,8 @@ def _check_checkpoints(run: Run) -> None:
             f"Got training.Run.local_checkpoint_dir = {local!r}, expected a folder on each host's "
             "own disk, without brackets in its name: a bucket is the checkpoint_dir."
         )
+    if local is not None:
+        check_place(local)
     if run.rollback_sigmas is not None and run.checkpoint_every is None:
         raise ValueError(
             f"training.Run.rollback_sigmas = {run.rollback_sigmas} goes back to a checkpoint, and "

@@ -69,7 +69,17 @@ def checkpoints(directory: str, elsewhere: str | None = None) -> str:
 
 
 def check_place(checkpoints: str) -> None:
-    """Raises ValueError for a bucket in which Orbax writes no checkpoints: any but one in gs://."""
+    """Raises ValueError for a place where Orbax writes no checkpoints that it can read.
+
+    That is any bucket but one in gs://, and a path with a backslash: one of Orbax's libraries
+    takes it for a slash, so that a checkpoint is written to two folders.
+    """
+    if "://" not in checkpoints and "\\" in os.path.abspath(checkpoints):
+        raise ValueError(
+            f"Got checkpoints in {os.path.abspath(checkpoints)}, expected a path without a "
+            "backslash, since Orbax cannot read what it writes there: give another run_dir, or "
+            "rename the folder."
+        )
     if "://" in checkpoints and not checkpoints.startswith("gs://"):
         raise ValueError(
             f"Got checkpoints in {checkpoints}, expected a folder on disk or in gs://, since Orbax "

@@ -157,6 +157,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     settings = {**imported.settings, **({"dtype": options.dtype} if options.dtype else {})}
     config = config_text(run_dir, options.source, imported.model.layout, settings, rows)
     with whole_files.whole_folder(run_dir) as folder:
+        check_new(run_dir)  # again, since another process may have written it meanwhile
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             count = write_parameters(folder, reported(progress, imported.arrays), rows)
         if imported.files:
@@ -200,10 +201,11 @@ def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.nda
 
 
 def export(console: Console, options: argparse.Namespace) -> None:
+    target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
+    hugging_face.check_holds_no_model(target)
     fields = read_directory(options.source, options.trust)
     run = load_model(options.source, fields)
     kept = Path(options.source) / run_directory.IMPORTED
-    target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
     forms = saved_prompt_forms(options.source, options.trust)
     check_direction(run.model.layout, forms)
     config, params, others = single_transformer(run.model, run.params)
@@ -212,9 +214,9 @@ def export(console: Console, options: argparse.Namespace) -> None:
     if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
-    hugging_face.check_holds_no_model(target)
     writing = whole_files.naming(target), whole_files.whole_folder(target)
     with console.status(f"Writing {target}"), writing[0], writing[1] as folder:
+        hugging_face.check_holds_no_model(target)  # again: another process may have written it
         family = hugging_face.write_model(
             folder, config, params, family=family, dtype=dtype, extra=extra
         )

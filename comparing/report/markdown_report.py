@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from ...data.printable import printable
 from . import equality, tables, wording
 from .markdown_text import code, escaped, prose
 from .summary import Summary
@@ -67,7 +68,7 @@ def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str]
     if summary.parts:
         plain = tables.parts(summary)._replace(strong=())
         lines += ["", f"## {wording.PARTS_TITLE}", "", wording.PARTS, "", *_table(plain)]
-    return "\n".join(lines).rstrip() + "\n"
+    return printable("\n".join(lines)).rstrip() + "\n"
 
 
 def _items(texts: Iterable[str]) -> list[str]:

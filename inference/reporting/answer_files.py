@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ...data.whole_files import parse_json
 from ..answering.answers import answer
 from ..prompting.items import Unreadable
 from ..trained import WRITING, Trained
@@ -150,8 +151,8 @@ class AnswerFile:
 def _object(text: bytes) -> dict | None:
     """Returns the JSON object that this is, if it is one."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

@@ -108,8 +108,11 @@ def _weight_files(path: Path) -> list[Path]:
     )
 
 
-def read_json(file: Path) -> dict:
-    """Returns the object of a JSON file; raises ValueError, naming it, if missing or damaged."""
+def read_json(file: Path, kind: type = dict) -> Any:
+    """Returns the value of a JSON file, an object or a list.
+
+    Raises ValueError, naming the file, if it is missing, damaged or of another kind.
+    """
     if not file.exists():
         raise ValueError(
             f"{file.parent} holds no {file.name}: expected a directory of transformers."
@@ -118,9 +121,10 @@ def read_json(file: Path) -> dict:
         value = json.loads(file.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is damaged: {error}") from error
-    if not isinstance(value, dict):
+    if not isinstance(value, kind):
+        expected = "a JSON object, {…}" if kind is dict else "a list"
         raise ValueError(
-            f"{file} is damaged: got {type(value).__name__}, expected a JSON object, {{…}}. "
+            f"{file} is damaged: got {type(value).__name__}, expected {expected}. "
             "Download it again."
         )
     return value

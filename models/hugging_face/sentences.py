@@ -40,7 +40,9 @@ def open_modules(directory: Path | str) -> Modules | None:
     path = Path(directory)
     if not (path / POOLING).exists():
         return None
-    modules = json.loads((path / MODULES).read_text("utf-8")) if (path / MODULES).exists() else []
+    modules = read_json(path / MODULES, list) if (path / MODULES).exists() else []
+    if not all(isinstance(one, dict) and "type" in one for one in modules):
+        raise ValueError(f"{path / MODULES} is damaged: expected a list of objects with a type.")
     folders = {str(one["type"]).rpartition(".")[2]: str(one.get("path", "")) for one in modules}
     if unknown := [kind for kind in folders if kind not in KNOWN_MODULES]:
         raise ValueError(

@@ -10,12 +10,11 @@ vocabulary its ids are: that is checked here.
 """
 
 import itertools
-import json
 from collections.abc import Sequence
 
 import numpy as np
 
-from ...data.whole_files import checksum
+from ...data.whole_files import checksum, parse_json
 from ..vocabularies import Vocabulary
 from ..vocabularies.tokenization import Tokenizer
 from .quiet_tensorflow import seqio, tf
@@ -90,7 +89,7 @@ def _check_files(task: seqio.Task, split: str) -> None:
 
 def _info(task: seqio.Task, split: str) -> dict:
     with tf.io.gfile.GFile(seqio.get_cached_info_path(task.cache_dir, split)) as file:
-        return json.load(file)
+        return parse_json(file.read())
 
 
 def check_cached_ids(

@@ -136,3 +136,22 @@ def test_a_path_of_temporary_files_that_is_too_long_for_sockets(tmp_path):
     )
     assert said.returncode == 2 and "Traceback" not in said.stderr
     assert f"TMPDIR={long}" in said.stderr and "TMPDIR=/tmp" in said.stderr
+
+
+MODULES = ("jax", "numpy", "json", "threading", "multiprocessing", "datatrove", "loguru")
+START = """
+from pretrax.preparing import executors
+if __name__ == "__main__":
+    executors.run_tasks(executors.local([], 2, "log", 2), lambda tasks: None)
+"""
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in MODULES:
+        (here / f"{name}.py").write_text(f"open('{name}.imported', 'w')\nraise SystemExit(1)\n")
+    (tmp_path / "start.py").write_text(START)  # as the command, which lies in another folder
+    program = [sys.executable, str(tmp_path / "start.py")]
+    subprocess.run(program, cwd=here, check=True, timeout=100)
+    assert not [*here.glob("*.imported")] and [*(here / "log").glob("completions/*")]

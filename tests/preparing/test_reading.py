@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import random
 import tarfile
 
 import fsspec
@@ -14,7 +15,7 @@ import zstandard
 from datatrove.data import Document
 
 from pretrax.data.finding import find_files
-from pretrax.data.reading import Bad, FileRange, MalformedLine
+from pretrax.data.reading import Bad, FileRange, MalformedLine, Record, records
 from pretrax.preparing.sources import documents_of_file, files, shares_of
 from pretrax.tasks.corpora.text_readers import LeftOut, read_documents
 
@@ -137,6 +138,66 @@ def test_web_archives(tmp_path):
         (tmp_path / name).write_bytes(content)
         assert read(tmp_path / name)[-1].rule == "damaged", name
     assert not texts(tmp_path / "d.wet")
+
+
+def test_malformed_records_of_web_archives_are_named(tmp_path):
+    write_archive(tmp_path / "a.warc")
+    whole = (tmp_path / "a.warc").read_bytes()
+    bare = b"WARC/1.0\r\nWARC-Type: response\r\n"  # without an address
+    (tmp_path / "b.warc").write_bytes(
+        whole + bare + b"Content-Length: 2\r\n\r\nxx\r\n\r\n" + whole + bare + b"\r\nxx\r\n\r\n"
+    )
+    first, bad, second, lengthless = records(FileRange(str(tmp_path / "b.warc")), "text")
+    assert first.text == second.text == "Plain text of a page."
+    assert (bad.place, bad.rule) == (f"{tmp_path}/b.warc@1", "malformed")
+    assert (lengthless.place, lengthless.rule) == (f"{tmp_path}/b.warc@3", "damaged")
+    assert "WARC-Target-URI" in bad.reason and "Content-Length" in lengthless.reason
+    with pytest.raises(MalformedLine) as error:
+        read(tmp_path / "b.warc", "error")
+    assert error.value.bad == bad
+    dropped = [one for one in read(tmp_path / "b.warc") if isinstance(one, Bad)]
+    assert dropped == [bad, lengthless]
+
+
+INSERTED = b"WARC/1.0", b"\r\n", b"[" * 99, b"\xff", bytes(9), b"Content-Length: -5\r\n"
+
+
+def mutated(draw, content):
+    """The content cut short, or with some of its bytes changed, removed or added."""
+    content = bytearray(content)
+    for _ in range(draw.choice([1, 1, 2, 5])):
+        at, kind = draw.randrange(len(content) + 1), draw.randrange(4)
+        if kind == 0:
+            del content[at:]
+        elif kind == 1:
+            content[at : at + 1] = [draw.randrange(256)]
+        elif kind == 2:
+            del content[at : at + draw.randrange(40)]
+        else:
+            content[at:at] = draw.choice(INSERTED)
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.warc", "a.warc.gz", "a.jsonl", "a.jsonl.zst", "a.parquet", "a.arrow"]
+)
+def test_whatever_a_file_holds_it_is_read_or_named(tmp_path, name):
+    path = tmp_path / name
+    table = pyarrow.table({"text": TEXTS, "n": [1, 2, 3]})
+    if "warc" in name:
+        write_archive(path, "200 OK", "404 Not Found")
+    elif name == "a.parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif name == "a.arrow":
+        with pyarrow.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table)
+    else:
+        path.write_bytes(zstandard.compress(LINES.encode()) if "zst" in name else LINES.encode())
+    whole, draw = path.read_bytes(), random.Random(name)
+    for _ in range(60):
+        path.write_bytes(mutated(draw, whole))
+        for one in records(FileRange(str(path)), "text"):
+            assert isinstance(one, Record | Bad)
 
 
 def test_bad_lines_are_named(tmp_path):

@@ -495,6 +495,22 @@ def test_a_run_saves_by_the_clock_at_multiples_of_log_every(tmp_path):
     assert sorted(int(path.name) for path in run.dir.glob("checkpoints/*")) == [3, 6, 7, 10]
 
 
+def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeypatch):
+    make = os.mkdir
+
+    def full(path, *arguments, **named):
+        if "state" in str(path):
+            raise OSError(28, "No space left on device", str(path))
+        make(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(OSError, match="could not be saved in .*No space left"):
+        with Checkpoints(str(tmp_path / "a")) as some:
+            some.save(State(jnp.int32(0), {"a": jnp.ones((300, 400))}, {}), {})
+    waiting = [one for one in threading.enumerate() if "orbax" in type(one).__module__]
+    assert not waiting  # at the end of the program, Python would wait for them
+
+
 def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
 

@@ -7,13 +7,17 @@ import pickle
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pretrax import models, objectives
+from pretrax.data.whole_files import write_text
 from pretrax.training import Bound, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
@@ -26,6 +30,7 @@ from pretrax.training.settings.configuration import (
     MOVED,
     T5X_NAMES,
     as_run,
+    plain_field,
     read_directory,
     read_fields,
     read_lines,
@@ -117,6 +122,48 @@ def test_every_run_is_written_and_read_back_as_the_same_value(run, tmp_path):
     changed = {k: v for k, v in fields.items() if is_required(k) or v != FIELDS[k].default}
     assert read_fields([str(path)]) == changed and written.unnamed == ()
     assert differences(fields, read_fields([str(path)])) == []
+
+
+IMPORT = ["from __gin__ import dynamic_registration", "from pretrax import training"]
+ANY_TEXT = st.text() | st.text(
+    st.sampled_from("\\'\"`%$@#{}[]()=:,/\n\r\t\0\x0c\x85\u2028\u202e\ud800é☃-a1 ")
+)
+# What a run directory may hold of texts: names, keys, and texts within texts.
+ANY_VALUE = st.recursive(
+    ANY_TEXT,
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(ANY_TEXT, inner),
+    max_leaves=8,
+)
+
+
+@given(run_dir=ANY_TEXT, value=ANY_VALUE)
+@settings(max_examples=200, deadline=None)
+def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
+    fields = {"run_dir": run_dir, "assignment_map": value}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.gin")
+        write_text(path, gin_text(fields).text)
+        assert read_fields([str(path)]) == fields
+
+
+@given(ANY_TEXT)
+@settings(max_examples=50, deadline=None)
+def test_settings_below_any_key_and_comments_of_any_text(text):
+    two = [Bound(models.decoder, emb_dim=64), Bound(models.decoder, emb_dim=128)]
+    fields = {"assignment_map": {text: two[0], "b": two[1]}}
+    nameless = type("Nameless", (), {"__repr__": lambda _: text})()
+    commented = fields | {"optimizer": nameless, "model": two[0]}
+    imported = config_text(text, f"hf:{text}", "decoder", {"emb_dim": 64}, 128)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.gin")
+        for written, expected in (
+            (gin_text(fields).text, fields),
+            (gin_text(commented).text, fields | {"model": two[0]}),
+        ):
+            write_text(path, written)
+            assert read_fields([str(path)]) == expected
+        write_text(path, imported)
+        assert read_fields([str(path)])["initial_run"] == text
 
 
 def test_one_function_with_other_settings_in_other_places(tmp_path):
@@ -420,6 +467,36 @@ def test_a_setting_of_another_type_is_named(line, expected, tmp_path):
     run = read_run(["runs/own_text.gin"], [f"FILES = '{tmp_path}/a.txt'", line])
     with pytest.raises(ValueError, match=re.escape(expected)):
         run.mesh() if "mesh" in line else run.corpus(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "{1: " * 500 + "2" + "}" * 500])
+def test_values_nested_too_deeply_name_their_file(tmp_path, value):
+    (tmp_path / "config.gin").write_text(f"A = {value}\ntraining.Run.run_dir = 'a'\n")
+    for read in (read_fields, lambda files: plain_field(str(tmp_path), "run_dir")):
+        with pytest.raises(ValueError) as error:
+            read([str(tmp_path / "config.gin")])
+        assert f"{tmp_path}/config.gin" in str(error.value)
+    with pytest.raises(ValueError):
+        read_fields([], [f"training.Run.run_dir = {value}"])
+
+
+@pytest.mark.parametrize("each", ["[%M{0}, %M{0}]", "{{1: %M{0}, 2: %M{0}}}", "(%M{0}, %M{0})"])
+def test_macros_that_double_each_other_are_refused_at_once(tmp_path, each):
+    lines = ["M0 = 1", *(f"M{i + 1} = {each.format(i)}" for i in range(60))]
+    lines += ["training.Run.assignment_map = %M60"]
+    (tmp_path / "config.gin").write_text("\n".join(IMPORT + lines))
+    with pytest.raises(ValueError, match="100,000 values"):
+        read_fields([str(tmp_path / "config.gin")])
+
+
+def test_functions_that_double_each_other_are_refused_at_once(tmp_path):
+    lines = ["import optax", "training.Run.optimizer = @s0/optax.join_schedules"]
+    for i in range(60):
+        both = f"[@s{i + 1}/optax.join_schedules, @s{i + 1}/optax.join_schedules]"
+        lines.append(f"s{i}/optax.join_schedules.schedules = {both}")
+    (tmp_path / "config.gin").write_text("\n".join(IMPORT + lines))
+    with pytest.raises(ValueError, match="100,000 values"):
+        read_fields([str(tmp_path / "config.gin")])
 
 
 def test_a_misspelt_file_of_ones_own_is_found_first(tmp_path):

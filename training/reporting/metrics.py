@@ -10,6 +10,7 @@ import jax
 
 from ...data import whole_files
 from ...data.system_errors import words_of
+from ...data.whole_files import parse_json
 from .. import run_directory
 from .trackers import Tracker
 
@@ -154,11 +155,11 @@ def _read(path: Path) -> tuple[list[dict[str, float]], list[int]]:
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             if not isinstance(entry, dict) or not isinstance(entry["step"], int):
                 raise ValueError(f"got {entry!r}, expected an object with a step")
             entries.append(entry)
-        except (ValueError, KeyError, RecursionError):
+        except (ValueError, KeyError):
             if number < len(lines):
                 damaged.append(number)
     return entries, damaged

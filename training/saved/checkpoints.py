@@ -487,7 +487,11 @@ class Checkpoints:
 
     def _context(self, alone: bool = False) -> Any:
         """Returns the settings of Orbax; `alone`: for what this process does without the others."""
-        return ocp.Context()
+        context = ocp.Context()
+        # Created in the background, a folder that cannot be made leaves Orbax's other threads
+        # waiting for it: the program would print its error and end only minutes later.
+        context.asynchronous.create_directories_asynchronously = False
+        return context
 
     def _about(self, arrays) -> dict[str, Any]:
         """Returns what a checkpoint of these arrays, saved now, says of itself beside checksums."""
@@ -557,7 +561,7 @@ class Checkpoints:
         file = self._root / str(step) / "metrics" / "metrics"
         saved: Any = None
         try:
-            saved = float(json.loads(file.read_text())[_LOSS])
+            saved = float(whole_files.parse_json(file.read_text())[_LOSS])
         except _ABSENT:
             pass
         except (ValueError, TypeError, LookupError) as error:
@@ -621,7 +625,7 @@ class Files:
 
     def read_json(self, name: str) -> Any:
         try:
-            return json.loads(self.read(name))
+            return whole_files.parse_json(self.read(name))
         except ValueError as error:
             raise DamageError(f"{name} is not JSON: {error}") from error
 
@@ -637,7 +641,7 @@ class _Described(NamedTuple):
 def _about_of(content: bytes) -> Mapping[str, Any]:
     """Returns what the description of a checkpoint says. Raises DamageError where it is damaged."""
     try:
-        about = json.loads(content)
+        about = whole_files.parse_json(content)
         if not isinstance(about, dict):
             return {}
         # One of an earlier version has neither shapes nor a checksum.

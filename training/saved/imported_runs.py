@@ -17,9 +17,9 @@ from ... import models
 from ...models import Model
 from ...models.trees import nested
 from ...objectives import TokenIds
-from ..run_directory import CHECKPOINTS, is_run
+from ..run_directory import CHECKPOINTS, check_place, is_run
 from ..settings.bound import Bound
-from ..settings.config_file import gin_text
+from ..settings.config_file import gin_text, one_line
 from ..settings.run import padded_vocabulary
 from ..state import State
 from .checkpoints import Checkpoints
@@ -31,7 +31,8 @@ OF_VOCABULARY = (  # a row for each id
 
 
 def check_new(run_dir: str) -> None:
-    """Raises ValueError where the directory holds a run."""
+    """Raises ValueError where the directory holds a run, or can hold no checkpoints."""
+    check_place(os.path.join(run_dir, CHECKPOINTS))
     if is_run(run_dir):
         raise ValueError(
             f"{run_dir} holds a run already: convert to a new directory, or delete it."
@@ -84,8 +85,9 @@ def config_text(
     """
     model = Bound(getattr(models, layout), **settings)
     fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}
+    command = one_line(f"pretrax convert --from={source} --to={run_dir}")
     lines = [
-        f"# Written by `pretrax convert --from={source} --to={run_dir}`: a model to train further.",
+        f"# Written by `{command}`: a model to train further.",
         "",
         gin_text(fields).text,
         "from pretrax.tasks import corpora",

@@ -236,7 +236,6 @@ class LocalCopies(Checkpoints):
             one.active_processes = {jax.process_index()} if alone else None
             one.barrier_sync_key_prefix = "local"
             context.array.saving.use_replica_parallel = False
-            context.asynchronous.create_directories_asynchronously = False
             context.asynchronous.timeout_secs = WAIT
         return context
 

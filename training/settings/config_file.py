@@ -69,7 +69,7 @@ def gin_text(
             text = writer.value(value, name)
         except _UnnamedError as error:
             unnamed.append(name)
-            lines.append(f"# {selector}.{name} has no importable name: {error}")
+            lines.append(f"# {selector}.{name} has no importable name: {one_line(str(error))}")
             continue
         if name in macros:
             values.append(f"{macros[name]} = {text}")
@@ -79,6 +79,15 @@ def gin_text(
     head = ["from __gin__ import dynamic_registration"]
     blocks = [block for block in (head, imports, values, lines, *writer.settings) if block]
     return GinText("\n\n".join("\n".join(block) for block in blocks) + "\n", tuple(unnamed))
+
+
+def one_line(text: str) -> str:
+    r"""Returns text as a comment of a gin file can hold it, whose end is the end of its line.
+
+    >>> one_line("a\nb")
+    'a\\nb'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class _UnnamedError(Exception):
@@ -125,7 +134,7 @@ class _Writer:
                 return selector
         selector = self.selector(one.function)
         if one.function in self._scoped:
-            scope = "".join(c if c.isalnum() else "_" for c in path)
+            scope = "".join(c if c.isascii() and c.isalnum() else "_" for c in path)
             taken = [written.partition("/")[0] for _, written in self._selectors]
             while scope in taken:
                 scope += "_"

@@ -68,6 +68,12 @@ DROPPED_FUNCTIONS = {
     "corpora/word_lists.gin has it",
 }
 
+# Values that the settings of one file may come to. A hundred thousand are read in a second; macros
+# that each stand for two of another come to more than any machine can hold.
+_MOST_VALUES = 100_000
+# What Python's parsers raise for values within values that are nested too deeply.
+_TOO_DEEP = (RecursionError, MemoryError)
+
 # What users of T5X call a setting, and how it is set here.
 T5X_NAMES = {
     "MODEL_DIR": "RUN_DIR, or CHECKPOINT_DIR for a bucket",
@@ -239,6 +245,8 @@ def _syntax_in_words(path: Path) -> Iterator[None]:
     except SyntaxError as error:
         line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
         raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
+    except _TOO_DEEP:
+        raise ValueError(f"{path} cannot be read: its values are nested too deeply.") from None
 
 
 def _text_of(path: Path) -> str:
@@ -289,7 +297,7 @@ def value_in_gin(text: str, standing: Any = None) -> str:
         return text  # whatever is wrong with it is said where it is read
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, *_TOO_DEEP):
         return repr(text)
     return repr(text) if isinstance(standing, str) and value is not None else text
 
@@ -364,6 +372,7 @@ class _Reader:
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
         self._used: set[_Key] = set()
+        self._count = 0  # of the values that `_value` has returned for these settings
         self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
         self._chosen: dict[_Source, set[str]] = {}  # the settings of the target that a file binds
 
@@ -374,7 +383,7 @@ class _Reader:
         for line in bindings:
             try:
                 self._read_text(line, self._imported, _Source(line, False), ())
-            except (SyntaxError, tokenize.TokenError):
+            except (SyntaxError, tokenize.TokenError, *_TOO_DEEP):
                 raise ValueError(
                     f"{line} cannot be read: expected a Python literal, such as 3, [1, 2] or "
                     "'text', or @FUNCTION."
@@ -472,11 +481,13 @@ class _Reader:
     def settings(self, idle_files: bool = False) -> dict[str, Any]:
         """Returns the settings of the target; ValueError for a binding nothing uses, or, unless
         `idle_files`, for a file of which later ones leave nothing."""
+        self._count = 0
         try:
             values = self._settings(self._target, "")
         except RecursionError:
             raise ValueError(
-                "A value of the gin files refers to itself, by way of macros or functions."
+                "A value of the gin files refers to itself, by way of macros or functions, or is "
+                "nested too deeply."
             ) from None
         # The settings of a function that stands by default.
         for name, parameter in (parameters(self._target) or {}).items():
@@ -500,6 +511,13 @@ class _Reader:
         return keys
 
     def _value(self, value: Any, scope: str) -> Any:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise ValueError(
+                f"The gin files come to more than {_MOST_VALUES:,} values, once macros and "
+                "functions are replaced by what they stand for. Look for macros that each name "
+                "another one several times."
+            )
         match value:
             case _Macro(name):
                 key: _Key = ("", None, name)
