@@ -72,7 +72,7 @@ def at_level(one: Estimate, level: float, wanted: float) -> Estimate:
     """Returns an estimate whose interval has the level `level`, with the interval of another one.
 
     >>> at_level(estimate([1.0, 2.0, 3.0]), LEVEL, LEVEL / 12).half_width
-    8.861...
+    8.916...
     """
     if not math.isfinite(one.half_width):
         return one
