@@ -197,7 +197,7 @@ def test_two_that_are_killed_go_on_with_the_same_bits(data, tmp_path):
     whole, killed = tiny.Run(tmp_path / "whole", data), tiny.Run(tmp_path / "killed", data)
     finish_both(whole)
     processes = start_both(killed, env={"WAIT": "0.02"})
-    while not (killed.dir / "metrics.jsonl").exists() or len(killed.lines()) < 6:
+    while not (killed.dir / "checkpoints/4").exists() or len(killed.lines()) < 6:
         assert [p.poll() for p in processes] == [None, None]
         time.sleep(0.02)
     for process in processes:
