@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+MOST_IDS = 2**31 - 1  # ids are int32
+
 
 class TokenIds(NamedTuple):
     """The token ids that an objective reads and writes; `tasks.vocabularies` provides them.
@@ -126,6 +128,10 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
     if isinstance(ids.modes, Mapping):
         raise ValueError(
             f"Got the modes {dict(ids.modes)}, expected pairs: give {tuple(ids.modes.items())}."
+        )
+    if ids.size > MOST_IDS:
+        raise ValueError(
+            f"Got a vocabulary of {ids.size} ids, expected at most {MOST_IDS}, which 32 bits hold."
         )
     first, last = ids.text
     if not 0 <= first < last <= ids.size:

@@ -6,13 +6,16 @@ Whatever a document says (`</s>`, `<extra_id_0>`, `[MASK]`), its ids are ordinar
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model
 BATCH_CHARACTERS = 1 << 22  # of text tokenised at a time
+# Ids below the largest that no token has. Published tokenizers have a few thousand; a damaged or
+# hostile one may name 2^31, and a model, a loop or a bitmap over its ids would then never end.
+_MOST_UNUSED = 1 << 20
 
 # What tokenizers call the token that we call by the key; the first name is the one we append.
 KNOWN_NAMES = {
@@ -190,9 +193,13 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
 
 
 def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
-    """A `tokenizers.Tokenizer`, which is changed; `path` is its file, where it has one."""
+    """A `tokenizers.Tokenizer`, which is changed; `path` is its file, where it has one.
+
+    Raises ValueError for an id far above those of the other tokens, as `_size_of` does.
+    """
     import tokenizers
 
+    size = _size_of(tokenizer.get_vocab(), path or "The tokenizer")
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True  # "[MASK]" in a document is text
@@ -229,7 +236,7 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
     return Tokenizer(
         "hugging_face",
         path,
-        max(tokenizer.get_vocab().values()) + 1,
+        size,
         encode_batch,
         lambda ids: tokenizer.decode([int(i) for i in ids], skip_special_tokens=False),
         surface,
@@ -242,6 +249,24 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         unknown=tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>"),
         words=functools.partial(words_of, tokenizer) if whole_words else None,
     )
+
+
+def _size_of(vocabulary: Mapping[str, int], name: str) -> int:
+    """Returns the number of ids of a vocabulary, those between 0 and its largest.
+
+    Raises ValueError for one with more unused ids than `_MOST_UNUSED`, or without a token.
+    """
+    if not vocabulary:
+        raise ValueError(f"{name} has no tokens, expected a trained tokenizer.")
+    token, largest = max(vocabulary.items(), key=lambda item: item[1])
+    unused = largest + 1 - len(vocabulary)
+    if unused > _MOST_UNUSED:
+        raise ValueError(
+            f"{name} gives the token {token!r} the id {largest}, but has {len(vocabulary):,} "
+            f"tokens, expected ids with at most {_MOST_UNUSED:,} unused ones among them, since a "
+            "model has a row for each id: number its tokens from 0."
+        )
+    return largest + 1
 
 
 def words_of(tokenizer, text: str) -> list[str]:

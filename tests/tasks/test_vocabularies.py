@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 
 from pretrax.data.token_ids_json import ids_from_json, ids_to_json
-from pretrax.objectives import TokenIds
+from pretrax.objectives import TokenIds, check_token_ids
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
 from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
@@ -23,6 +23,32 @@ EXACT_TEXTS = [
     "</s> <pad> <extra_id_0> <0x0A> [MASK]",
     "",
 ]
+
+
+def tokenizer_file(path, vocabulary):
+    """Writes a tokenizer.json of whole words, and returns its path."""
+    model = tokenizers.models.WordLevel({"<unk>": 0}, unk_token="<unk>")
+    values = json.loads(tokenizers.Tokenizer(model).to_str())
+    values["model"]["vocab"] = vocabulary
+    path.write_text(json.dumps(values))
+    return str(path)
+
+
+@pytest.mark.parametrize("largest", [2**31, 2**32 - 1, 2**24])
+def test_an_id_far_above_the_others_is_named(tmp_path, largest):
+    words = {"<unk>": 0, "</s>": 1, "a": 2}
+    assert tokenization.open_tokenizer(tokenizer_file(tmp_path / "a.json", words)).size == 3
+    path = tokenizer_file(tmp_path / "b.json", words | {"<mask>": largest})
+    with pytest.raises(ValueError) as error:
+        tokenization.open_tokenizer(path)
+    assert all(text in str(error.value) for text in (path, "'<mask>'", str(largest)))
+
+
+def test_ids_of_more_than_32_bits_are_refused():
+    with pytest.raises(ValueError, match=str(2**31)):
+        check_token_ids(TokenIds(size=2**31, text=(2, 10)))
+    ids = TokenIds(size=2**31 - 1, text=(2, 10))
+    assert check_token_ids(ids) == ids
 
 
 def encode(tokenizer, text):
@@ -254,7 +280,10 @@ def test_a_file_that_is_no_vocabulary(tmp_path, name):
         (lambda v: v.update(file="../other/vocabulary.model"), "'../other/vocabulary.model'"),
         (lambda v: v.update(kind=["bytes"]), "unhashable type"),
         (lambda v: v.update(extra_ids=10**12), "extra_ids=1000000000000, expected 0 to 65536"),
-        (lambda v: v["ids"].update(size=10**12, word_starts="", sentence_ends=""), "got 1,000,00"),
+        (
+            lambda v: v["ids"].update(size=10**12, word_starts="", sentence_ends=""),
+            "a vocabulary of 1000000000000",
+        ),
         (lambda v: v["ids"].update(text=[3, 10**12]), "inside 0"),
         (lambda v: v["ids"].update(sentinels="abc"), "'<=' not supported"),
         (lambda v: v.pop("ids"), "'ids'"),
