@@ -28,6 +28,7 @@ from datatrove.executor.base import PipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.logging import logger
 
+_SAFE_PATH = "PYTHONSAFEPATH"  # as -P on a command line of Python
 _LOOK = 2.0  # seconds between two looks at the tasks of a cluster
 
 Blocks = Sequence[PipelineStep]
@@ -195,18 +196,36 @@ class _ThisProcess(_Local):
 
 def _start_forkserver(errors: str) -> None:
     """Starts what workers are forked from, unless it runs, with Ctrl-C left to this process, and
-    what goes wrong before a worker begins written to a file."""
+    what goes wrong before a worker begins written to a file.
+
+    Python would start it with the current folder as the first place to import from, and so run a
+    file `jax.py` there in place of JAX.
+    """
     os.makedirs(os.path.dirname(errors), exist_ok=True)
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     own = os.dup(2)
     try:
-        with open(errors, "ab") as file:
+        with open(errors, "ab") as file, _safe_path():
             os.dup2(file.fileno(), 2)
-        forkserver.ensure_running()
+            forkserver.ensure_running()
     finally:
         os.dup2(own, 2)
         os.close(own)
         signal.signal(signal.SIGINT, interrupt)
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """Has Python processes that are started meanwhile not import from the current folder, unless
+    they are given this process's `sys.path` afterwards, as workers are."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_SAFE_PATH)
+        if before is not None:
+            os.environ[_SAFE_PATH] = before
 
 
 def _begin_worker(alive: Any, errors: str) -> None:

@@ -6,6 +6,10 @@ again, and resumes from its last checkpoint. Source: https://github.com/facebook
 
 import contextlib
 import dataclasses
+import os
+import pickle
+import shlex
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +23,8 @@ from ..cells import Cell, train_and_measure
 from ..comparison import Comparison, trained_variants
 from ..failures import LOG, STOPPED, failure_of, write_failure
 
+# Python as a job starts it: with -P a file `jax.py` in the current folder is not run for JAX.
+_PYTHON = f"{shlex.quote(sys.executable)} -P"
 JOBS = "jobs"  # a folder of a comparison's directory, for submitit's files
 JOB = "job.json"  # in a run's folder: the ticket of the job that trains it, and the job's number
 
@@ -56,7 +62,12 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
         raise ValueError(f"--slurm needs submitit: {install_command('slurm')}") from None
     folder = Path(directory).absolute() / JOBS / "%j"
     try:
-        executor = submitit.AutoExecutor(folder, cluster=cluster)
+        executor = submitit.AutoExecutor(
+            folder,
+            cluster=cluster,
+            slurm_python=_PYTHON,
+            local_python=_PYTHON,
+        )
     except RuntimeError as error:
         raise ValueError(f"--slurm finds no Slurm on this machine ({error}).") from error
     needs = {
@@ -78,7 +89,7 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
                 return _Job(job, cell.run.run_dir)
         ticket = uuid.uuid4().hex
         _write_job(cell, ticket, None)  # a job of an earlier ticket, not begun yet, will not train
-        job = executor.submit(_Call(cell, ticket))
+        job = executor.submit(_Call(pickle.dumps(cell), ticket))
         _write_job(cell, ticket, job.job_id)
         return _Job(job, cell.run.run_dir)
 
@@ -106,13 +117,16 @@ class _Call:
     begins, and does not train once a later command has given the run to another job.
     """
 
-    cell: Cell
+    pickled: bytes  # the cell, whose modules the job can import once it has the path of workers
     ticket: str
 
     def __call__(self) -> int:
         from submitit import JobEnvironment
 
-        cell, ticket = self.cell, self.ticket
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # for a user's modules, as workers of this machine have it
+        cell = pickle.loads(self.pickled)  # noqa: S301  (the command's own)
+        ticket = self.ticket
         latest, _ = _read_job(cell)
         if latest != ticket:
             print(f"A later command has given {cell.run.run_dir} to another job.", flush=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 
 import pytest
@@ -118,3 +119,22 @@ def test_tasks_that_fail_and_workers_that_die(tmp_path):
     with pytest.raises(ValueError, match="A worker process was ended from outside"):
         run(Dies, "dies")
     assert "Out of memory." in (tmp_path / "dies" / "workers.log").read_text()
+
+
+MODULES = ("jax", "numpy", "json", "threading", "multiprocessing", "datatrove", "loguru")
+START = """
+from pretrax.preparing import executors
+if __name__ == "__main__":
+    executors.run_tasks(executors.local([], 2, "log", 2), lambda tasks: None)
+"""
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in MODULES:
+        (here / f"{name}.py").write_text(f"open('{name}.imported', 'w')\nraise SystemExit(1)\n")
+    (tmp_path / "start.py").write_text(START)  # as the command, which lies in another folder
+    program = [sys.executable, str(tmp_path / "start.py")]
+    subprocess.run(program, cwd=here, check=True, timeout=100)
+    assert not [*here.glob("*.imported")] and [*(here / "log").glob("completions/*")]
