@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import MinLen
 
 from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
+from ..data.printable import printable
 from .matching import macro_of
 
 
@@ -166,6 +167,11 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
     folders: dict[str, str] = {}
     for name in variants:
         folder = folder_of(name)
+        if not name.strip() or printable(name) != name or {*"\n\t"} & {*name}:
+            yield (
+                f"variants has {name!r}, which a line of a report cannot show: give a name of "
+                "letters, without line breaks and control characters"
+            )
         if len(name) > 60 or folder.startswith("."):
             yield (
                 f"variants has {name!r}, which cannot name a folder: give a name of 60 characters "

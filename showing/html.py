@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
+from ..data.printable import printable
+
 # v0 … v7: colours of series; after Okabe and Ito (2008), for all kinds of eyes.
 COLOURS = """
 :root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
@@ -72,9 +74,10 @@ pre { white-space:pre-wrap; overflow-wrap:anywhere; font-size:12px; background:v
 def document(title: str, facts: Iterable[str], body: str, made_by: str, style: str = "") -> str:
     """Returns a page, light and dark, that fetches nothing.
 
-    `title` and `facts`, a line each, are text, `body` and `made_by`, at the end, HTML.
+    `title` and `facts`, a line each, are text, `body` and `made_by`, at the end, HTML. Characters
+    that would hide text or turn its direction around are shown, see `printable`.
     """
-    return (
+    return printable(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body><main>\n"

@@ -83,9 +83,9 @@ def page(heading: Heading, examples: Sequence[Example], figures: Sequence[NoiseF
 
 def _example(one: Example, number: int, of: int) -> str:
     title = one.name or (f"Draw {number + 1} of {of}" if of > 1 else "One draw")
-    pools = "; ".join(map(pool_words, one.pools))
+    pools = escape("; ".join(map(pool_words, one.pools)))
     content = (
-        f"<h3>Text <small>{text_in_words(one)}</small></h3>\n"
+        f"<h3>Text <small>{escape(text_in_words(one))}</small></h3>\n"
         + "".join(_flow(document) for document in one.text)
         + "".join(_stack(stack) for stack in one.stacks)
         + (f"<h3>Pooled <small>{POOLED}</small></h3><p>{pools}</p>\n" if pools else "")
@@ -118,8 +118,10 @@ def _stack(stack: StackView) -> str:
         if any(slot.predicted for slot in stack.slots)
         else _flow(slot.given for slot in stack.slots)
     )
-    tracks = [f"<dt>{name}</dt><dd>{compact(x, 60)}</dd>" for name, x in stack.tracks.items()]
-    heading = f"{stack.name.capitalize()} <small>{slots_in_words(stack)}</small>"
+    tracks = [
+        f"<dt>{escape(name)}</dt><dd>{compact(x, 60)}</dd>" for name, x in stack.tracks.items()
+    ]
+    heading = f"{escape(stack.name.capitalize())} <small>{escape(slots_in_words(stack))}</small>"
     return f"<h3>{heading}</h3>\n{body}<dl>{''.join(tracks)}</dl>\n"
 
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +47,9 @@ def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
     import matplotlib.pyplot as plt
 
     file = io.StringIO()
-    with matplotlib.rc_context(SETTINGS):
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        # The reader's fonts draw the text; a glyph that is missing here only changes its width.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
         figure, axes = plt.subplots(
             1, len(panels), figsize=(width, height), layout="constrained", squeeze=False
         )
@@ -62,19 +65,27 @@ def on_page(svg: str) -> str:
     """An SVG file as an element of a page: with the page's colours, and no ids that could clash."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="[A-Za-z]+[A-Za-z_]*_\d+"', "", svg)
+    return re.sub(r"<[^>]*>", _tag_on_page, svg)  # the text between tags stays as it is
+
+
+def _tag_on_page(tag: re.Match[str]) -> str:
+    text = re.sub(r' id="[A-Za-z]+[A-Za-z_]*_\d+"', "", tag[0])
     for drawn, variable in ON_PAGE.items():
-        svg = svg.replace(drawn, variable)
-    return svg
+        text = text.replace(drawn, variable)
+    return text
 
 
 def standalone(svg: str) -> str:
     """Returns the SVG of `drawn` as a file: with colours and a background of its own, light or dark
     as the reader's system is. Of coordinates two decimals are kept, in half of the bytes."""
     svg = re.sub(r"<!--.*?-->", "", svg)
-    svg = re.sub(r"font-family: [^;]*;", "font-family: sans-serif;", svg)
-    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)
+    svg = re.sub(r"<[^>]*>", _tag_of_file, svg)
     svg = re.sub(r"\s+", " ", svg).replace("> <", ">\n<")
     first = svg.index(">") + 1
     style = f'<style>{COLOURS}</style><rect width="100%" height="100%" style="fill:var(--card)"/>'
     return f"{svg[:first]}{style}{svg[first:]}\n"
+
+
+def _tag_of_file(tag: re.Match[str]) -> str:
+    text = re.sub(r"font-family: [^;]*;", "font-family: sans-serif;", tag[0])
+    return re.sub(r"(\.\d\d)\d+", r"\1", text)

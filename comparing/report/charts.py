@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...data.printable import printable
 from ...showing.svg import INK, MUTED, SERIES, drawn, standalone
 from ..figures import NATS
 from ..formatting import amount
@@ -87,7 +88,7 @@ def column_height(summary: Summary) -> float:
 
 
 def _file(draw: Callable[[Any], None], title: str, height: float) -> str:
-    lines = textwrap.wrap(title, TITLE)
+    lines = textwrap.wrap(printable(title), TITLE)
 
     def titled(axes: Any) -> None:
         draw(axes)
@@ -101,6 +102,17 @@ def _draw_named_law(axes: Any, law: FittedLaw) -> None:
     lines = axes.get_lines()[1::2]  # after the dots of each size
     names = [f"{amount(size)} parameters" for size in sizes_of(law)]
     axes.legend(lines, names, frameon=False, fontsize="small")
+
+
+def shown(name: str) -> str:
+    r"""Returns a variant's name as a chart shows it: on one line, without control characters.
+
+    >>> shown("a\x07\nb")
+    'a␇ b'
+    """
+    name = " ".join(printable(name).split())
+    # matplotlib leaves names that begin with an underscore out of legends.
+    return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name
 
 
 def dashes(number: int) -> str:
@@ -154,7 +166,7 @@ def draw_column(
         if math.isfinite(mean.low):
             axes.plot([mean.low, mean.high], [y - 0.13] * 2, color=colour, linewidth=2)
         axes.plot(mean.mean, y - 0.13, "D", color=colour, markersize=4.5)
-    names = [textwrap.fill(name, NAME, max_lines=2, placeholder="…") for name in colours]
+    names = [textwrap.fill(shown(name), NAME, max_lines=2, placeholder="…") for name in colours]
     axes.set_yticks(range(len(colours)), names)
     axes.set_ylim(len(colours) - 0.5, -0.5)
     axes.grid(axis="x", color=MUTED, linewidth=0.6)
@@ -176,7 +188,7 @@ def draw_yardstick_curves(
     for variant, checkpoints in curves.items():
         x = [getattr(checkpoint.spent, OVER[over]) for checkpoint in checkpoints]
         line = dict(marker="o", markersize=3, markeredgewidth=0) | _line(colours[variant])
-        axes.plot(x, [checkpoint.mean for checkpoint in checkpoints], label=variant, **line)
+        axes.plot(x, [checkpoint.mean for checkpoint in checkpoints], label=shown(variant), **line)
         low, high = ([end(c.values) for c in checkpoints] for end in (min, max))
         axes.fill_between(x, low, high, color=line["color"], alpha=0.2, linewidth=0)
     if _is_near(baseline, axes.get_ylim()):

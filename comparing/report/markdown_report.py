@@ -1,12 +1,16 @@
 """The report of a comparison as Markdown, for a page of documentation or an appendix."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...data.printable import printable
 from . import equality, tables, wording
 from .summary import Summary
 from .tables import Table
 
+# Code between backticks, what begins a tag of HTML, and the middle of a link.
+_MARKUP = re.compile(r"((?<!`)(?P<fence>`+)(?!`).*?(?<!`)(?P=fence)(?!`))|<(?=[A-Za-z/!?])|\]\(")
 CHARTS = (
     "Of each variant: every seed a dot, ◆ their mean with its 95% interval; dashed: the baseline, "
     "where it is near."
@@ -47,7 +51,7 @@ def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str]
     lines += [f"## {equality.title(summary)}", "", equality.equal(summary), ""]
     lines += [*_table(tables.cost_table(summary)), ""]
     for variant, changes in setup.variants.items():
-        lines.append(f"- {variant}: {', '.join(f'`{x}`' for x in changes) or 'the base run'}")
+        lines.append(f"- {variant}: {', '.join(map(_code, changes)) or 'the base run'}")
     if summary.tuned:
         lines += ["", f"## {wording.TRIALS_TITLE}", "", *_table(tables.trials(summary)), ""]
         lines += [wording.TRIALS]
@@ -59,7 +63,33 @@ def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str]
     if summary.parts:
         plain = tables.parts(summary)._replace(strong=())
         lines += ["", f"## {wording.PARTS_TITLE}", "", wording.PARTS, "", *_table(plain)]
+    own = {*_images(charts), *_images(curves)}
+    lines = [line if line in own else _plain(line) for line in lines]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _plain(line: str) -> str:
+    r"""Returns a line in which no name is a tag or a link; what is code stays as it is.
+
+    >>> print(_plain("<b>\n[x](y) `<b>` is better, p < 0.1"))
+    &lt;b> [x]\(y) `<b>` is better, p < 0.1
+    """
+    return _MARKUP.sub(_as_text, printable(line).replace("\n", " "))
+
+
+def _as_text(found: re.Match[str]) -> str:
+    return found[1] or {"<": "&lt;", "](": "]\\("}[found[0]]
+
+
+def _code(text: str) -> str:
+    """Returns text as code, between more backticks than it has in a row.
+
+    >>> _code("a = 1"), _code("a = '`'")
+    ('`a = 1`', "`` a = '`' ``")
+    """
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {text} {fence}" if longest else f"`{text}`"
 
 
 def _images(files: Sequence[str]) -> list[str]:

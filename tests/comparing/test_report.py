@@ -1,7 +1,9 @@
 """A report says what the figures say, escapes what it is given, and leads to the runs."""
 
+import io
 import math
 import re
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -16,6 +18,8 @@ from pretrax.comparing.report.markdown_report import markdown
 from pretrax.comparing.report.summary import summary
 from pretrax.comparing.results import Measurement
 from pretrax.comparing.statistics import Estimate
+from pretrax.data.printable import PrintableConsole, printable
+from pretrax.showing import svg
 from pretrax.training.settings.bound import Bound
 from pretrax.verbs import compare
 from tests.comparing import planted
@@ -96,7 +100,8 @@ def test_reports_say_why_a_yardstick_could_not_measure(made):
     first, second = wording.refused(found)
     assert first == "15%, seed 0, is not measured by fill_in: no"
     assert second.startswith("40% is not measured by minimal_pairs (blimp='blimp'): <script>")
-    assert f"- {first}\n- {second}\n" in markdown(found)
+    as_text = second.replace("<", "&lt;")
+    assert f"- {first}\n- {as_text}\n" in markdown(found)
     text = page(found)
     assert first in text and "What could not be measured" in text and "a|b is no folder" in text
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
@@ -138,6 +143,51 @@ def test_names_are_shown_as_text():
     made = page(summary(asked), [run.run for run in asked.runs])
     pages.assert_nothing_is_fetched_and_nothing_runs(made)
     pages.assert_elements_are_closed(made)
+
+
+HOSTILE = {
+    "tag": "<script>alert(1)</script>",
+    "attribute": "\"' onload=alert(1) x='",
+    "entity": "&lt;b onload=alert(1)&gt;",
+    "backticks": "``` <script>alert(1)</script> `",
+    "link": "[a](javascript:alert(1))",
+    "pipes": "a|b\\|c",
+    "lines": "a\n\n# b\n| c |",
+    "controls": "a\x1b[31m\x00\x07\x9b",
+    "direction": "a\u202eb\u2066c",
+    "colour": '#010203 id="a_1" font-family: x;',
+    "underscore": "_a",
+    "long": "a" * 3000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_stay_text_in_every_report(name):
+    asked = planted.results([name, "b"], effects={("b", "bits_per_byte"): 0.5})
+    variants = {name: [f"training.Run.run_dir = {name!r}"], "b": []}
+    asked = asked._replace(setup=asked.setup._replace(question=name, variants=variants))
+    made = summary(asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=name)]))
+    text = page(made, [run.run for run in asked.runs])
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+    pages.assert_elements_are_closed(text)
+    short = markdown(made)
+    bare = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", short)
+    assert not re.search(r"<[A-Za-z/!?]|\]\(", bare)
+    svgs = {**charts.chart_files(made), **charts.curve_files(made)}.values()
+    for shown in (text, short, *svgs):
+        assert printable(shown) == shown
+    for one in svgs:
+        ElementTree.fromstring(one)
+    console = PrintableConsole(width=120, record=True, file=io.StringIO())
+    report.print_summary(console, made)
+    assert printable(console.file.getvalue()) == console.file.getvalue()
+
+
+def test_text_of_a_chart_is_what_it_says():
+    name = '#010203 id="a_1" font-family: x; 1.23456'
+    drawing = svg.standalone(svg.drawn([lambda axes: axes.set_title(name)], 6, 2))
+    (title,) = (one for one in ElementTree.fromstring(drawing).itertext() if "#010203" in one)
+    assert title.strip() == name
 
 
 def test_rows_of_markdown_are_as_wide_as_their_headings(made):
