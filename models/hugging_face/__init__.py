@@ -242,11 +242,6 @@ def write_model(
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
     if family in bert.ROBERTAS and extra.get("pad_token_id") is not None:
         config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
-    if differ := _differences(config, family):
-        raise ValueError(
-            f"Got a model that no {family.model_type!r} of transformers equals: it differs in "
-            f"{'; '.join(differ)}. Convert a model with the values of the family."
-        )
     values = dict(extra) | family.config(config)
     values |= {
         "model_type": family.model_type,
@@ -394,7 +389,10 @@ def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Con
 
 def meaning(config: Config) -> dict:
     """Returns the settings, with None replaced by the value that it stands for."""
-    defaults = {"num_kv_heads": config.num_key_heads, "attention_scale": config.score_scale}
+    defaults: dict[str, Any] = {
+        "num_kv_heads": config.num_key_heads,
+        "attention_scale": config.score_scale,
+    }
     if config.global_every is not None:
         defaults["local_rope_theta"] = config.local_rope_theta or config.rope_theta
     if config.vocabulary_layer:

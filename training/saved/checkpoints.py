@@ -295,7 +295,7 @@ class Checkpoints:
         once takes as much memory again; `one_by_one` takes as much as the largest array.
         """
         step = int(state.step)
-        ranked = heldout_loss is not None and not math.isnan(heldout_loss)
+        ranked = None if heldout_loss is None or math.isnan(heldout_loss) else float(heldout_loss)
         self.wait()
         if step in self.steps():
             return
@@ -306,7 +306,7 @@ class Checkpoints:
         if process == 0 or not self._shared:
             shapes = {name: [str(x.dtype), x.shape] for name, x in _by_path(arrays).items()}
             about = self._about(arrays) | {"arrays": of_arrays, "shapes": shapes}
-            about[_LOSS] = float(heldout_loss) if ranked else None
+            about[_LOSS] = ranked
             files[_ABOUT] = json.dumps(whole_files.sealed(about)).encode()
         context = self._context()
         if one_by_one:  # Orbax requires a limit above the largest
@@ -316,7 +316,7 @@ class Checkpoints:
                 step,
                 {"state": arrays, "data": Files(files)},
                 force=True,
-                metrics={_LOSS: heldout_loss} if ranked else None,
+                metrics=None if ranked is None else {_LOSS: ranked},
             )
 
     def restore(self, target: State) -> Restored | None:
