@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pretrax.inference.decoding import decoding
+from pretrax.inference.decoding.generation_rules import NO_RULES
 from pretrax.inference.decoding.sampling import GREEDY
 from pretrax.models.builders import abstract_params, model_of
 from pretrax.models.unrolled import without_scans
@@ -91,7 +92,7 @@ def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
     capacity = decoding.required_capacity(model, prompts, options.new)
     keys = jax.eval_shape(lambda: decoding.row_keys(GREEDY, None, prompts))
     prefill = decoding.jitted(decoding._prefill, model, False, capacity)
-    generate = decoding.jitted(decoding._generate, model, GREEDY, (1,), donated=2)
+    generate = decoding.jitted(decoding._generate, model, GREEDY, (1,), NO_RULES, donated=2)
     chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
     with placed_on(mesh.abstract_mesh):
         read = compile_for(prefill.lower(params, prompts, keys, None))
@@ -102,7 +103,7 @@ def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
             jax.eval_shape(prefill, params, prompts, keys, None),
             read.output_shardings,
         )
-        write = compile_for(generate.lower(params, prompts, state, None, options.new))
+        write = compile_for(generate.lower(params, prompts, state, None, options.new, options.new))
     programs = {"prompts": read, "a token": write}
     return {name: figures(program, topology, chips) for name, program in programs.items()}
 

@@ -148,7 +148,10 @@ def in_short(summary: Summary) -> list[str]:
 
 
 def not_informative(summary: Summary) -> list[str]:
-    """Returns a line for each figure of which no difference is informative."""
+    """Returns a line for each figure without an informative difference, and none for scaling laws,
+    which do not compare variants."""
+    if summary.setup.scaling:
+        return []
     reasons = {c.name: why_column_is_not_informative(summary, c) for c in summary.columns}
     return [f"{name} is not informative: {why}." for name, why in reasons.items() if why]
 

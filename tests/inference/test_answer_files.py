@@ -53,7 +53,7 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, content, said):
 def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
     file, nested = tmp_path / "in.jsonl", b'{"a":' * 100_000
     file.write_bytes(b"\n".join([b'{"text": "a", "error": "own"}', nested, b'{"text": }', b'"b"']))
-    with pytest.raises(ValueError, match=r"in.jsonl:2: not JSON \((maximum recursion|Stack over)"):
+    with pytest.raises(ValueError, match=r"in.jsonl:2: not JSON \(.*nested"):
         read_items(str(file))
     items = items_of("continue", file=str(file))
     items = with_masks(items, 1)

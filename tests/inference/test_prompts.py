@@ -188,7 +188,7 @@ def answered_by(true, monkeypatch):
     """The prompts that will be asked, each of which gets the next of these answers."""
     asked = []
 
-    def generated(trained, asked_now, options, numbers):
+    def generated(trained, asked_now, options, numbers, special):
         (prompt,) = asked_now
         asked.append(prompt)
         tokens = true[len(asked) - 1]

@@ -16,7 +16,7 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"norm_place": "between"}, "norm_place must be 'before', .* got 'between'"),
         ({"positions": "alibi"}, "positions must be 'relative', .* got 'alibi'"),
         ({"norm_epsilon": 0}, "norm_epsilon must be a number above 0 and below 1, got 0"),
-        ({"window": -1}, "window must be a whole number of at least 1 .*, or None, got -1"),
+        ({"window": -1}, "window must be a whole number of at least 0 .*, or None, got -1"),
         ({"num_types": -1}, "num_types must be a whole number of at least 0 .*, got -1"),
         ({"num_kv_heads": 0}, "num_kv_heads must be a whole number of at least 1 .*, got 0"),
         ({"positions": "learned"}, "Got max_positions=0, expected the length of the longest row"),

@@ -120,7 +120,7 @@ def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, t
         write(run, 2, said)
     write(run, 3, said)
     (words,) = said
-    assert "(Weights & Biases: connection refused). Training goes on" in words
+    assert "cannot be written: Weights & Biases: connection refused" in words
     assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
     first, last = [call for call in calls if isinstance(call, dict)]
     assert first["id"] == last["id"]

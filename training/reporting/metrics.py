@@ -93,7 +93,7 @@ class MetricsWriter:
         except OSError as error:
             if not self._failed:
                 words = words_of(error) or error
-                self._warn(f"Training goes on without metrics on disk. {words}")
+                self._warn(f"Training continues, but metrics cannot be written: {words}")
             self._failed = True
 
 
