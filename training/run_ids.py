@@ -68,6 +68,12 @@ def owns(run_dir: str, checkpoints: str) -> bool:
     return mine is not None and (owner := _read(checkpoints)) is not None and owner.id == mine.id
 
 
+def may_own(run_dir: str, checkpoints: str) -> bool:
+    """Returns whether checkpoints may be those of a run: both folders carry the same id, or the run
+    directory has none, since an earlier version of pretrax wrote it."""
+    return _read(run_dir) is None or owns(run_dir, checkpoints)
+
+
 def own_checkpoints(run_dir: str, checkpoint_dir: str | None) -> str:
     """Returns the folder of the checkpoints of a run, whose config.gin gives `checkpoint_dir`.
 

@@ -126,6 +126,15 @@ def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
     assert has_checkpoint(str(victim))
 
 
+def test_a_run_of_an_earlier_version_keeps_its_tokens_and_settings(tmp_path):
+    """Its folders carry no id: until it is resumed, its checkpoints still count as its own."""
+    run, where = tmp_path / "run", str(tmp_path / "elsewhere")
+    write_run(run, "decoder", "causal_lm", more=f"training.Run.checkpoint_dir = {where!r}")
+    assert not has_checkpoint(str(run))
+    (run / "checkpoints").rename(where)
+    assert has_checkpoint(str(run))
+
+
 @pytest.mark.slow
 def test_a_run_with_checkpoints_elsewhere_is_resumed_and_another_is_refused(tmp_path, capsys):
     """By the same command, and by its own config.gin."""
