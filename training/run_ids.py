@@ -18,6 +18,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from ..data import whole_files
+from ..data.folders import Folder
 from . import run_directory
 
 
@@ -130,16 +131,25 @@ def _has_checkpoints(folder: str) -> bool:
 
 
 def _read(folder: str) -> RunId | None:
-    file = epath.Path(folder) / run_directory.RUN_ID
-    if not file.exists():
+    content = _content(folder)
+    if content is None:
         return None
     try:
-        return RunId(**json.loads(file.read_text()))
+        return RunId(**whole_files.parse_json(content))
     except whole_files.UNLIKE as error:
+        file = posixpath.join(folder, run_directory.RUN_ID)
         raise ValueError(
-            f"{file} is damaged ({error}): bring it back from a copy, such as the one in "
-            "the run directory or next to its checkpoints."
+            f"{file} is damaged ({error}): bring it back from a copy, such as the one in the run "
+            "directory or next to its checkpoints."
         ) from error
+
+
+def _content(folder: str) -> bytes | None:
+    if "://" in folder and not folder.startswith("gs://"):  # a run_dir, which may be in any bucket
+        bucket = Folder(folder)
+        return bucket.read(run_directory.RUN_ID) if bucket.exists(run_directory.RUN_ID) else None
+    file = epath.Path(folder) / run_directory.RUN_ID
+    return file.read_bytes() if file.exists() else None
 
 
 def _write(folder: str, run_id: RunId) -> None:

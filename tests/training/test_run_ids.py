@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from pretrax.data.folders import Folder
 from pretrax.training import run_directory
 from pretrax.training.run_ids import claim, claim_copies, own_checkpoints, owns
 from pretrax.training.saved.resuming import has_checkpoint
@@ -92,6 +93,15 @@ def test_a_folder_in_a_bucket(monkeypatch, tmp_path):
     claim(str(tmp_path / "a"), "gs://bucket/checkpoints")
     with pytest.raises(ValueError, match="gs://bucket/checkpoints"):
         claim(str(tmp_path / "b"), "gs://bucket/checkpoints")
+
+
+def test_a_run_directory_in_a_bucket_that_only_fsspec_knows(run, tmp_path):
+    """Its checkpoints are elsewhere, since Orbax writes to no such bucket."""
+    address, where = "memory://bucket/of_run_ids", str(tmp_path / "disk")
+    assert not owns(address, where)
+    content = (run / run_directory.RUN_ID).read_bytes()
+    Folder(address).write(run_directory.RUN_ID, content)
+    assert owns(address, where)
 
 
 def test_local_copies_of_another_run_are_refused(run, tmp_path):
