@@ -7,6 +7,7 @@ A run deletes checkpoints as it saves others. Therefore it may write only into a
 started itself, even if its user or its config.gin names another one.
 """
 
+import contextlib
 import json
 import os
 import posixpath
@@ -34,16 +35,32 @@ def claim(run_dir: str, checkpoints: str) -> None:
     Raises ValueError, and writes nothing, if another run started the folder.
     """
     if jax.process_index() == 0:
-        here = _address(run_dir)
-        mine = _read(run_dir)
-        owner = _read(checkpoints)
-        if not _may_write(here, mine, owner, checkpoints):
-            raise _refusal(run_dir, checkpoints, owner, fitting=mine or _new(run_dir))
-        claimed = (owner or mine or _new(run_dir))._replace(run=here)
-        for folder, before in ((run_dir, mine), (checkpoints, owner)):
-            if before != claimed:
-                _write(folder, claimed)
+        with _alone(checkpoints):
+            _claim(run_dir, checkpoints)
     multihost_utils.sync_global_devices(f"claimed {checkpoints}")
+
+
+def _claim(run_dir: str, checkpoints: str) -> None:
+    here = _address(run_dir)
+    mine = _read(run_dir)
+    owner = _read(checkpoints)
+    if not _may_write(here, mine, owner, checkpoints):
+        raise _refusal(run_dir, checkpoints, owner, fitting=mine or _new(run_dir))
+    claimed = (owner or mine or _new(run_dir))._replace(run=here)
+    for folder, before in ((run_dir, mine), (checkpoints, owner)):
+        if before != claimed:
+            _write(folder, claimed)
+
+
+def _alone(checkpoints: str) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which no other process gives this folder an id, unless it has one.
+
+    Raises ValueError if another process does. A bucket has no locks.
+    """
+    if "://" in checkpoints or _read(checkpoints) is not None:
+        return contextlib.nullcontext()
+    lock = os.path.join(checkpoints, f".{run_directory.RUN_ID}.lock")
+    return whole_files.locked(lock, f"Another run starts with the checkpoints {checkpoints}")
 
 
 def claim_copies(checkpoints: str, copies: str) -> None:

@@ -1,7 +1,10 @@
 """A run writes only into folders of checkpoints and of local copies that it started itself."""
 
 import json
+import os
 import shutil
+import threading
+from concurrent import futures
 
 import pytest
 
@@ -85,6 +88,25 @@ def test_a_copy_of_a_run_directory_is_another_run(run, tmp_path):
 def test_the_checkpoints_of_another_run_within_the_run_directory_are_refused(run, tmp_path):
     claim(str(run), str(tmp_path / "other/checkpoints"))
     refused(tmp_path / "other", tmp_path / "other/checkpoints")
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_of_runs_that_start_at_once_one_gets_the_folder(tmp_path, attempt):
+    where, runs = str(tmp_path / "disk"), [str(tmp_path / name) for name in "abcd"]
+    together = threading.Barrier(len(runs))
+
+    def claims(run) -> bool:
+        together.wait()
+        try:
+            claim(run, where)
+        except ValueError:
+            return False
+        return True
+
+    with futures.ThreadPoolExecutor(len(runs)) as threads:
+        claimed = [run for run, got_it in zip(runs, threads.map(claims, runs)) if got_it]
+    assert len(claimed) == 1 and owns(claimed[0], where)
+    assert os.listdir(where) == [run_directory.RUN_ID]
 
 
 def test_a_folder_in_a_bucket(monkeypatch, tmp_path):
