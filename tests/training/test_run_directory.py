@@ -14,6 +14,7 @@ from pretrax.data.whole_files import (
     whole_folder,
     write_bytes,
     write_json,
+    write_record,
     write_text,
 )
 from pretrax.training.run_directory import check_place, load_classes
@@ -111,7 +112,9 @@ def test_a_damaged_file_is_named(tmp_path, content):
 def test_a_result_of_another_kind_names_its_file(tmp_path):
     write_result(Result(str(tmp_path), 8, True, (), {}, {}))
     file = tmp_path / "result.json"
-    file.write_text(file.read_text().replace("scores", "rcores"))
+    record = read_json(file)
+    record["rcores"] = record.pop("scores")
+    write_record(file, record)
     with pytest.raises(ValueError, match="result.json is damaged .*KeyError: 'scores'"):
         read_result(str(tmp_path))
 
