@@ -7,6 +7,7 @@ A run deletes checkpoints as it saves others. Therefore it may write only into a
 started itself, even if its user or its config.gin names another one.
 """
 
+import contextlib
 import json
 import os
 import posixpath
@@ -18,6 +19,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from ..data import whole_files
+from ..data.folders import Folder
 from . import run_directory
 
 
@@ -33,16 +35,32 @@ def claim(run_dir: str, checkpoints: str) -> None:
     Raises ValueError, and writes nothing, if another run started the folder.
     """
     if jax.process_index() == 0:
-        here = _address(run_dir)
-        mine = _read(run_dir)
-        owner = _read(checkpoints)
-        if not _may_write(here, mine, owner, checkpoints):
-            raise _refusal(run_dir, checkpoints, owner, fitting=mine or _new(run_dir))
-        claimed = (owner or mine or _new(run_dir))._replace(run=here)
-        for folder, before in ((run_dir, mine), (checkpoints, owner)):
-            if before != claimed:
-                _write(folder, claimed)
+        with _alone(checkpoints):
+            _claim(run_dir, checkpoints)
     multihost_utils.sync_global_devices(f"claimed {checkpoints}")
+
+
+def _claim(run_dir: str, checkpoints: str) -> None:
+    here = _address(run_dir)
+    mine = _read(run_dir)
+    owner = _read(checkpoints)
+    if not _may_write(here, mine, owner, checkpoints):
+        raise _refusal(run_dir, checkpoints, owner, fitting=mine or _new(run_dir))
+    claimed = (owner or mine or _new(run_dir))._replace(run=here)
+    for folder, before in ((run_dir, mine), (checkpoints, owner)):
+        if before != claimed:
+            _write(folder, claimed)
+
+
+def _alone(checkpoints: str) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which no other process gives this folder an id, unless it has one.
+
+    Raises ValueError if another process does. A bucket has no locks.
+    """
+    if "://" in checkpoints or _read(checkpoints) is not None:
+        return contextlib.nullcontext()
+    lock = os.path.join(checkpoints, f".{run_directory.RUN_ID}.lock")
+    return whole_files.locked(lock, f"Another run starts with the checkpoints {checkpoints}")
 
 
 def claim_copies(checkpoints: str, copies: str) -> None:
@@ -66,6 +84,12 @@ def owns(run_dir: str, checkpoints: str) -> bool:
     """Returns whether a run directory and a folder of checkpoints carry the same id."""
     mine = _read(run_dir)
     return mine is not None and (owner := _read(checkpoints)) is not None and owner.id == mine.id
+
+
+def may_own(run_dir: str, checkpoints: str) -> bool:
+    """Returns whether checkpoints may be those of a run: both folders carry the same id, or the run
+    directory has none, since an earlier version of pretrax wrote it."""
+    return _read(run_dir) is None or owns(run_dir, checkpoints)
 
 
 def own_checkpoints(run_dir: str, checkpoint_dir: str | None) -> str:
@@ -124,16 +148,25 @@ def _has_checkpoints(folder: str) -> bool:
 
 
 def _read(folder: str) -> RunId | None:
-    file = epath.Path(folder) / run_directory.RUN_ID
-    if not file.exists():
+    content = _content(folder)
+    if content is None:
         return None
     try:
-        return RunId(**json.loads(file.read_text()))
+        return RunId(**whole_files.parse_json(content))
     except whole_files.UNLIKE as error:
+        file = posixpath.join(folder, run_directory.RUN_ID)
         raise ValueError(
-            f"{file} is damaged ({error}): bring it back from a copy, such as the one in "
-            "the run directory or next to its checkpoints."
+            f"{file} is damaged ({error}): bring it back from a copy, such as the one in the run "
+            "directory or next to its checkpoints."
         ) from error
+
+
+def _content(folder: str) -> bytes | None:
+    if "://" in folder and not folder.startswith("gs://"):  # a run_dir, which may be in any bucket
+        bucket = Folder(folder)
+        return bucket.read(run_directory.RUN_ID) if bucket.exists(run_directory.RUN_ID) else None
+    file = epath.Path(folder) / run_directory.RUN_ID
+    return file.read_bytes() if file.exists() else None
 
 
 def _write(folder: str, run_id: RunId) -> None:

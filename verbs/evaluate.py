@@ -126,11 +126,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def steps_of(options) -> list[int | None]:
-    """The checkpoints' steps; of a run that has saved none, None, which opening it explains."""
+    """Returns the steps of the checkpoints to evaluate; None stands for the latest one.
+
+    The latest one is found when it is read, since a run that trains meanwhile may remove the one
+    that is the latest now. A yardstick reads its checkpoint several times, so it needs the step.
+    """
     if options.step is not None:
         return [options.step]
     steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
-    return steps if options.all_checkpoints else steps[-1:]
+    if options.all_checkpoints:
+        return steps
+    return steps[-1:] if options.yardstick else [None]
 
 
 # --- downstream tasks ---------------------------------------------------------------------------
@@ -159,11 +165,13 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
         for task in tasks:
             with placed_on(mesh):
                 scores = with_progress(console, options, trained, task)
-            keep_answers(options.run, task.name, step, scores)
+            keep_answers(options.run, task.name, trained.step, scores)
             for metric, figure in scores.metrics.items():
                 baseline = scores.baseline.get(metric)
                 beside = "" if baseline is None else f"{baseline:.4g}"
-                table.add_row(escape(task.name), str(step), escape(metric), f"{figure:.4g}", beside)
+                table.add_row(
+                    escape(task.name), str(trained.step), escape(metric), f"{figure:.4g}", beside
+                )
     mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)

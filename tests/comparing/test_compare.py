@@ -238,7 +238,7 @@ def test_two_commands_in_one_directory(own, capsys):
 def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
     file, _ = own
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
-    whole_files.write_record(result, {**whole_files.read_json(result), "finished": False})
+    whole_files.write_record(result, whole_files.read_json(result) | {"finished": False})
     one = read_comparison(file, trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
     found = results_of(one, cells_of(one, runs_of_variants(one), of))

@@ -128,6 +128,16 @@ def test_later_copies_are_removed_when_a_run_goes_back(here):
     assert here.copies() == []
 
 
+def test_a_checkpoint_that_was_set_aside_is_reported_though_a_copy_is_used(here):
+    metrics = pathlib.Path(here.where, "2/metrics")
+    metrics.mkdir()
+    (metrics / "metrics").write_text('{"heldout_loss": 1.4}')
+    restored, _ = here.start()
+    assert_is(restored, 7, True)
+    (message,) = restored.damaged
+    assert "checkpoint 2 is damaged" in message
+
+
 def truncate(file):
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 

@@ -1,6 +1,7 @@
 """Files of a run directory are written whole or not at all."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pretrax.data.whole_files import (
     write_record,
     write_text,
 )
-from pretrax.training.run_directory import load_classes
+from pretrax.training.run_directory import check_place, load_classes
 from pretrax.training.saved.result import Result, read_result, write_result
 
 
@@ -94,7 +95,9 @@ def test_a_file_is_held_by_one_process(tmp_path):
     assert path.read_text() == "an answer"
 
 
-@pytest.mark.parametrize("content", [b'["a", "b"', b'{"a": \xff}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b'["a", "b"', b'{"a": \xff}', b"[" * 100_000, b'{"a":' * 100_000]
+)
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "classes.json").write_bytes(content)
     with pytest.raises(ValueError, match="classes.json is damaged .*bring it back from a copy"):
@@ -110,7 +113,8 @@ def test_a_result_of_another_kind_names_its_file(tmp_path):
     write_result(Result(str(tmp_path), 8, True, (), {}, {}))
     file = tmp_path / "result.json"
     record = read_json(file)
-    write_record(file, {"rcores": record.pop("scores"), **record})
+    record["rcores"] = record.pop("scores")
+    write_record(file, record)
     with pytest.raises(ValueError, match="result.json is damaged .*KeyError: 'scores'"):
         read_result(str(tmp_path))
 
@@ -127,6 +131,25 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
             write_text(f"{folder}/{name}", name)
     assert sorted(os.listdir(tmp_path / "a")) == ["another", "one"]
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_folder_is_written_by_one_process(tmp_path):
+    with whole_folder(tmp_path / "a") as folder:
+        write_text(f"{folder}/one", "one")
+        with pytest.raises(ValueError, match=re.escape(f"{tmp_path}/a is written already")):
+            with whole_folder(tmp_path / "a"):
+                pass
+    assert os.listdir(tmp_path) == ["a"] and os.listdir(tmp_path / "a") == ["one"]
+
+
+def test_a_path_with_a_backslash_is_no_place_for_checkpoints(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="backslash"):
+        check_place(f"{tmp_path}/a\\b")
+    check_place("gs://bucket/a\\b")
+    (tmp_path / "a\\b").mkdir()
+    monkeypatch.chdir(tmp_path / "a\\b")
+    with pytest.raises(ValueError, match="backslash"):
+        check_place("runs/mine")
 
 
 def test_a_file_in_the_working_directory(tmp_path, monkeypatch):

@@ -1,10 +1,14 @@
 """A run writes only into folders of checkpoints and of local copies that it started itself."""
 
 import json
+import os
 import shutil
+import threading
+from concurrent import futures
 
 import pytest
 
+from pretrax.data.folders import Folder
 from pretrax.training import run_directory
 from pretrax.training.run_ids import claim, claim_copies, own_checkpoints, owns
 from pretrax.training.saved.resuming import has_checkpoint
@@ -86,12 +90,40 @@ def test_the_checkpoints_of_another_run_within_the_run_directory_are_refused(run
     refused(tmp_path / "other", tmp_path / "other/checkpoints")
 
 
+@pytest.mark.parametrize("attempt", range(10))
+def test_of_runs_that_start_at_once_one_gets_the_folder(tmp_path, attempt):
+    where, runs = str(tmp_path / "disk"), [str(tmp_path / name) for name in "abcd"]
+    together = threading.Barrier(len(runs))
+
+    def claims(run) -> bool:
+        together.wait()
+        try:
+            claim(run, where)
+        except ValueError:
+            return False
+        return True
+
+    with futures.ThreadPoolExecutor(len(runs)) as threads:
+        claimed = [run for run, got_it in zip(runs, threads.map(claims, runs)) if got_it]
+    assert len(claimed) == 1 and owns(claimed[0], where)
+    assert os.listdir(where) == [run_directory.RUN_ID]
+
+
 def test_a_folder_in_a_bucket(monkeypatch, tmp_path):
     object_store.emptied(monkeypatch)
     claim(str(tmp_path / "a"), "gs://bucket/checkpoints")
     claim(str(tmp_path / "a"), "gs://bucket/checkpoints")
     with pytest.raises(ValueError, match="gs://bucket/checkpoints"):
         claim(str(tmp_path / "b"), "gs://bucket/checkpoints")
+
+
+def test_a_run_directory_in_a_bucket_that_only_fsspec_knows(run, tmp_path):
+    """Its checkpoints are elsewhere, since Orbax writes to no such bucket."""
+    address, where = "memory://bucket/of_run_ids", str(tmp_path / "disk")
+    assert not owns(address, where)
+    content = (run / run_directory.RUN_ID).read_bytes()
+    Folder(address).write(run_directory.RUN_ID, content)
+    assert owns(address, where)
 
 
 def test_local_copies_of_another_run_are_refused(run, tmp_path):
@@ -124,6 +156,15 @@ def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
     for read in readers:
         read(str(victim))
     assert has_checkpoint(str(victim))
+
+
+def test_a_run_of_an_earlier_version_keeps_its_tokens_and_settings(tmp_path):
+    """Its folders carry no id: until it is resumed, its checkpoints still count as its own."""
+    run, where = tmp_path / "run", str(tmp_path / "elsewhere")
+    write_run(run, "decoder", "causal_lm", more=f"training.Run.checkpoint_dir = {where!r}")
+    assert not has_checkpoint(str(run))
+    (run / "checkpoints").rename(where)
+    assert has_checkpoint(str(run))
 
 
 @pytest.mark.slow

@@ -234,7 +234,7 @@ class Checkpoints:
     def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = absolute(directory)
         self._checkpointer: Any = None
-        self._without_loss: list[str] = []  # a message for each one that was moved away here
+        self.set_aside_at_opening: list[str] = []  # a message for each checkpoint
         if keep is not None:
             if self._shared:
                 self._set_aside_without_loss()
@@ -326,7 +326,7 @@ class Checkpoints:
         `target`, ValueError when all checkpoints are damaged, now or before, and OSError when one
         cannot be read for another reason, after some attempts.
         """
-        damaged, self._without_loss = self._without_loss, []
+        damaged, self.set_aside_at_opening = self.set_aside_at_opening, []
         for step in reversed(self.steps()):
             loaded, problem = self._sound(step, target)
             if loaded:
@@ -553,7 +553,7 @@ class Checkpoints:
         if jax.process_index() == 0:
             for step in _steps_in(self._root):
                 if problem := self._loss_problem(step):
-                    self._without_loss.append(self._move_aside(step, problem))
+                    self.set_aside_at_opening.append(self._move_aside(step, problem))
         multihost_utils.sync_global_devices(f"losses in {self._root}")
 
     def _loss_problem(self, step: int) -> str:

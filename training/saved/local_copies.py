@@ -121,7 +121,8 @@ class LocalCopies(Checkpoints):
             loaded, problem = self._sound(max(shared), target)
             if loaded:
                 state, files, _ = loaded
-                restored = Restored(state, _exchanged(files), (), copied=True)
+                damaged = tuple(self._of.set_aside_at_opening)
+                restored = Restored(state, _exchanged(files), damaged, copied=True)
         elif known:
             lacking = [i for i, found in enumerate(of_processes) if max(known) not in found]
             problem = f"process {', '.join(map(str, lacking))} has none"

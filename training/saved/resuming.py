@@ -155,7 +155,7 @@ def has_checkpoint(run_dir: str) -> bool:
     """Returns whether the run last started here has saved a checkpoint, or a local copy."""
     elsewhere = plain_field(run_dir, "checkpoint_dir")
     where = run_directory.checkpoints(run_dir, elsewhere)
-    if elsewhere is not None and not run_ids.owns(run_dir, where):
+    if elsewhere is not None and not run_ids.may_own(run_dir, where):
         return False
     with Checkpoints(where, keep=None) as checkpoints:
         if checkpoints.steps():
