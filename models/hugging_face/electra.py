@@ -24,7 +24,7 @@ def settings(hf: dict, has) -> dict:
 
 
 def config(c: Config) -> dict:
-    return bert.config("electra", c) | {"hidden_act": "gelu", "embedding_size": c.embedding_width}
+    return bert.config("electra", c) | {"embedding_size": c.embedding_width}
 
 
 def links(c: Config) -> list[Link]:
