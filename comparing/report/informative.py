@@ -70,10 +70,11 @@ def why_no_difference_is_not_informative(summary: Summary, difference: Differenc
     """Returns why a small difference does not support a claim of no difference; "" if it does.
 
     In addition to `why_not_informative` the claim needs a positive control: another pair of
-    variants that the same figure distinguishes in the same comparison.
+    variants that the same figure distinguishes in the same comparison. A difference that holds
+    needs no control, since the figure distinguishes this very pair.
     """
     reasons = [why_not_informative(summary, difference)]
-    if not _has_control(summary, difference):
+    if not difference.holds and not _has_control(summary, difference):
         reasons.append(NO_CONTROL)
     return "; ".join(filter(None, reasons))
 
