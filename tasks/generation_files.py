@@ -122,7 +122,10 @@ def start_of_decoder(folder: Path | str, config: Mapping[str, Any]) -> dict[str,
 
 
 def search_options(folder: Path | str, layout: str) -> list[str]:
-    """Returns the options of `predict` that search and sample as `generate` does by these files."""
+    """Returns the options of `predict` that search and sample as `generate` does by these files.
+
+    There are none if `predict` does not have the combination, such as beams with sampling.
+    """
     fields = generation_fields(folder)
     chosen = {
         option: fields[name]
@@ -137,4 +140,8 @@ def search_options(folder: Path | str, layout: str) -> list[str]:
         chosen |= {"max_new": longest} if longest != Decoding().max_new else {}
     elif layout == "encoder_decoder" and fields.get("max_length") not in (None, 20):
         chosen["max_new"] = fields["max_length"] - 1  # the token that the decoder starts with
+    try:
+        Decoding(**chosen)
+    except ValueError:
+        return []
     return [f"--{name}={value}" for name, value in chosen.items()]

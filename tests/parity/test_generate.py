@@ -33,7 +33,7 @@ from pretrax.inference.prompting.prompts import infill_prompt, text_prompt
 from pretrax.inference.trained import allowed_token_mask
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
-from pretrax.tasks.generation_files import generation_rules
+from pretrax.tasks.generation_files import generation_rules, search_options
 from pretrax.tasks.imported_models import from_hugging_face
 from pretrax.tasks.trained_models import open_trained
 from pretrax.verbs import convert
@@ -338,6 +338,20 @@ def test_a_setting_of_generate_that_cannot_be_followed_is_refused(values, said, 
 def test_the_least_number_of_new_tokens_replaces_the_least_length(values, expected, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
     assert generation_rules(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "values, options",
+    [
+        ({"num_beams": 3, "length_penalty": 2.0}, ["--beams=3", "--length_penalty=2.0"]),
+        ({"do_sample": True, "top_p": 0.9}, ["--temperature=1.0", "--top_k=50", "--top_p=0.9"]),
+        ({"num_beams": 3, "do_sample": True}, []),
+        ({"num_beams": 3, "repetition_penalty": 1.3}, []),
+    ],
+)
+def test_only_options_that_predict_accepts_are_recommended(values, options, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
+    assert search_options(tmp_path, "decoder") == options
 
 
 @pytest.mark.slow
