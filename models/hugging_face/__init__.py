@@ -242,11 +242,6 @@ def write_model(
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
     if family in bert.ROBERTAS and extra.get("pad_token_id") is not None:
         config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
-    if differ := _differences(config, family):
-        raise ValueError(
-            f"Got a model that no {family.model_type!r} of transformers equals: it differs in "
-            f"{'; '.join(differ)}. Convert a model with the values of the family."
-        )
     values = dict(extra) | family.config(config)
     values |= {
         "model_type": family.model_type,
