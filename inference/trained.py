@@ -208,7 +208,9 @@ def _learned(trained: Trained) -> str:
     return " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))
 
 
-def allowed_token_mask(ids: TokenIds, rows: int, special: Sequence[int] | None = None):
+def allowed_token_mask(
+    ids: TokenIds, rows: int, special: Sequence[int] | None = None, stops: Sequence[int] = ()
+):
     """Returns the allowed-token mask, bool[rows]: ids of text, and these special tokens.
 
     Rows of the embedding that are not ids are never allowed.
@@ -218,10 +220,12 @@ def allowed_token_mask(ids: TokenIds, rows: int, special: Sequence[int] | None =
 
     Args:
       special: special tokens that the model learned to predict; None: all but padding.
+      stops: ids that end an answer, which are allowed even if one of them is the padding id.
     """
     token = np.arange(rows)
     if special is None:
-        padding = [ids.pad] if ids.pad != ids.eos else []
-        return jnp.asarray((token < ids.size) & ~np.isin(token, padding))
-    first, end = ids.text
-    return jnp.asarray((token >= first) & (token < end) | np.isin(token, special))
+        allowed = (token < ids.size) & ((token != ids.pad) | (ids.pad == ids.eos))
+    else:
+        first, end = ids.text
+        allowed = (token >= first) & (token < end) | np.isin(token, special)
+    return jnp.asarray(allowed | np.isin(token, stops))

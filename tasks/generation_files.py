@@ -82,11 +82,13 @@ def generation_rules(folder: Path | str) -> GenerationRules:
         raise _unsupported(folder, "forced_bos_token_id", fields["forced_bos_token_id"])
     if not first and fields.get("force_bos_token_to_be_generated"):  # an older name
         first = ids("bos_token_id")
+    # In transformers min_new_tokens replaces min_length, even if it is 0.
+    is_length_replaced = fields.get("min_new_tokens") is not None
     return GenerationRules(
         stop_ids=stops,
         no_repeat_ngram=number("no_repeat_ngram_size"),
         banned=tuple(word[0] for word in words if word[0] not in stops),
-        min_slots=number("min_length"),
+        min_slots=0 if is_length_replaced else number("min_length"),
         min_new=number("min_new_tokens"),
         forced_first=first[0] if first else None,
         forced_last=ids("forced_eos_token_id"),
@@ -120,7 +122,10 @@ def start_of_decoder(folder: Path | str, config: Mapping[str, Any]) -> dict[str,
 
 
 def search_options(folder: Path | str, layout: str) -> list[str]:
-    """Returns the options of `predict` that search and sample as `generate` does by these files."""
+    """Returns the options of `predict` that search and sample as `generate` does by these files.
+
+    There are none if `predict` does not have the combination, such as beams with sampling.
+    """
     fields = generation_fields(folder)
     chosen = {
         option: fields[name]
@@ -135,4 +140,8 @@ def search_options(folder: Path | str, layout: str) -> list[str]:
         chosen |= {"max_new": longest} if longest != Decoding().max_new else {}
     elif layout == "encoder_decoder" and fields.get("max_length") not in (None, 20):
         chosen["max_new"] = fields["max_length"] - 1  # the token that the decoder starts with
+    try:
+        Decoding(**chosen)
+    except ValueError:
+        return []
     return [f"--{name}={value}" for name, value in chosen.items()]

@@ -319,6 +319,11 @@ def test_no_difference_needs_a_positive_control():
     assert no_difference(0.0, 0.5, control=0.0)[0].verdict == claims.NOT_INFORMATIVE
 
 
+def test_a_difference_that_holds_against_a_claim_of_none_needs_no_other_control():
+    one, _ = no_difference(0.9, 0.5, control=0.0)
+    assert one.verdict == claims.OPPOSITE
+
+
 def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
     made = planted.results(["15%", "40%"], effects={("40%", PAIRS): 0.2}, reference="15%")
     claim = claims.Claim("It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")

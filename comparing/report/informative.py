@@ -70,10 +70,11 @@ def why_no_difference_is_not_informative(summary: Summary, difference: Differenc
     """Returns why a small difference does not support a claim of no difference; "" if it does.
 
     In addition to `why_not_informative` the claim needs a positive control: another pair of
-    variants that the same figure distinguishes in the same comparison.
+    variants that the same figure distinguishes in the same comparison. A difference that holds
+    needs no control, since the figure distinguishes this very pair.
     """
     reasons = [why_not_informative(summary, difference)]
-    if not _has_control(summary, difference):
+    if not difference.holds and not _has_control(summary, difference):
         reasons.append(NO_CONTROL)
     return "; ".join(filter(None, reasons))
 
@@ -120,19 +121,21 @@ def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> 
     largest = _part(summary, column, PEAK + LARGEST)
     if chosen is None or smallest is None or largest is None:
         return ""
-    runs = [(v, seed) for v in variants for seed in chosen.values.get(v, {})]
-    ends = {
+    # Runs that were measured before the ends of the grid were recorded have none.
+    grids = {
         (v, seed): (smallest.values[v][seed], largest.values[v][seed])
-        for v, seed in runs
-        if chosen.values[v][seed] in (smallest.values[v][seed], largest.values[v][seed])
+        for v in variants
+        for seed in chosen.values.get(v, {})
+        if seed in smallest.values[v] and seed in largest.values[v]
     }
+    ends = {(v, seed): grid for (v, seed), grid in grids.items() if chosen.values[v][seed] in grid}
     if not ends:
         return ""
     at = " and ".join(f"{x:g}" for x in sorted({chosen.values[v][seed] for v, seed in ends}))
     least = min(low for low, _ in ends.values())
     most = max(high for _, high in ends.values())
     return (
-        f"{len(ends)} of {len(runs)} runs were fine-tuned at an edge of the grid of learning "
+        f"{len(ends)} of {len(grids)} runs were fine-tuned at an edge of the grid of learning "
         f"rates ({at}, grid from {least:g} to {most:g})"
     )
 

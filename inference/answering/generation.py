@@ -142,11 +142,10 @@ def generate(
     ids, model, params = trained.ids, trained.model, trained.params
     numbers = range(len(prompts)) if numbers is None else numbers
     stops = stop_ids(trained)
-    beyond_text = None if special is None else (*stops, *special)
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
         stop_ids=stops,
-        allowed_tokens=allowed_token_mask(ids, model.vocab_size, beyond_text),
+        allowed_tokens=allowed_token_mask(ids, model.vocab_size, special, stops),
     )
     if decoding.own_drafts:
         unrolled_model, params, drafter, draft_params = own_drafts(model, params)

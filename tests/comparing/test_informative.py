@@ -72,6 +72,16 @@ def test_a_learning_rate_at_the_edge_of_its_grid_is_not_informative():
     assert why(third, "b") == "" and why(third, "c")
 
 
+def test_a_run_without_the_ends_of_its_grid_does_not_count_as_at_an_edge():
+    found = told(HELD, peaks={("a", 0): 0.1, ("b", 3): 0.3})
+    ends = (f"{FIGURE}/peak/smallest", f"{FIGURE}/peak/largest")
+    parts = [
+        part._replace(values={**part.values, "a": {}}) if part.name in ends else part
+        for part in found.parts
+    ]
+    assert "1 of 5 runs" in why(found._replace(parts=parts))
+
+
 def test_no_difference_without_a_positive_control_is_not_informative():
     def why_no_difference(found):
         return informative.why_no_difference_is_not_informative(found, difference(found))

@@ -14,6 +14,7 @@ from pretrax.inference.answering.generation import (
     generate,
 )
 from pretrax.inference.decoding.decoding import decode, decoding_form
+from pretrax.inference.decoding.generation_rules import GenerationRules
 from pretrax.inference.decoding.sampling import Sampling
 from pretrax.inference.decoding.speculation import model_drafter
 from pretrax.inference.prompting.prompts import Prompt, batch_prompts, text_prompt
@@ -102,6 +103,15 @@ def test_neither_padding_nor_unused_ids_are_generated():
     written = [token for row in several for answer in row for token in answer.tokens]
     assert len(set(written)) > 200 and IDS.pad not in written
     assert max(written) < IDS.size < model("decoder")[0].model.vocab_size
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_an_answer_may_end_with_padding_if_that_is_a_stop_id(beams):
+    one, prompts = model("decoder")[0], prompts_for("decoder", ["tea"])
+    others = tuple(i for i in range(one.model.vocab_size) if i != IDS.pad)
+    rules = GenerationRules(stop_ids=(IDS.eos, IDS.pad), suppressed=others)
+    ((answer,),) = generate(one._replace(rules=rules), prompts, Decoding(3, beams=beams))
+    assert answer.ended and answer.tokens == [] and answer.log_prob > -100
 
 
 @pytest.mark.slow

@@ -27,12 +27,13 @@ from pretrax.inference.decoding.decoding import (
     decoding_form,
     encoder_decoder_prompts,
 )
-from pretrax.inference.decoding.generation_rules import NO_RULES
+from pretrax.inference.decoding.generation_rules import NO_RULES, GenerationRules
 from pretrax.inference.decoding.sampling import Sampling, adjusted
 from pretrax.inference.prompting.prompts import infill_prompt, text_prompt
 from pretrax.inference.trained import allowed_token_mask
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
+from pretrax.tasks.generation_files import generation_rules, search_options
 from pretrax.tasks.imported_models import from_hugging_face
 from pretrax.tasks.trained_models import open_trained
 from pretrax.verbs import convert
@@ -209,6 +210,7 @@ RULES = {
         forced_bos_token_id=2, begin_suppress_tokens=[118, 298], no_repeat_ngram_size=1
     ),
     "n-grams": dict(no_repeat_ngram_size=2, early_stopping=True),
+    "both least lengths": dict(min_length=30, min_new_tokens=3, eos_token_id=[3, 59, 118]),
     "several ends": dict(eos_token_id=[3, 110, 201, 298], min_new_tokens=2, early_stopping=True),
 }
 BART = dict(d_model=32, encoder_attention_heads=4, decoder_attention_heads=4)
@@ -323,6 +325,33 @@ def test_a_setting_of_generate_that_cannot_be_followed_is_refused(values, said, 
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match=said):
         from_hugging_face(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ({"min_length": 9}, GenerationRules(min_slots=9)),
+        ({"min_length": 9, "min_new_tokens": 4}, GenerationRules(min_new=4)),
+        ({"min_length": 9, "min_new_tokens": 0}, NO_RULES),
+    ],
+)
+def test_the_least_number_of_new_tokens_replaces_the_least_length(values, expected, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
+    assert generation_rules(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "values, options",
+    [
+        ({"num_beams": 3, "length_penalty": 2.0}, ["--beams=3", "--length_penalty=2.0"]),
+        ({"do_sample": True, "top_p": 0.9}, ["--temperature=1.0", "--top_k=50", "--top_p=0.9"]),
+        ({"num_beams": 3, "do_sample": True}, []),
+        ({"num_beams": 3, "repetition_penalty": 1.3}, []),
+    ],
+)
+def test_only_options_that_predict_accepts_are_recommended(values, options, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps(values))
+    assert search_options(tmp_path, "decoder") == options
 
 
 @pytest.mark.slow
