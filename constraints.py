@@ -145,7 +145,7 @@ def _admits(kind: Any, value: Any) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    """Returns whether a text can be written: halves of surrogate pairs stand for other bytes."""
+    """Returns whether a text can be encoded: lone surrogates stand for undecodable bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -10,8 +10,8 @@ from ..training.settings.bound import bound, flattened
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
 NATS = "nats per target"  # the unit of held-out losses
 NATS_SAVED = "share of the baseline's nats saved"
-# Parts of a figure of fine-tuning: the peak learning rate that was chosen, and the ends of the
-# grid that it was chosen from.
+# Parts of a fine-tuning figure: the chosen peak learning rate, and the ends of the grid that it was
+# chosen from.
 PEAK, SMALLEST, LARGEST = "/peak", "/smallest", "/largest"
 
 
@@ -43,7 +43,7 @@ class Figure(NamedTuple):
 
 
 def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure]:
-    """Returns the parts of a figure of fine-tuning that say which learning rate was chosen.
+    """Returns the parts of a fine-tuning figure that record which learning rate was chosen.
 
     >>> [(one.name, one.value) for one in peak_figures("finetune", 0.05, [0.1, 0.02, 0.05])]
     [('finetune/peak', 0.05), ('finetune/peak/smallest', 0.02), ('finetune/peak/largest', 0.1)]

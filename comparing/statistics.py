@@ -69,7 +69,7 @@ def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
 
 
 def at_level(one: Estimate, level: float, wanted: float) -> Estimate:
-    """Returns an estimate whose interval has the level `level`, with the interval of another one.
+    """Returns an estimate whose interval has the level `wanted` instead of `level`.
 
     >>> at_level(estimate([1.0, 2.0, 3.0]), LEVEL, LEVEL / 12).half_width
     8.916...

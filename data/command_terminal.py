@@ -1,6 +1,6 @@
-"""A command and its terminal: text that any terminal can show, and how Ctrl-C ends it.
+"""Printing text that any terminal can show, and ending a command cleanly at Ctrl-C.
 
-This module needs only the standard library, so that it loads before everything else.
+This module needs only the standard library, so that it can load before everything else.
 """
 
 import atexit
@@ -28,7 +28,7 @@ _STANDINS = {
 
 
 def standin(character: str) -> str:
-    r"""Returns what stands for a character that a terminal cannot show, in ASCII.
+    r"""Returns an ASCII replacement for a character that a terminal cannot show.
 
     >>> [standin(x) for x in ("…", "é", "│", "█", "␛", "日", "\udcff")]
     ['...', 'e', '|', '#', '^[', '\\u65e5', '\\udcff']
@@ -55,17 +55,17 @@ def _standins(error: UnicodeError) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def in_terminal() -> Iterator[None]:
-    """A context of a whole command: neither what it prints nor Ctrl-C ends in a traceback."""
+    """Runs a whole command so that neither its output nor Ctrl-C can end in a traceback."""
     _prepare_streams()
-    atexit.unregister(_end_silently_at_interrupt)  # once is enough
+    atexit.unregister(_end_silently_at_interrupt)  # register it only once
     atexit.register(_end_silently_at_interrupt)
     with interrupts_in_words("\nInterrupted."), failed_output_in_words():
         yield
 
 
 def _prepare_streams() -> None:
-    """Lets standard output and error take any character, and sends closed ones nowhere."""
-    for _ in range(3):  # the next file that is opened would get the number of a closed stream
+    """Lets standard output and error accept any character, and replaces closed streams."""
+    for _ in range(3):  # otherwise the next open file gets the number of a closed stream
         number = os.open(os.devnull, os.O_RDWR)
         if number > 2:
             os.close(number)
@@ -79,9 +79,9 @@ def _prepare_streams() -> None:
 
 
 def undecoded(arguments: Sequence[str]) -> str | None:
-    """Returns what is wrong with the first argument that is not text, None if all are.
+    """Returns what is wrong with the first argument that is not text; None if all are text.
 
-    Python hands on bytes that the locale cannot decode as halves of surrogate pairs.
+    Python represents bytes that the locale cannot decode by lone surrogates.
 
     >>> undecoded(["--text=a", "--text=b"]) is None
     True
@@ -99,7 +99,7 @@ def undecoded(arguments: Sequence[str]) -> str | None:
 
 
 def say(words: str) -> None:
-    """Prints to standard error; does nothing if that is closed."""
+    """Prints to standard error; does nothing if standard error is closed."""
     with contextlib.suppress(OSError, ValueError):
         print(words, file=sys.stderr, flush=True)
 
@@ -136,7 +136,7 @@ def failed_output_in_words() -> Iterator[None]:
 
 
 def _output_fails() -> bool:
-    """Returns whether standard output cannot be written, or nobody reads it any more."""
+    """Returns whether writing to standard output fails or its reader has closed it."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -145,12 +145,12 @@ def _output_fails() -> bool:
         poll = select.poll()
         poll.register(sys.stdout, 0)
         return bool(poll.poll(0))
-    except (OSError, ValueError):  # it is not a file of the system
+    except (OSError, ValueError):  # standard output is not a file of the operating system
         return False
 
 
 def _drop_output() -> None:
-    """Sends buffered output nowhere: otherwise Python fails to write it again when it exits."""
+    """Discards buffered output. Otherwise Python tries to write it at exit and fails again."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -189,7 +189,7 @@ def interrupts_in_words(words: str) -> Iterator[None]:
         except BaseException as error:
             if not is_interrupted() and not isinstance(error, KeyboardInterrupt):
                 raise
-            if is_interrupted():  # and the words are printed below
+            if is_interrupted():  # the words are printed below
                 _end_silently_at_interrupt()
             say(words)
             raise SystemExit(130) from None

@@ -354,14 +354,14 @@ def _rows(
     path, number = file_range.path, 0
     try:
         for batch in batches(file):
-            batch.validate(full=True)  # else wrong offsets end the process, and not in an error
+            batch.validate(full=True)  # otherwise wrong offsets crash the process
             for row in batch.to_pylist():
                 try:
                     yield Record(document_of(row), path, number, fields=row)
                 except ValueError as error:
                     yield Bad(f"{path}@{number}", "malformed", str(error))
                 number += 1
-    # A MemoryError is of a damaged length, a UnicodeDecodeError of the name of a column.
+    # A damaged length raises MemoryError, and a damaged column name UnicodeDecodeError.
     except (pyarrow.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's or the network's: it says nothing of the file's content
@@ -389,7 +389,7 @@ def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator
     from warcio.archiveiterator import ArchiveIterator
 
     path, number = file_range.path, 0
-    archive = ArchiveIterator(file, no_record_parse=True)  # its own parsing needs an address
+    archive = ArchiveIterator(file, no_record_parse=True)  # warcio's parser needs an address
     try:
         for record in archive:
             kind = _ARCHIVED.get(record.rec_type)
@@ -397,7 +397,7 @@ def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator
                 yield from _warc_document(record, kind, path, number)
             number += 1
         file.read(1)  # raises EOFError where a gzip file breaks off, which warcio takes for its end
-    except Exception as error:  # warcio and codecs of pages raise many kinds of errors
+    except Exception as error:  # warcio and the codecs of pages raise many types of errors
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk or the network failed, which says nothing about the file's content
         reason = f"no whole WARC file from this record on ({str(error) or type(error).__name__})"
@@ -405,9 +405,9 @@ def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator
 
 
 def _warc_document(record: Any, kind: str, path: str, number: int) -> Iterator[Record | Bad]:
-    """Yields the document of a record that holds one, or why it is none; nothing for an image.
+    """Yields the document of a record, or why the record has none. Yields nothing for an image.
 
-    Raises EOFError for a record that ends before its length, and ValueError for one without a
+    Raises EOFError if the record ends before its length. Raises ValueError if the record has no
     length, since the records after it cannot be found.
     """
     place = f"{path}@{number}"
@@ -436,7 +436,7 @@ def _warc_document(record: Any, kind: str, path: str, number: int) -> Iterator[R
 
 
 def _http_headers(record: Any, url: str) -> Any:
-    """Returns the HTTP headers at the start of a record's content; None where it has none."""
+    """Returns the HTTP headers at the start of a record's content; None if it has no headers."""
     from warcio.recordloader import ArcWarcRecordLoader
 
     loader = ArcWarcRecordLoader(verify_http=False)

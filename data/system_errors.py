@@ -1,4 +1,4 @@
-"""Errors of the operating system in words: what failed, for which path, and what to change.
+"""Explains errors of the operating system: what failed, for which path, and what to change.
 
     words_of(FileNotFoundError(2, "No such file or directory", "raw/a.txt"))
     # Cannot open raw/a.txt: No such file or directory. There is no folder raw: check …
@@ -24,21 +24,21 @@ _REMEDIES = {
     errno.EPERM: "Give a path that this user may use, or change its permissions.",
     errno.EROFS: "That disk is mounted read-only: give a path on another one.",
     errno.EISDIR: "It is a folder: give the path of a file.",
-    errno.EEXIST: "It is there, perhaps as a file in the place of a folder: give another path.",
+    errno.EEXIST: "It exists, perhaps as a file where a folder should be: give another path.",
     errno.ENOTEMPTY: "Give a path that does not exist yet, or move what is there.",
     errno.EMFILE: "Raise the limit of open files (ulimit -n).",
     errno.ENFILE: "The machine has too many files open: close other programs.",
     errno.ENAMETOOLONG: "Give a shorter path; on most disks a name has up to 255 bytes.",
     errno.EIO: "The disk reports a fault: give a path on another one.",
 }
-# How tensorstore names the error of a system call, and the file, in an error of another type.
+# tensorstore raises errors of its own type. Their text gives the system's error code and the file.
 _CODE = re.compile(r"os_error_code='(\d+)'")
 _FILE = re.compile(r'(?:local file|writing:|reading:|open:|directory:)\s*"([^"]+)"')
 
 
 class SystemFailure(NamedTuple):
     code: int
-    paths: list[str]  # one; two if a file was to be moved; none if they are unknown
+    paths: list[str]  # one path, two for a move, or none if the path is unknown
 
     @property
     def reason(self) -> str:
@@ -52,7 +52,8 @@ class SystemFailure(NamedTuple):
 def failure_of(error: BaseException) -> SystemFailure | None:
     """Returns what the system refused; None if the error is not about opening or writing a file.
 
-    tensorstore quotes the system's error in an error of another type: that text is read.
+    tensorstore quotes the system's error in an error of its own type. The code and the path are
+    then read from that text.
     """
     if isinstance(error, OSError):
         code = error.errno
@@ -63,13 +64,13 @@ def failure_of(error: BaseException) -> SystemFailure | None:
         quoted = _CODE.search(str(error))
         code = int(quoted[1]) if quoted else None
         paths = _FILE.findall(str(error))[:1]
-    if code is None or not (paths or code in _REMEDIES):  # such as an error of a network
+    if code is None or not (paths or code in _REMEDIES):  # for example a network error
         return None
     return SystemFailure(code, paths)
 
 
 def name_file(error: BaseException) -> None:
-    """Adds the name of the file that was being written to an error of the system without one.
+    """Adds the name of the file being written to a system error that does not name a file.
 
     Call it before the error is sent to another process, which cannot see where it was raised.
     """
@@ -78,7 +79,7 @@ def name_file(error: BaseException) -> None:
 
 
 def words_of(error: BaseException) -> str | None:
-    """Returns what could not be done and what to change; None as `failure_of`.
+    """Returns what failed and what to change; None if `failure_of` returns None.
 
     >>> words_of(IsADirectoryError(21, "Is a directory", "raw"))
     'Cannot open raw: Is a directory. It is a folder: give the path of a file.'
@@ -100,7 +101,7 @@ def _action(code: int, paths: list[str]) -> str:
 
 
 def _absent(paths: list[str]) -> str:
-    """Returns which part of a path is not there, or is a file where a folder should be."""
+    """Says which part of a path does not exist, or is a file where a folder should be."""
     for path in paths:
         parts = _parts(os.path.normpath(path))
         for part in parts:
@@ -110,7 +111,7 @@ def _absent(paths: list[str]) -> str:
                 return f"There is no {kind} {part}: check how the path is spelled{where}."
             if part != parts[-1] and not os.path.isdir(part):
                 return f"{part} is a file, not a folder: give a path that does not lead through it."
-    return "Check how the path is spelled, and that nothing removes it meanwhile."
+    return "Check how the path is spelled, and that no other program removes it."
 
 
 def _parts(path: str) -> list[str]:
@@ -123,7 +124,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _is_path(name: object) -> bool:
-    return isinstance(name, str | bytes | os.PathLike)  # and no number of an open file
+    return isinstance(name, str | bytes | os.PathLike)  # some open files have a number
 
 
 def _files_of(error: BaseException) -> list[str]:

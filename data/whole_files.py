@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-CRC32 = "crc32"  # the name of a checksum among the values of a JSON file
+CRC32 = "crc32"  # key of the checksum in a JSON file
 
-CHECKSUMS = "pretrax_checksums.json"  # beside an exported model; transformers does not read it
+CHECKSUMS = "pretrax_checksums.json"  # in the folder of an exported model; transformers ignores it
 _TEXT_SEAL = "# crc32: "
 
 # Errors of what takes apart a value of JSON that is other than expected.
@@ -41,9 +41,9 @@ def read_json(path: str | os.PathLike) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns the value of JSON text, bytes as UTF-8. Raises ValueError for what is no JSON.
+    """Returns the value of JSON text; bytes are read as UTF-8. Raises ValueError for invalid JSON.
 
-    Python's own parser raises RecursionError for values within values that are nested too deeply.
+    Values that are nested too deeply also raise ValueError. Python's parser raises RecursionError.
     """
     try:
         return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
@@ -84,7 +84,7 @@ def checksum(path: str | os.PathLike) -> int:
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values for a JSON file, with a checksum of themselves.
+    """Returns values for a JSON file, with a checksum added.
 
     >>> sealed({"loss": 0.5})
     {'loss': 0.5, 'crc32': 1173327269}
@@ -93,7 +93,7 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `sealed` was given. Raises ValueError for anything that it did not return.
+    """Returns the values that `sealed` was given. Raises ValueError if the checksum does not match.
 
     >>> unsealed(sealed({"loss": 0.5}))
     {'loss': 0.5}
@@ -107,12 +107,12 @@ def unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed_if_sealed(value: Any) -> Any:
-    """Returns a value without its checksum; one that has none, of an earlier version, as it is."""
+    """Returns a value without its checksum. Files of earlier versions have no checksum to check."""
     return unsealed(value) if isinstance(value, Mapping) and CRC32 in value else value
 
 
 def sealed_text(text: str) -> str:
-    r"""Returns the text of a gin file with a checksum of itself, as a comment in its last line.
+    r"""Returns the text of a gin file with its checksum as a comment in the last line.
 
     >>> sealed_text("STEPS = 8\n")
     'STEPS = 8\n# crc32: 1512179293\n'
@@ -121,16 +121,16 @@ def sealed_text(text: str) -> str:
 
 
 def check_sealed_text(path: str | os.PathLike, text: str) -> None:
-    """Raises ValueError, naming the file, for a text that was changed after `sealed_text` made it.
+    """Raises ValueError, naming the file, if the text was changed after `sealed_text` made it.
 
-    A text without such a comment is a user's own, and is not checked.
+    A text without a checksum was written by a user and is not checked.
     """
     before, seal, checksum = text.rpartition(_TEXT_SEAL)
     if seal and checksum != f"{text_checksum(before)}\n":
         raise ValueError(
-            f"{os.fspath(path)} was changed after pretrax wrote it, for its checksum differs: if "
-            f"you changed it, delete the line {_TEXT_SEAL.strip()!r}…; else bring it back from a "
-            "copy, since a single digit may make it another run."
+            f"{os.fspath(path)} was changed after pretrax wrote it: its checksum differs. If you "
+            f"changed it, delete the line {_TEXT_SEAL.strip()!r}…. Otherwise restore it from a "
+            "copy, since one changed digit can make it a different run."
         )
 
 
@@ -150,9 +150,9 @@ def _checksums_now(folder: Path) -> dict[str, int]:
 
 
 def check_checksums(directory: str | os.PathLike) -> None:
-    """Raises ValueError, naming the file, where one is not what `write_checksums` found.
+    """Raises ValueError, naming the file, if a file changed after `write_checksums`.
 
-    A directory that pretrax did not export has no checksums, and is not checked.
+    A directory without checksums was not exported by pretrax and is not checked.
     """
     sums = Path(directory, CHECKSUMS)
     if not sums.exists():
@@ -172,7 +172,7 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def write_record(path: str | os.PathLike, values: Mapping[str, Any]) -> None:
-    """Does what `write_json` does, with a checksum that `read_json` and `read_record` check."""
+    """Writes values as `write_json` does, with a checksum that readers of the file check."""
     write_json(path, sealed(values))
 
 
@@ -220,11 +220,12 @@ def whole_folder(path: str | os.PathLike) -> Iterator[str]:
 
         with whole_folder("exported") as folder: ...    # until then it is exported.partial
 
-    One process writes a folder at a time. What the caller found of `path` beforehand may have
-    changed by the time the folder is yielded, so checks of `path` belong inside the block.
+    Only one process at a time can write the folder. Another process may change `path` before
+    the folder is yielded, so checks of `path` belong inside the block.
 
-    A folder that a killed process left is removed. Raises OSError where it cannot be written, or
-    where `path` has a folder of a name that it has, and ValueError while another process writes it.
+    A partial folder that a killed process left is removed. Raises OSError if the folder cannot be
+    written, or if an entry cannot replace a folder of the same name in `path`. Raises ValueError
+    while another process writes the folder.
     """
     whole = os.path.abspath(path)
     partial = f"{whole}.partial"

@@ -62,8 +62,8 @@ class Trained(NamedTuple):
     classes: tuple[str, ...] = ()  # names of classes, of a model that classifies
     step: int = 0  # of the checkpoint
     lengths: Mapping[str, int] = {}  # the longest rows of training, by stack; none: unknown
-    # Of an imported model: the rules for the tokens that it writes, and the ids before and after a
-    # text that an encoder-decoder reads. None: those of the vocabulary.
+    # For an imported model, `rules` constrain the tokens that it generates. `frame` holds the ids
+    # before and after a text that an encoder-decoder reads; None: the ids of the vocabulary.
     rules: GenerationRules = NO_RULES
     frame: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
@@ -151,9 +151,9 @@ def stop_ids(trained: Trained) -> tuple[int, ...]:
 
 
 def answer_opening(trained: Trained) -> tuple[int, ...]:
-    """Returns the ids before the text of an answer, such as a language, if the model writes them.
+    """Returns the ids, such as a language code, that the model writes before the text of an answer.
 
-    A prompt form of the model's own training has them as its start.
+    A prompt form from the model's own training gives these ids as its start.
     """
     if trained.frame is None:
         return ()
@@ -211,11 +211,11 @@ def _learned(trained: Trained) -> str:
 def allowed_token_mask(
     ids: TokenIds, rows: int, special: Sequence[int] | None = None, stops: Sequence[int] = ()
 ):
-    """Returns the allowed-token mask, bool[rows]: ids of text, and these special tokens.
+    """Returns the allowed-token mask, bool[rows]: the ids of text and of these special tokens.
 
     Rows of the embedding that are not ids are never allowed.
 
-        allowed_token_mask(ids, rows, ())            # text alone, for masks
+        allowed_token_mask(ids, rows, ())            # only text, for masks
         allowed_token_mask(ids, rows, (ids.eos,))    # text that may end
 
     Args:

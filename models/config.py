@@ -109,8 +109,8 @@ class Config:
     logits_via_embedding: bool = False  # tied: the logits use the embedding
     scale_logits: bool = False  # times emb_dim**-0.5, as tied embeddings of variance 1 need: T5 1.0
     vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
-    # Activation of the vocabulary layer: RoBERTa has "gelu_exact" whatever the MLP has. None: the
-    # activation of the MLP.
+    # Activation of the vocabulary layer. RoBERTa always uses "gelu_exact" there. None: the MLP's
+    # activation.
     vocabulary_activation: Activation | None = None
     vocabulary_bias: bool = False
     logit_softcap: Positive | None = None

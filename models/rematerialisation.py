@@ -11,7 +11,7 @@ ATTENTION = "attention"  # its outputs, and the logs of the softmax's denominato
 ACTIVATION = "activation"  # what a costly one gives, and its derivative
 EXCHANGED = "exchanged"  # what experts get from other devices
 GROUPED_PRODUCT = "grouped_product"  # into experts
-PRODUCT = "product"  # of a weight, in bfloat16 on a CPU
+PRODUCT = "product"  # a product with a weight, in bfloat16 on a CPU
 ORDER = "order"  # the experts of tokens, and their order by these
 
 _policies = jax.checkpoint_policies

@@ -51,8 +51,8 @@ class PromptForm(NamedTuple):
     mode: str  # what the model does with it: one of `MODES`
     before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
     after: tuple[int, ...] = ()  # ids after it
-    # Ids after bos that the answer begins with; of "classify" the ids, in place of bos, from which
-    # the decoder of an encoder-decoder reads the text again.
+    # Ids after bos that the answer begins with. In the mode "classify", the decoder of an
+    # encoder-decoder reads these ids instead of bos before it reads the text again.
     start: tuple[int, ...] = ()
     causal: bool = False  # the answer continues the text, with causal attention throughout
     # Of "infill": "together", one answer has every blank after its sentinel; "in turn", each blank

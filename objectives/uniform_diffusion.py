@@ -41,8 +41,9 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
     are .013 and .0001 nats per token, of 256 ids and e = .001: its loss is 5.537, where the text
     has ln 256 = 5.545. With e = .3 it is 4.007: above .001, `Objective.bound` is None.
 
-    A strict bound integrates over the times from e to 1. Like that code, the loss is the mean over
-    these times without the factor 1 - e, so it is larger by 1 / (1 - e), 0.1% with e = 0.001.
+    A strict bound integrates over the times from e to 1. Like that code, we take the mean over
+    these times and omit the factor 1 - e. This makes the loss larger by a factor of 1 / (1 - e),
+    which is 0.1% with e = 0.001.
 
     Args:
       ids: only text tokens are replaced, by ids of text.

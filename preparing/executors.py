@@ -31,7 +31,7 @@ from datatrove.utils.logging import logger
 
 from ..data.system_errors import name_file
 
-_SAFE_PATH = "PYTHONSAFEPATH"  # as -P on a command line of Python
+_SAFE_PATH = "PYTHONSAFEPATH"  # has the effect of Python's option -P
 _LOOK = 2.0  # seconds between two looks at the tasks of a cluster
 
 Blocks = Sequence[PipelineStep]
@@ -199,11 +199,11 @@ class _ThisProcess(_Local):
 
 
 def _start_forkserver(errors: str) -> None:
-    """Starts what workers are forked from, unless it runs, with Ctrl-C left to this process, and
-    what goes wrong before a worker begins written to a file.
+    """Starts the server process that workers are forked from, unless it is running.
 
-    Python would start it with the current folder as the first place to import from, and so run a
-    file `jax.py` there in place of JAX.
+    The server ignores Ctrl-C. What goes wrong before a worker begins is written to the file
+    `errors`. By default, Python would let the server import from the current folder first, where a
+    file `jax.py` would replace JAX.
     """
     os.makedirs(os.path.dirname(errors), exist_ok=True)
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -227,8 +227,10 @@ def _start_forkserver(errors: str) -> None:
 
 @contextlib.contextmanager
 def _safe_path() -> Iterator[None]:
-    """Has Python processes that are started meanwhile not import from the current folder, unless
-    they are given this process's `sys.path` afterwards, as workers are."""
+    """Keeps Python processes that start in this context from importing from the current folder.
+
+    Workers are an exception, since they get the `sys.path` of this process later.
+    """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:
@@ -243,7 +245,7 @@ def _begin_worker(alive: Any, errors: str) -> None:
     """Ends a worker when the process that started it closes a pipe, or dies."""
     with open(errors, "ab") as file:  # the process it is forked from has that of the first pass
         os.dup2(file.fileno(), 2)
-    # datatrove's log of each task is in a file of its own.
+    # datatrove writes the log of each task to a separate file.
     sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
     def watch() -> None:

@@ -74,8 +74,9 @@ pre { white-space:pre-wrap; overflow-wrap:anywhere; font-size:12px; background:v
 def document(title: str, facts: Iterable[str], body: str, made_by: str, style: str = "") -> str:
     """Returns a page, light and dark, that fetches nothing.
 
-    `title` and `facts`, a line each, are text, `body` and `made_by`, at the end, HTML. Characters
-    that would hide text or turn its direction around are shown, see `printable`.
+    `title` and `facts` are text, with a line for each fact. `body` and `made_by` are HTML, and
+    `made_by` comes at the end. Characters that would hide text or reverse its direction are made
+    visible, see `printable`.
     """
     return printable(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -65,7 +65,7 @@ def on_page(svg: str) -> str:
     """An SVG file as an element of a page: with the page's colours, and no ids that could clash."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    return re.sub(r"<[^>]*>", _tag_on_page, svg)  # the text between tags stays as it is
+    return re.sub(r"<[^>]*>", _tag_on_page, svg)  # the text between tags does not change
 
 
 def _tag_on_page(tag: re.Match[str]) -> str:

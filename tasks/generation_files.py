@@ -1,4 +1,4 @@
-"""What the files of an imported model prescribe for `generate` of `transformers`.
+"""Reads the settings for `generate` of `transformers` from the files of an imported model.
 
 generation_rules("runs/bart/hugging_face")      # GenerationRules(forced_first=0, …)
 search_options("runs/bart/hugging_face", "encoder_decoder")         # ["--beams=4", …]
@@ -14,8 +14,8 @@ from ..models import Model
 from ..models.hugging_face import read_json
 from ..models.hugging_face.files import CONFIG, GENERATION
 
-# Settings of `generate` that change what it writes and that `predict` does not have, with their
-# values that change nothing.
+# Settings that change the output of `generate` and that `predict` does not have, each with the
+# values that have no effect.
 WITHOUT_EFFECT: Mapping[str, tuple] = {
     **dict.fromkeys(("forced_decoder_ids", "force_words_ids", "constraints"), ((),)),
     **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), ((),)),
@@ -26,13 +26,13 @@ WITHOUT_EFFECT: Mapping[str, tuple] = {
     "guidance_scale": (1, 0),
     "renormalize_logits": (False,),
 }
-# Settings of `generate` that options of `predict` choose, with their values by default.
+# Settings of `generate` that are options of `predict`, with their names there and defaults.
 OPTIONS = {
     "num_beams": ("beams", 1),
     "length_penalty": ("length_penalty", 1.0),
     "repetition_penalty": ("repetition_penalty", 1.0),
 }
-SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}  # by default
+SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}  # defaults
 
 
 def writes_text(model: Model) -> bool:
@@ -41,7 +41,7 @@ def writes_text(model: Model) -> bool:
 
 
 def generation_fields(folder: Path | str) -> dict[str, Any]:
-    """Returns what `generate` reads: generation_config.json, or without one config.json."""
+    """Returns the settings of generation_config.json, or of config.json if that file is missing."""
     for name in (GENERATION, CONFIG):
         if (file := Path(folder) / name).exists():
             return read_json(file)
@@ -51,7 +51,7 @@ def generation_fields(folder: Path | str) -> dict[str, Any]:
 def generation_rules(folder: Path | str) -> GenerationRules:
     """Returns the rules for generated tokens in the files of an imported model.
 
-    Raises ValueError for a setting that `predict` cannot follow, or that is no id or number.
+    Raises ValueError for a setting that `predict` cannot follow or that has a wrong type.
     """
     fields = generation_fields(folder)
     for name, values in WITHOUT_EFFECT.items():
@@ -101,30 +101,30 @@ def generation_rules(folder: Path | str) -> GenerationRules:
 def _unsupported(folder: Path | str, name: str, value: Any) -> ValueError:
     file = GENERATION if (Path(folder) / GENERATION).exists() else CONFIG
     return ValueError(
-        f"Got {name}={value!r} in {Path(folder) / file}, expected no such setting, which `pretrax "
-        f"predict` cannot follow when the model writes: delete {name} there to write without it."
+        f"Got {name}={value!r} in {Path(folder) / file}, expected no such setting: `pretrax "
+        f"predict` cannot follow it. Delete {name} from that file to generate without it."
     )
 
 
 def start_of_decoder(folder: Path | str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entry of config.json for the id that a decoder starts with.
 
-    Raises ValueError if generation_config.json has another id than config.json.
+    Raises ValueError if generation_config.json and config.json have different ids.
     """
     name = "decoder_start_token_id"
     trained, written = config.get(name), generation_fields(folder).get(name)
     if trained is not None and written not in (None, trained):
         raise ValueError(
             f"Got {name}={trained!r} in {Path(folder) / CONFIG} and {written!r} in {GENERATION}, "
-            "expected one id: give both files the one that the model was trained with."
+            "expected the same id: give both files the id that the model was trained with."
         )
     return {name: written if trained is None else trained}
 
 
 def search_options(folder: Path | str, layout: str) -> list[str]:
-    """Returns the options of `predict` that search and sample as `generate` does by these files.
+    """Returns options that make `predict` search and sample as `generate` does with these files.
 
-    There are none if `predict` does not have the combination, such as beams with sampling.
+    Returns no options if `predict` does not support the combination, such as beams with sampling.
     """
     fields = generation_fields(folder)
     chosen = {
@@ -139,7 +139,7 @@ def search_options(folder: Path | str, layout: str) -> list[str]:
     if (longest := fields.get("max_new_tokens")) is not None:
         chosen |= {"max_new": longest} if longest != Decoding().max_new else {}
     elif layout == "encoder_decoder" and fields.get("max_length") not in (None, 20):
-        chosen["max_new"] = fields["max_length"] - 1  # the token that the decoder starts with
+        chosen["max_new"] = fields["max_length"] - 1  # max_length counts the start token
     try:
         Decoding(**chosen)
     except ValueError:

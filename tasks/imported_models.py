@@ -57,7 +57,7 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     config = {**source.config, **start_of_decoder(source.path, source.config)}
     kept = _fitting(imported_vocabulary(source.path, config, **vocabulary), found.model)
     if writes_text(found.model):
-        generation_rules(source.path)  # which may refuse the files
+        generation_rules(source.path)  # raises ValueError for rules that `predict` cannot follow
     frame = imported_frame(source.path, kept, found.model.layout) if kept else ((), ())
     forms = _prompt_forms(source, found, modules, frame) if kept else ()
     model, arrays = found.model, hugging_face.read_params(source, found)

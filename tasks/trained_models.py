@@ -54,7 +54,7 @@ def open_trained(
 
 
 def _with_files(trained: Trained, folder: Path, vocabulary: Vocabulary) -> Trained:
-    """Returns an imported model with what the folder of its files prescribes for its answers."""
+    """Returns an imported model with the generation rules that the folder of its files gives."""
     layout = trained.model.layout
     if not writes_text(trained.model) or not folder.is_dir():
         return trained

@@ -313,7 +313,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
 
 @pytest.mark.parametrize("kind", ["--heldout", "--task=colours"])
 def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
-    """A run that trains meanwhile may have removed the one that was the latest before."""
+    """A run that is still training may remove the checkpoint that was the latest."""
     directory = write_run(tmp_path, "decoder", "causal_lm", steps=(3, 8))
     (step,) = evaluate.steps_of(evaluate.parse([f"--run={directory}", kind]))
     (tmp_path / "checkpoints/8").rename(tmp_path / "checkpoints/9")

@@ -309,7 +309,7 @@ def test_no_difference_is_read_off_the_interval_that_is_corrected():
     count = len(planted.YARDSTICKS) * 2
     least, most = re.search(rf"corrected for {count} differences (\S+) to ([^;]+);", row).groups()
     most = float(most)
-    assert most > -one.low  # of the interval that is not
+    assert most > -one.low  # end of the uncorrected interval
     between = (most - one.low) / 2
     assert no_difference(0.0, most + 0.001)[0].verdict == claims.REPRODUCED
     assert no_difference(0.0, between)[0].verdict == claims.INCONCLUSIVE

@@ -110,7 +110,7 @@ def take_steps(
     by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
     hooks = [
         Hook(report, run.log_every),
-        Hook(report, run.checkpoint_every),  # the metrics have a line for each of them
+        Hook(report, run.checkpoint_every),  # each checkpoint has a line in the metrics
         Hook(evaluate_heldout, run.evaluate_every),
         Hook(save, run.checkpoint_every, at_stop=True),
         Hook(save_in_time, by_the_clock, at_end=False),

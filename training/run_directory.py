@@ -23,7 +23,7 @@ PROMPT_FORMS = "prompt_forms.json"  # how an imported model was trained to read 
 DATA = "data"  # a folder: the tokenised text, a token store
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
 COPIES_ID = "local_copies_id"  # in the folder of checkpoints: of what `local_copies` keeps
-RUN_ID = "run_id"  # there, and in the folder of checkpoints: see `run_ids`
+RUN_ID = "run_id"  # also in the folder of checkpoints, see `run_ids`
 LOCK = ".lock"  # held by the process that trains, see `locked`
 METRICS = "metrics.jsonl"  # a line for each step that was logged
 METRICS_UNTIL = "metrics.until_{}.jsonl"  # that step, of a run that then found no checkpoint
@@ -69,10 +69,10 @@ def checkpoints(directory: str, elsewhere: str | None = None) -> str:
 
 
 def check_place(checkpoints: str) -> None:
-    """Raises ValueError for a place where Orbax writes no checkpoints that it can read.
+    """Raises ValueError for a place where Orbax cannot read the checkpoints that it writes.
 
-    That is any bucket but one in gs://, and a path with a backslash: one of Orbax's libraries
-    takes it for a slash, so that a checkpoint is written to two folders.
+    Orbax supports no buckets other than gs://. It does not support a path with a backslash either:
+    one of its libraries takes the backslash for a slash and splits a checkpoint over two folders.
     """
     if "://" not in checkpoints and "\\" in os.path.abspath(checkpoints):
         raise ValueError(

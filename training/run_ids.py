@@ -1,10 +1,10 @@
-"""The id of a run: it is kept in the run directory and in the folder of its checkpoints.
+"""The id of a run, which is kept in the run directory and in the folder of its checkpoints.
 
     claim("runs/mine", "/disk/checkpoints")     # before the folder is opened for writing
     owns("runs/mine", "/disk/checkpoints")      # True
 
-A run deletes checkpoints as it saves others. Therefore it may write only into a folder that it
-started itself, even if its user or its config.gin names another one.
+A run deletes old checkpoints when it saves new ones. Therefore it may write only into a folder that
+it started itself, even if its user or its config.gin names a different folder.
 """
 
 import contextlib
@@ -25,12 +25,14 @@ from . import run_directory
 
 class RunId(NamedTuple):
     id: str  # drawn at random when the run starts
-    run: str  # address of the run directory, which is all that is left if a machine is replaced
+    run: str  # address of the run directory; identifies the run if that directory is lost
 
 
 def claim(run_dir: str, checkpoints: str) -> None:
-    """Marks a folder of checkpoints as this run's. All processes of a run call it together, and
-    before the folder is opened for writing, which would remove files from it.
+    """Marks a folder of checkpoints as this run's.
+
+    All processes of a run must call it together. They must call it before the folder is opened for
+    writing, because opening the folder removes files from it.
 
     Raises ValueError, and writes nothing, if another run started the folder.
     """
@@ -53,9 +55,10 @@ def _claim(run_dir: str, checkpoints: str) -> None:
 
 
 def _alone(checkpoints: str) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which no other process gives this folder an id, unless it has one.
+    """Locks a folder that has no id yet, so that only this process can give it one.
 
-    Raises ValueError if another process does. A bucket has no locks.
+    Entering the context raises ValueError if another process holds the lock. Folders in a bucket
+    cannot be locked.
     """
     if "://" in checkpoints or _read(checkpoints) is not None:
         return contextlib.nullcontext()
@@ -64,9 +67,9 @@ def _alone(checkpoints: str) -> contextlib.AbstractContextManager[None]:
 
 
 def claim_copies(checkpoints: str, copies: str) -> None:
-    """Marks a folder of local copies as that of the run with these checkpoints.
+    """Marks a folder of local copies as belonging to the run with these checkpoints.
 
-    Raises ValueError, and writes nothing, if the copies in it are another run's.
+    Raises ValueError, and writes nothing, if the folder holds copies of another run.
     """
     mine = _read(checkpoints)
     owner = _read(copies)
@@ -87,16 +90,19 @@ def owns(run_dir: str, checkpoints: str) -> bool:
 
 
 def may_own(run_dir: str, checkpoints: str) -> bool:
-    """Returns whether checkpoints may be those of a run: both folders carry the same id, or the run
-    directory has none, since an earlier version of pretrax wrote it."""
+    """Returns whether the checkpoints may belong to a run.
+
+    They may if both folders carry the same id, or if an earlier version of pretrax wrote the run
+    directory without an id.
+    """
     return _read(run_dir) is None or owns(run_dir, checkpoints)
 
 
 def own_checkpoints(run_dir: str, checkpoint_dir: str | None) -> str:
-    """Returns the folder of the checkpoints of a run, whose config.gin gives `checkpoint_dir`.
+    """Returns the checkpoint folder of a run whose config.gin sets `checkpoint_dir`.
 
-    Raises ValueError if that folder does not carry the id of the run directory: the directory may
-    come from anybody, and the folder may be another run's.
+    Raises ValueError if that folder does not carry the id of the run directory. Anybody may have
+    written the directory, so the folder may belong to another run.
     """
     where = run_directory.checkpoints(run_dir, checkpoint_dir)
     if checkpoint_dir is not None and not owns(run_dir, where):
@@ -162,7 +168,7 @@ def _read(folder: str) -> RunId | None:
 
 
 def _content(folder: str) -> bytes | None:
-    if "://" in folder and not folder.startswith("gs://"):  # a run_dir, which may be in any bucket
+    if "://" in folder and not folder.startswith("gs://"):  # a run directory may be in any bucket
         bucket = Folder(folder)
         return bucket.read(run_directory.RUN_ID) if bucket.exists(run_directory.RUN_ID) else None
     file = epath.Path(folder) / run_directory.RUN_ID

@@ -1,7 +1,7 @@
-"""What metrics.jsonl does not have yet: the metrics of the steps after its last line.
+"""The metrics of the steps that metrics.jsonl does not report yet.
 
-A checkpoint keeps them, so that a run which stops between two lines and resumes writes the same
-lines as a run that never stopped.
+A checkpoint keeps these metrics. A run that stops between two lines and resumes then writes the
+same lines as a run that never stopped.
 """
 
 import json
@@ -25,15 +25,17 @@ class Unreported:
 
     def __init__(self) -> None:
         self.steps: list[StepMetrics] = []
-        self.seconds: dict[str, float] = {}  # before the run was resumed, by kind
+        self.seconds: dict[str, float] = {}  # seconds before the run was resumed, by kind
 
     def clear(self) -> None:
         self.steps = []
         self.seconds = {}
 
     def means(self) -> dict[str, float]:
-        """Returns the mean of each metric over the steps that have it, as the last one does. A
-        member's mean is weighted, and absent if its weights sum to 0."""
+        """Returns the mean of each metric of the last step, over the steps that have the metric.
+
+        A member's mean is weighted. It is left out if its weights sum to 0.
+        """
         means = {}
         for name in self.steps[-1].values:
             values = [step.values[name] for step in self.steps if name in step.values]
@@ -49,9 +51,9 @@ class Unreported:
     def state(self, seconds: Mapping[str, float]) -> dict[str, bytes]:
         """Returns the file that the first process saves with a checkpoint.
 
-        `seconds` are those since the last report, by kind.
+        `seconds` gives the time since the last report, by kind.
         """
-        if jax.process_index() != 0:  # the others write no metrics
+        if jax.process_index() != 0:  # only the first process writes metrics
             return {}
         content = {"steps": self.steps, "seconds": dict(seconds)}
         return {_FILE: json.dumps(content).encode()}
@@ -61,7 +63,7 @@ class Unreported:
         self.clear()
         try:
             content = json.loads(read(_FILE))
-        except FileNotFoundError:  # a checkpoint that was saved before there was this file
+        except FileNotFoundError:  # the checkpoint is older than this file format
             return
         self.steps = [StepMetrics(*one) for one in content["steps"]]
         self.seconds = content["seconds"]

@@ -67,7 +67,7 @@ def run(verb: str, argv: Sequence[str] | None = None) -> None:
 
 
 def _without_folder() -> str | None:
-    """Returns what is wrong if the working folder was removed, None if it exists."""
+    """Returns an error message if the working folder was removed; None if it exists."""
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -157,7 +157,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     settings = {**imported.settings, **({"dtype": options.dtype} if options.dtype else {})}
     config = config_text(run_dir, options.source, imported.model.layout, settings, rows)
     with whole_files.whole_folder(run_dir) as folder:
-        check_new(run_dir)  # again, since another process may have written it meanwhile
+        check_new(run_dir)  # again, since another process may have written it since
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             count = write_parameters(folder, reported(progress, imported.arrays), rows)
         if imported.files:

@@ -128,8 +128,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def steps_of(options) -> list[int | None]:
     """Returns the steps of the checkpoints to evaluate; None stands for the latest one.
 
-    The latest one is found when it is read, since a run that trains meanwhile may remove the one
-    that is the latest now. A yardstick reads its checkpoint several times, so it needs the step.
+    The latest checkpoint is found only when it is read, since a run that is still training may
+    remove it before. A yardstick reads its checkpoint several times, so it needs a fixed step.
     """
     if options.step is not None:
         return [options.step]

@@ -1,4 +1,4 @@
-"""Rules that say what a yardstick could not detect, from the numbers of a comparison alone.
+"""Rules that find what a yardstick could not detect. They use only the results of a comparison.
 
 A difference between two variants is not informative if one of them is not shown to be better than a
 reference that needs no model, or if a run was fine-tuned at an edge of its grid of learning rates.
@@ -15,7 +15,7 @@ from ..statistics import Difference
 from .summary import Column, Summary
 
 BAG_OF_WORDS = "/bag_of_words"
-REFERENCES = {  # by the part of a figure that holds it: what predicts without the model
+REFERENCES = {  # part of a figure -> the predictor that needs no model and is measured there
     BAG_OF_WORDS: "a bag of words",
     "/most_frequent_name": "the most frequent name",
 }
@@ -48,7 +48,7 @@ def references(summary: Summary, column: Column) -> list[Reference]:
 def is_shown_better(column: Column, variant: str, level: float) -> bool:
     """Returns whether the whole interval of a variant lies on the better side of a level.
 
-    A figure that is the same with every seed has no interval and counts by its value; a single
+    A figure that is the same for every seed has no interval, so its value is compared. A single
     seed shows nothing.
     """
     one = column.estimates[variant]
@@ -69,9 +69,9 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
 def why_no_difference_is_not_informative(summary: Summary, difference: Difference) -> str:
     """Returns why a small difference does not support a claim of no difference; "" if it does.
 
-    In addition to `why_not_informative` the claim needs a positive control: another pair of
-    variants that the same figure distinguishes in the same comparison. A difference that holds
-    needs no control, since the figure distinguishes this very pair.
+    In addition to what `why_not_informative` checks, the claim needs a positive control. This is
+    another pair of variants that the same figure distinguishes in the same comparison. A difference
+    that holds needs no control, since the figure distinguishes this very pair.
     """
     reasons = [why_not_informative(summary, difference)]
     if not difference.holds and not _has_control(summary, difference):
@@ -101,8 +101,8 @@ def why_column_is_not_informative(summary: Summary, column: Column) -> str:
 def _below_a_reference(summary: Summary, column: Column, difference: Difference) -> str:
     """Returns which variant is not shown to be better than a reference; "" if both are.
 
-    One variant at the reference is no obstacle if the difference holds: what the other variant
-    has learned was detected, and the difference can only be larger than it looks.
+    If the difference holds, one variant may be at the reference. The figure then detected what the
+    other variant has learned, and the true difference can only be larger than the measured one.
     """
     pair = (difference.variant, difference.other)
     for reference in references(summary, column):
@@ -114,14 +114,16 @@ def _below_a_reference(summary: Summary, column: Column, difference: Difference)
 
 
 def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> str:
-    """Returns how many runs were fine-tuned at an edge of the grid of learning rates; "" if none
-    was, or if the figure is not one of fine-tuning."""
+    """Returns how many runs were fine-tuned at an edge of the grid of learning rates.
+
+    Returns "" if there are no such runs, or if the figure does not measure fine-tuning.
+    """
     chosen = _part(summary, column, PEAK)
     smallest = _part(summary, column, PEAK + SMALLEST)
     largest = _part(summary, column, PEAK + LARGEST)
     if chosen is None or smallest is None or largest is None:
         return ""
-    # Runs that were measured before the ends of the grid were recorded have none.
+    # Older results do not record the ends of the grid, so their runs are left out.
     grids = {
         (v, seed): (smallest.values[v][seed], largest.values[v][seed])
         for v in variants

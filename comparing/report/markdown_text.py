@@ -1,19 +1,19 @@
-"""Text in Markdown: whatever a name, a note or a message holds, a page shows it as it is."""
+"""Escapes text for Markdown, so that a page shows names, notes and messages unchanged."""
 
 import re
 
-# A backslash is not enough for these: Python-Markdown, which draws the site, knows it before few.
+# Python-Markdown, which builds the site, does not support a backslash before these characters.
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "~": "&#126;", "$": "&#36;"}
-_NOT_BY_BACKSLASH = re.compile(r"[&>~$]|<(?! )")  # before a space, < opens no tag
+_NOT_BY_BACKSLASH = re.compile(r"[&>~$]|<(?! )")  # < does not open a tag before a space
 _ALWAYS = re.compile(r"[\\`*\[\]{}|]")
-_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # inside a word it is no markup
-# What opens a heading, a list or a rule at the start of a line.
+_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")  # an underscore inside a word is not markup
+# These characters open a heading, a list or a rule at the start of a line.
 _AT_THE_START = re.compile(r"^(#|[+-](?=[\s-]|$)|\d+[.)](?=\s|$))")
 _CODE = re.compile(r"(?<!`)(`[^`]+`)(?!`)")
 
 
 def escaped(text: str) -> str:
-    r"""Returns text that Markdown shows as it is, on one line.
+    r"""Returns text on one line, escaped so that Markdown shows it unchanged.
 
     >>> escaped("[ ] <extra_id_0> a*b | `c` _d_")
     '\\[ \\] &lt;extra_id_0&gt; a\\*b \\| \\`c\\` \\_d\\_'
@@ -26,7 +26,7 @@ def escaped(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Returns escaped text whose code between backticks stays code: for what an author wrote.
+    r"""Returns an author's text, escaped except for the code between backticks.
 
     >>> prose("`world_answers`, of <s>")
     '`world_answers`, of &lt;s&gt;'
@@ -37,14 +37,14 @@ def prose(text: str) -> str:
 
 
 def _between(text: str) -> str:
-    """Escapes a part of a line, whose outer spaces stay."""
+    """Escapes a part of a line and keeps the spaces around it."""
     words = text.strip()
     before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
     return before + escaped(words) + after if words else text
 
 
 def code(text: str) -> str:
-    """Returns text as code on one line, between as many backticks as it needs.
+    """Returns text as code on one line, inside a fence longer than any run of backticks in it.
 
     >>> code("x = 1"), code("a `b`")
     ('`x = 1`', '`` a `b` ``')

@@ -23,7 +23,7 @@ from ..cells import Cell, train_and_measure
 from ..comparison import Comparison, trained_variants
 from ..failures import LOG, STOPPED, failure_of, write_failure
 
-# Python as a job starts it: with -P a file `jax.py` in the current folder is not run for JAX.
+# A job starts Python with -P, so that a file `jax.py` in the current folder does not replace JAX.
 _PYTHON = f"{shlex.quote(sys.executable)} -P"
 JOBS = "jobs"  # a folder of a comparison's directory, for submitit's files
 JOB = "job.json"  # in a run's folder: the ticket of the job that trains it, and the job's number
@@ -117,14 +117,14 @@ class _Call:
     begins, and does not train once a later command has given the run to another job.
     """
 
-    pickled: bytes  # the cell, whose modules the job can import once it has the path of workers
+    pickled: bytes  # the cell; unpickling it needs the import path of a worker
     ticket: str
 
     def __call__(self) -> int:
         from submitit import JobEnvironment
 
         if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # for a user's modules, as workers of this machine have it
+            sys.path.append(os.getcwd())  # for a user's modules, as in local workers
         cell = pickle.loads(self.pickled)  # noqa: S301  (the command's own)
         ticket = self.ticket
         latest, _ = _read_job(cell)

@@ -23,7 +23,7 @@ def main() -> None:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     sys.path.append(os.getcwd())  # for a user's modules, as the verbs have it
     function, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301  (its parent's own)
-    with in_terminal():  # its log is no terminal, but has the encoding of one
+    with in_terminal():  # the log is not a terminal but has a terminal's encoding
         sys.exit(function(*arguments))
 
 

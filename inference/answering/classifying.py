@@ -130,10 +130,10 @@ def _logits_of(
 
 
 def _batch_of(trained: Trained, rows: Sequence[Sequence[int]], prompt: PromptForm) -> dict:
-    """Returns the batch in which a model reads whole texts, a causal decoder from left to right.
+    """Returns the batch in which a model reads whole texts. A causal decoder reads left to right.
 
-    The decoder of an encoder-decoder reads them again, from `prompt.start` or bos on, up to the
-    token before their eos, so that its last state is of all of the text twice, as in BART.
+    As in BART, the decoder of an encoder-decoder reads each text again. Its row begins with
+    `prompt.start` or bos and ends before the eos of the text, so its last state sees all of it.
     """
     model = trained.model
     if model.layout == "encoder":

@@ -228,8 +228,8 @@ def generate(
 
 
 def _check_no_rules(trained: Trained) -> None:
-    """Raises ValueError for rules of a model's files that drafts would not follow."""
-    followed = ("stop_ids", "early_stopping")  # the latter is of beam search alone
+    """Raises ValueError if a model's files have rules that drafts would not follow."""
+    followed = ("stop_ids", "early_stopping")  # the latter affects only beam search
     broken = [
         f"{name}={value!r}"
         for name, value in trained.rules._asdict().items()

@@ -1,4 +1,4 @@
-"""Rules for the generated tokens that a model's own files prescribe, as in `transformers`.
+"""Rules for generated tokens that a model's own files give, as in `transformers`.
 
     rules = GenerationRules(forced_first=0, forced_last=(2,), no_repeat_ngram=3)
     scores_BxV = ruled(scores_BxV, rules, (2,), tokens_BxS, starts_B, ends_B, max_new=20)
@@ -15,20 +15,20 @@ import jax.numpy as jnp
 class GenerationRules(NamedTuple):
     """Constraints on generated tokens, in the order in which they are applied."""
 
-    stop_ids: tuple[int, ...] = ()  # Ids that end an answer; empty: the vocabulary's eos.
-    no_repeat_ngram: int = 0  # Length of the n-grams that a row may hold only once; 0: any.
+    stop_ids: tuple[int, ...] = ()  # Ids that end an answer. If empty: the vocabulary's eos.
+    no_repeat_ngram: int = 0  # Length of n-grams that may not repeat in a row. 0: no limit.
     banned: tuple[int, ...] = ()  # Ids that are never written unless they are forced.
-    min_slots: int = 0  # Number of slots, the prompt's included, before which no answer ends.
-    min_new: int = 0  # Number of generated tokens before which no answer ends.
+    min_slots: int = 0  # Least number of slots in a row, including its prompt.
+    min_new: int = 0  # Least number of generated tokens before an answer may end.
     forced_first: int | None = None  # Id that is written to slot 1, after a prompt of one token.
-    forced_last: tuple[int, ...] = ()  # Ids of which one is written last if the length runs out.
+    forced_last: tuple[int, ...] = ()  # Ids for the last token if the maximum length is reached.
     suppressed: tuple[int, ...] = ()  # Ids that are never written.
     suppressed_first: tuple[int, ...] = ()  # Ids that do not begin an answer.
     early_stopping: bool = False  # Whether a beam search ends once it has K finished beams.
 
 
 NO_RULES = GenerationRules()
-NEVER = -1e30  # finite, so that a row with every id excluded gives no nan
+NEVER = -1e30  # finite, so that a row with every id excluded does not give nan
 
 
 def ruled(
@@ -42,12 +42,14 @@ def ruled(
 ):
     """Returns the scores of the next token with `NEVER` for the ids that the rules exclude.
 
-    The score of a forced id is 0. The order is that of `generate` in `transformers`.
+    A forced id has a score of 0. The rules apply in the same order as in `generate` of
+    `transformers`.
 
     Args:
       stop_ids: ids that end a row.
       tokens_BxS: prompts and generated tokens.
-      starts_B, ends_B: lengths of the prompts, and of prompts and generated tokens.
+      starts_B: lengths of the prompts.
+      ends_B: lengths of the prompts together with the generated tokens.
       max_new: the largest number of generated tokens.
     """
     vocab = scores_BxV.shape[-1]
@@ -90,7 +92,7 @@ def repeating(length: int, tokens_BxS, ends_B, vocab: int):
     """
     rows, slots = tokens_BxS.shape
     slot_1xS = jnp.arange(slots)[None]
-    same_BxS = slot_1xS + length - 1 < ends_B[:, None]  # Another n-gram begins in this slot.
+    same_BxS = slot_1xS + length - 1 < ends_B[:, None]  # An earlier n-gram begins in this slot.
     for k in range(length - 1):
         own_Bx1 = jnp.take_along_axis(tokens_BxS, (ends_B - length + 1 + k)[:, None], axis=1)
         same_BxS &= jnp.roll(tokens_BxS, -k, axis=1) == own_Bx1

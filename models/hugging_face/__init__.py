@@ -368,7 +368,7 @@ def _differing(config: Config, there: Config) -> list[str]:
     ]
 
 
-# What a family raises for settings that it cannot write, or that nobody could read back.
+# Errors that a family raises for settings that it cannot write or could not read back.
 _INEXPRESSIBLE = (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError)
 
 
@@ -378,8 +378,10 @@ def _round_trip(config: Config, written: Any, family: Family) -> Config:
 
 
 def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Config:
-    """Returns the `Config` that the fields of a config.json describe, of a model with the tensors
-    that `config` has."""
+    """Returns the `Config` that the fields of a config.json describe.
+
+    The model has the same tensors as a model of `config`.
+    """
     tied = config.logits_via_embedding
     there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
     settings = family.settings(dict(values), lambda name: there.get(name, False))

@@ -88,7 +88,7 @@ HEADS = {  # by the prefix of all other names
         classifier="classifier.out_proj",
     ),
 }
-# Activation of the layer before the logits, by the same prefix, if it is not the MLP's.
+# Activation of the layer before the logits, by the same prefix, if it differs from the MLP's.
 HEAD_ACTIVATIONS = {"roberta": "gelu_exact", "electra": "gelu_exact"}
 TOKEN_CLASSIFIER = "classifier"  # of the classes of tokens, which no layer comes before
 PAIR_CLASSIFIER = "cls.seq_relationship"

@@ -331,7 +331,7 @@ def layer_types(layers: int, every: int, first: int) -> list[str]:
 
 
 def check_kinds(kinds: Sequence[str], *required: str) -> None:
-    """Raises ValueError if a kind of layers, of which a model has rotary parameters, is missing."""
+    """Raises ValueError if a kind of layer is missing for which a model has rotary parameters."""
     for kind in required:
         if kind not in kinds:
             raise ValueError(

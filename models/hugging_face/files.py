@@ -111,7 +111,7 @@ def _weight_files(path: Path) -> list[Path]:
 def read_json(file: Path, kind: type = dict) -> Any:
     """Returns the value of a JSON file, an object or a list.
 
-    Raises ValueError, naming the file, if it is missing, damaged or of another kind.
+    Raises ValueError, naming the file, if it is missing, damaged or of a different kind.
     """
     if not file.exists():
         raise ValueError(

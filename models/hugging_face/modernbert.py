@@ -68,7 +68,7 @@ def decoder_settings(hf: dict, has) -> dict:
             "attend to nothing."
         )
     heads = ("vocabulary",) if has("lm_head.dense.weight") else ()
-    # Their window includes the query, ours does not.
+    # The window of `transformers` includes the query. Ours does not.
     return _common_settings(hf) | dict(**with_heads(hf, heads), window=_half_window(hf) - 1)
 
 

@@ -69,7 +69,7 @@ def settings(kind: str, hf: dict, has) -> dict:
 
 
 def _stack(kind: str, hf: dict, rows: int) -> dict[str, Any]:
-    """Returns a stack's settings, those of Gemma."""
+    """Returns a stack's settings, which are the settings of Gemma."""
     fields = Fields(hf)
     found = llama.settings(GEMMA_OF[kind], fields, lambda name: False)
     refuse(fields, vocab_size=rows)
@@ -78,9 +78,9 @@ def _stack(kind: str, hf: dict, rows: int) -> dict[str, Any]:
 
 
 def _shared(layers: Sequence[int], stacks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the settings that two stacks of these numbers of layers have in common.
+    """Returns the settings that two stacks with these numbers of layers have in common.
 
-    Raises ValueError if they differ in more than the number of layers.
+    Raises ValueError if the stacks differ in more than their number of layers.
     """
     kinds = [layer_kinds(*stack) for stack in zip(layers, stacks)]
     shortest = min(layers)
@@ -108,7 +108,7 @@ def _encoder_window(kind: str, window: int) -> tuple[int, int]:
     ((512, 512), (255, 256))
 
     Args:
-      window: keys before the query of a decoder's local layer.
+      window: number of keys before the query in a decoder's local layer.
     """
     width = window + 1
     return (width, width) if kind == "t5gemma" else ((width + 1) // 2 - 1, width // 2)

@@ -13,8 +13,8 @@ import numpy as np
 
 T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model
 BATCH_CHARACTERS = 1 << 22  # of text tokenised at a time
-# Ids below the largest that no token has. Published tokenizers have a few thousand; a damaged or
-# hostile one may name 2^31, and a model, a loop or a bitmap over its ids would then never end.
+# Largest number of unused ids below the largest id. Published tokenizers have a few thousand. A
+# damaged or hostile tokenizer may have an id near 2^31, and a loop over its ids would never end.
 _MOST_UNUSED = 1 << 20
 
 # What tokenizers call the token that we call by the key; the first name is the one we append.
@@ -195,7 +195,7 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
 def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
     """A `tokenizers.Tokenizer`, which is changed; `path` is its file, where it has one.
 
-    Raises ValueError for an id far above those of the other tokens, as `_size_of` does.
+    Raises ValueError for an id far above the ids of the other tokens, as `_size_of` does.
     """
     import tokenizers
 
@@ -252,9 +252,9 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
 
 
 def _size_of(vocabulary: Mapping[str, int], name: str) -> int:
-    """Returns the number of ids of a vocabulary, those between 0 and its largest.
+    """Returns the number of ids of a vocabulary, from 0 to its largest id.
 
-    Raises ValueError for one with more unused ids than `_MOST_UNUSED`, or without a token.
+    Raises ValueError for a vocabulary with more than `_MOST_UNUSED` unused ids, or without tokens.
     """
     if not vocabulary:
         raise ValueError(f"{name} has no tokens, expected a trained tokenizer.")

@@ -12,8 +12,11 @@ HELD = {("b", FIGURE): 0.2}
 
 
 def told(effects=None, variants=("a", "b"), parts=None, peaks=None, seeds=range(5)):
-    """The summary of planted results; `parts` are references of the figure, by name, and `peaks`
-    the chosen learning rates by variant and seed, of a grid from 0.1 to 0.3."""
+    """Returns the summary of planted results.
+
+    `parts` gives the references of the figure by name. `peaks` gives the chosen learning rates by
+    variant and seed, from a grid of 0.1 to 0.3.
+    """
     made = planted.results(variants, effects=effects, reference="a", seeds=seeds)
     more = []
     for m in made.measurements:

@@ -78,7 +78,7 @@ def test_results_of_before_there_were_checkpoints_are_of_the_ends(tmp_path):
     file = tmp_path / "results.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
-        for name in (*Spent._fields, "crc32"):  # it had no checksum either
+        for name in (*Spent._fields, "crc32"):  # an earlier version wrote no checksum either
             del line[name]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert results.read(tmp_path) == made

@@ -1,4 +1,4 @@
-"""Any text on any terminal, and how a command ends if its output is closed or at Ctrl-C."""
+"""A command can print any text, and ends cleanly at Ctrl-C or if its output is closed."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def test_streams_that_are_closed_go_nowhere(tmp_path):
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_each_interrupt_ends_it_in_words(times):
-    """The first one unwinds; another one meanwhile ends it at once."""
+    """The first interrupt unwinds the stack. A second one during that time ends it at once."""
     body = "try:\n    print('begun', flush=True)\n    time.sleep(60)\nfinally:\n"
     body += f"    print('unwinding', flush=True)\n    time.sleep({60 * (times > 1)})"
     process = program(body)
@@ -91,7 +91,7 @@ def test_an_interrupt_that_a_library_catches_ends_it_too(caught):
 
 
 def test_an_interrupt_that_python_would_ignore_ends_it_too():
-    """Python ignores exceptions of destructors and of callbacks of the garbage collector."""
+    """Python ignores exceptions in destructors and in callbacks of the garbage collector."""
     body = "class Waits:\n    def __del__(self):\n        print('begun', flush=True)\n"
     body += "        time.sleep(60)\nWaits()\ntime.sleep(60)"
     process = program(body)
@@ -102,7 +102,7 @@ def test_an_interrupt_that_python_would_ignore_ends_it_too():
 
 
 def test_a_command_that_ignores_interrupts_goes_on_to_ignore_them():
-    """As after nohup, or in the background of a script."""
+    """Commands ignore interrupts after nohup or in the background of a script."""
     body = "print('begun', flush=True)\nsys.stdin.read()"
     process = program(body, 'trap "" INT; exec "$@"', stdin=subprocess.PIPE)
     process.stdout.readline()

@@ -1,4 +1,4 @@
-"""Checksums of JSON files, gin files and exported models: what was changed is named."""
+"""Checksums of JSON files, gin files and exported models. Errors name the changed file."""
 
 import json
 import math

@@ -46,7 +46,7 @@ def test_each_code_has_a_remedy(code):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a file that is full")
 @pytest.mark.parametrize("buffering", [-1, 0])
 def test_a_full_disk_names_the_file_that_was_written(buffering):
-    """The system gives no name for an open file: it is found where the error came up."""
+    """The system does not name an open file. We find the name where the error was raised."""
 
     def write():
         with open("/dev/full", "wb", buffering) as file, open(__file__, "rb") as other:

@@ -140,7 +140,7 @@ PAIR, ROW = 2, 8  # slots of a block, and of a row
 
 @functools.cache
 def tiny_model(layout):
-    """Its tokens differ in how likely they are, and depend on each other."""
+    """Returns a model whose tokens differ in probability and depend on each other."""
     sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
     encodes = dict(merged_attention=True, positions="rotary", rotate_encoded=True)
     both = dict(num_encoder_layers=1, num_decoder_layers=1, **encodes)
@@ -159,9 +159,10 @@ def tiny_model(layout):
 
 
 def pairs_written(layout, prompt, temperature):
-    """{(tokens of two slots, whether they end the text): their probability}, by enumeration.
+    """Returns {(tokens of two slots, whether they end the text): probability}, by enumeration.
 
-    One of the masks of a block is written first, each as likely, and the other given it.
+    Each mask of a block is equally likely to be written first. The other mask is then written
+    given the first token.
     """
     one = tiny_model(layout)
 
@@ -184,7 +185,7 @@ def pairs_written(layout, prompt, temperature):
         return zip(WRITTEN, p / p.sum())
 
     def filled(row):
-        """Yields (row, probability) of a row whose masks are written."""
+        """Yields each (row, probability) that writing the masks of a row can give."""
         masks = [slot for slot, token in enumerate(row) if token == TINY.mask]
         if not masks:
             yield row, 1.0

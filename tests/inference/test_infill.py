@@ -157,7 +157,7 @@ def test_an_example_shows_prediction_and_truth_of_each_blank():
 
 
 def test_only_text_sentinels_and_the_end_are_predicted():
-    """Whatever the model likes best."""
+    """This holds whichever token the model finds most likely."""
     objective, model, params, group, keys, rows = case("encoder_decoder")
     text, written = [*range(*tiny.IDS.text)], set()
     for best in (tiny.IDS.pad, tiny.IDS.sentinels[0], text[0], text[-1] + 1, 127):
@@ -169,7 +169,7 @@ def test_only_text_sentinels_and_the_end_are_predicted():
 
 
 class ForcedModel:
-    """A model whose likeliest token is always the same."""
+    """A model whose most likely token is always the same."""
 
     def __init__(self, model, best: int):
         self.model, self.best = model, best

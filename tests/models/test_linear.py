@@ -65,7 +65,7 @@ def test_a_bfloat16_product_and_its_gradients_equal_float32(rows, inputs, output
 
 
 def test_a_bfloat16_product_may_be_transposed():
-    """XLA folds a transposition into a product, and has no such product of bfloat16."""
+    """XLA folds a transposition into a product, but has no such product for bfloat16."""
     x, kernel = _bfloat16_operands(rows=64, inputs=64, outputs=96)
 
     @jax.jit

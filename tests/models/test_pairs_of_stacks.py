@@ -265,8 +265,8 @@ def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positi
 
 
 def test_the_decoder_has_one_layer_of_attention_by_the_formula_of_the_paper():
-    """Of BERT's kind: queries are the state and a position, and are added to what they read (Xiao
-    et al. 2022, arXiv:2205.12035, equations 4 to 6)."""
+    """The layer is a BERT layer. Its queries are the state plus a position, and the result of the
+    attention is added to them (Xiao et al. 2022, arXiv:2205.12035, equations 4 to 6)."""
     own = dict(positions="learned", max_positions=8, biases=True, embedding_norm=True)
     bert = dict(norm="layer", norm_place="after", mlp_activations=("relu",), first_norm=True)
     local = dict(window=None, global_every=None, local_rope_theta=None)

@@ -221,7 +221,7 @@ TEXTS = ["the parser", "return a value if it is not None", "a list of names and 
 
 
 def written(folder, name, rules, in_config=False):
-    """A model with rules in its files, their ids for a text, and ours from `pretrax convert`."""
+    """Returns a model with rules in its files, its tokenizer, and our converted model."""
     kind = {"bart": transformers.BartForConditionalGeneration}.get(
         name, transformers.GPT2LMHeadModel
     )
@@ -246,7 +246,7 @@ FRAMES = {"bart": "[CLS] $A [SEP]", "gpt2": "[CLS] $A"}
 
 
 def their_answers(model, tokenizer, beams, **settings):
-    """Generated ids of each text, without the one that ends them, and all sequences."""
+    """Returns the generated ids of each text without the final stop id, and all sequences."""
     encodes, answers = model.config.is_encoder_decoder, []
     stops = model.generation_config.eos_token_id
     stops = stops if isinstance(stops, list) else [stops]
@@ -278,9 +278,9 @@ def their_answers(model, tokenizer, beams, **settings):
 )
 def test_the_rules_of_a_models_files_are_followed(name, rules, beams, tmp_path, capsys):
     values = RULES[rules] | dict(num_beams=beams)
-    if beams == 1:  # which transformers refuses to write down with early_stopping
+    if beams == 1:  # transformers refuses to save early_stopping without beams
         values = {x: y for x, y in values.items() if x != "early_stopping"}
-    if name == "gpt2":  # what is forced comes after a prompt of one token
+    if name == "gpt2":  # the forced first id needs a prompt of one token
         values = {x: y for x, y in values.items() if x != "forced_bos_token_id"}
     model, tokenizer, trained = written(tmp_path, name, values)
     mode = "respond" if name == "bart" else "continue"

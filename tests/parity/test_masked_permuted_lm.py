@@ -26,10 +26,10 @@ def of_paper(tokens, predicted):
     """Logits of each predicted position, given the text and the positions in their order.
 
     Content: tokens that are not predicted, then the predicted ones, then masks at their positions.
-    A predicted token sees those before it and itself, and masks in place of the later ones. What is
-    not predicted, and masks, see masks in place of all of them. The query of a predicted token sees
-    what comes before it, and masks in place of itself and of the later ones (Song et al. 2020,
-    arXiv:2004.09297, section 2.3).
+    A predicted token sees those before it and itself, and masks in place of the later ones. Masks,
+    and tokens that are not predicted, see masks in place of all predicted tokens. The query of a
+    predicted token sees what comes before it, and masks in place of itself and of the later ones
+    (Song et al. 2020, arXiv:2004.09297, section 2.3).
     """
     given = [i for i in range(len(tokens)) if i not in predicted]
     count, places = len(predicted), given + predicted + predicted + predicted

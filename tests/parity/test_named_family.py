@@ -30,7 +30,7 @@ ACTIVATIONS = [("relu",), ("gelu", "linear"), ("silu", "linear"), ("relu", "gelu
 
 
 def alternatives(name: str, value) -> list:
-    """Other values of a setting; some are not allowed."""
+    """Returns other values of a setting. Some of them are not allowed."""
     kind = typing.get_type_hints(Config)[name]
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
     if isinstance(value, bool):
@@ -44,7 +44,7 @@ def alternatives(name: str, value) -> list:
 
 
 def changed(config: Config):
-    """Yields (name, the config with another value of that setting)."""
+    """Yields (name of a setting, the config with another value of it)."""
     for field in dataclasses.fields(Config):
         for value in alternatives(field.name, getattr(config, field.name)):
             try:
@@ -72,7 +72,7 @@ def test_a_changed_setting_is_refused_or_comes_back(name, tmp_path):
     found = recognise(open_source(str(tmp_path / "saved")))
     refused, kept = [], []
     for number, (setting, config) in enumerate(changed(found.config)):
-        if setting == "classifier_layer":  # of a model without classes
+        if setting == "classifier_layer":  # this model has no classes
             continue
         try:
             again = exported(tmp_path / str(number), config, found.family)

@@ -67,7 +67,7 @@ def write_causal(folder):
 
 
 def write_sealed(folder):
-    """With a config.gin as a run writes it, and not as a user does."""
+    """Writes a run whose config.gin has a checksum, as a run itself writes it."""
     write_causal(folder)
     config = folder / run_directory.CONFIG
     config.write_text(whole_files.sealed_text(config.read_text()))
@@ -138,7 +138,7 @@ def write_trained(folder):
 
 
 def move(config: pathlib.Path, before: str, now: str) -> None:
-    """Has a config.gin name the folder that it is copied to, unless it was changed meanwhile."""
+    """Makes a copied config.gin name its new folder, unless the file was changed before."""
     content = config.read_bytes().replace(before.encode(), now.encode())
     try:
         whole_files.check_sealed_text(config, config.read_text())
@@ -379,8 +379,8 @@ def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeyp
 
 @pytest.mark.parametrize("change", [flip, truncate, empty, remove], ids=lambda f: f.__name__)
 def test_each_file_of_a_checkpoint_may_be_damaged(change, draw, tmp_path, monkeypatch, capsys):
-    """The run goes on from the one before, with one warning that names the checkpoint, and ends as
-    one that was not disturbed."""
+    """The run continues from the checkpoint before, with one warning that names the damaged
+    checkpoint. It ends with the same state as an undisturbed run."""
     tiny.on_one_device(monkeypatch)
     one = Kind(write_trained, trained_on(6), "")
     whole = made(one, tmp_path)

@@ -40,7 +40,7 @@ def test_an_export_to_a_full_disk(tmp_path):
 
 
 def test_a_run_on_a_full_disk(draw, tmp_path):
-    """As a process, since threads of Orbax and tensorstore would print tracebacks of their own."""
+    """The run is a separate process, since threads of Orbax and tensorstore print tracebacks."""
     data = tiny.write_documents(tmp_path / "store")
     with mounted(tmp_path / "disk", f"size={draw.randrange(100, 400)}k") as disk:
         run = tiny.Run(tmp_path / "run", data, STEPS=200)

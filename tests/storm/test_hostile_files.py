@@ -55,7 +55,7 @@ def write_changed(file: pathlib.Path, draw: random.Random) -> str:
     place = draw.choice(at_depth[draw.choice(sorted(at_depth))])
     new = draw.choice(VALUES)
     harmful = changed(value, place, new)
-    if value != content and isinstance(harmful, dict):  # whoever means harm adds a checksum
+    if value != content and isinstance(harmful, dict):  # an attacker would add a valid checksum
         harmful = whole_files.sealed(harmful)
     file.write_text(json.dumps(harmful))
     return f"{new!r} in the place {place} of {file.name}"

@@ -13,7 +13,7 @@ from tests.training import tiny
 pytestmark = pytest.mark.storm
 READS, COMMANDS = 60, 20
 
-# Saves a few times a second, and keeps the latest checkpoint alone.
+# Saves a few times a second and keeps only the latest checkpoint.
 WRITER = """
 import itertools
 import sys

@@ -239,7 +239,7 @@ def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
 
 @pytest.mark.parametrize("change", ["arrays", "shapes", "heldout_loss", "processes"])
 def test_a_changed_digit_of_the_description_is_damage(run_dir, change):
-    """And no mismatch of the run with its checkpoint."""
+    """It is not reported as a mismatch between the run and its checkpoint."""
     file = run_dir / "checkpoints/3/data/checksums.json"
     about = json.loads(file.read_text())
     about[change] = {"arrays": {}, "shapes": {"params/matrix": ["float32", [16, 9]]}}.get(change, 7)
@@ -276,7 +276,7 @@ def test_a_loss_that_cannot_be_opened_is_not_set_aside(run_dir):
 
 
 def test_an_error_that_is_its_own_cause_is_judged_once():
-    """As Orbax raises where a checkpoint is removed while it is opened."""
+    """Orbax raises such an error if a checkpoint is removed while it is opened."""
     first, second = ValueError("not a checkpoint"), FileNotFoundError("_METADATA")
     first.__cause__, second.__context__ = second, first
     assert list(causes(first)) == [first, second]
@@ -286,7 +286,7 @@ def test_an_error_that_is_its_own_cause_is_judged_once():
 
 
 def test_what_is_removed_while_it_is_read_is_passed_over(run_dir):
-    """As by a run that keeps one checkpoint; a reader then takes the one that came after."""
+    """A run that keeps only one checkpoint removes it. A reader then takes the next one."""
     with Checkpoints(f"{run_dir}/checkpoints", keep=None) as reader:
 
         def read(step):
@@ -304,7 +304,7 @@ def test_what_is_removed_while_it_is_read_is_passed_over(run_dir):
 
         with pytest.raises(ValueError, match="training.Run.keep_checkpoints"):
             reader.read_latest(removed)
-        with pytest.raises(MismatchError):  # of what is still there
+        with pytest.raises(MismatchError):  # the checkpoint is still there
             reader.read_latest(refuse)
 
 

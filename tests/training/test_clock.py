@@ -15,7 +15,7 @@ DAY = 86_400.0
 def test_a_run_whose_clock_is_set_back_equals_one_whose_clock_is_right(
     tmp_path, monkeypatch, capsys
 ):
-    """Durations, due checkpoints, local copies and the step to resume from do not go by it."""
+    """Durations, due checkpoints, local copies and the resumed step do not depend on it."""
     data = tiny.write_documents(tmp_path / "store")
     by_clock = {"training__Run__checkpoint_minutes": 1e-9, "training__Run__log_every": 3}
     copies = {"training__Run__local_checkpoint_minutes": 1e-9}

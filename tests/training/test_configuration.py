@@ -128,7 +128,7 @@ IMPORT = ["from __gin__ import dynamic_registration", "from pretrax import train
 ANY_TEXT = st.text() | st.text(
     st.sampled_from("\\'\"`%$@#{}[]()=:,/\n\r\t\0\x0c\x85\u2028\u202e\ud800é☃-a1 ")
 )
-# What a run directory may hold of texts: names, keys, and texts within texts.
+# Texts that a run directory may hold, also as keys and in nested values.
 ANY_VALUE = st.recursive(
     ANY_TEXT,
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(ANY_TEXT, inner),

@@ -118,7 +118,7 @@ def test_nothing_waits_in_memory_after_a_checkpoint(tmp_path):
 
 
 def test_a_clock_that_is_set_back_leaves_the_files_in_order(tmp_path, monkeypatch):
-    """TensorBoard reads them by name: a file of a later start comes after those before."""
+    """TensorBoard sorts the files by name, so the file of a later start must come last."""
     for now in (2e9, 1e9, 1e9, 2e9):
         monkeypatch.setattr(time, "time", lambda now=now: now)
         before = [path.name for path in (tmp_path / "tensorboard").glob("*")]

@@ -151,7 +151,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch)
 
 
 def test_a_stop_between_two_lines_of_metrics_changes_no_line(data, tmp_path, monkeypatch):
-    """Means and seconds of an interval are of its steps before the stop and of those after it."""
+    """Means and seconds of an interval cover its steps before and after the stop."""
     tiny.on_one_device(monkeypatch)
     every = dict(training__Run__log_every=5, training__Run__checkpoint_every=100)
     whole, stopped = (tiny.Run(tmp_path / name, data) for name in ("whole", "stopped"))

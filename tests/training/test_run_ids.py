@@ -20,7 +20,7 @@ from tests.training import object_store, tiny
 
 @pytest.fixture
 def run(tmp_path):
-    """A run with a checkpoint in a folder elsewhere."""
+    """Returns a run with a checkpoint in a folder outside its directory."""
     run = tmp_path / "run"
     run.mkdir()
     claim(str(run), str(tmp_path / "disk"))
@@ -33,7 +33,7 @@ def files(folder) -> dict[str, bytes]:
 
 
 def refused(run, where):
-    """Returns the error of a claim, which leaves everything as it was."""
+    """Returns the error of a claim, after checking that the claim changed no file."""
     before = files(where.parent)
     with pytest.raises(ValueError) as error:
         claim(str(run), str(where))
@@ -118,7 +118,7 @@ def test_a_folder_in_a_bucket(monkeypatch, tmp_path):
 
 
 def test_a_run_directory_in_a_bucket_that_only_fsspec_knows(run, tmp_path):
-    """Its checkpoints are elsewhere, since Orbax writes to no such bucket."""
+    """Its checkpoints are elsewhere, since Orbax cannot write to such a bucket."""
     address, where = "memory://bucket/of_run_ids", str(tmp_path / "disk")
     assert not owns(address, where)
     content = (run / run_directory.RUN_ID).read_bytes()
@@ -142,7 +142,7 @@ def test_a_damaged_id_is_named(run, tmp_path):
 
 
 def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
-    """Those of `predict`, `evaluate`, `show`, `convert` and warm starts."""
+    """The readers are used by `predict`, `evaluate`, `show`, `convert` and warm starts."""
     victim, where = tmp_path / "victim", str(tmp_path / "elsewhere")
     write_run(victim, "decoder", "causal_lm", more=f"training.Run.checkpoint_dir = {where!r}")
     (victim / "checkpoints").rename(where)
@@ -159,7 +159,7 @@ def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
 
 
 def test_a_run_of_an_earlier_version_keeps_its_tokens_and_settings(tmp_path):
-    """Its folders carry no id: until it is resumed, its checkpoints still count as its own."""
+    """Its folders carry no id. Its checkpoints count as its own until it is resumed."""
     run, where = tmp_path / "run", str(tmp_path / "elsewhere")
     write_run(run, "decoder", "causal_lm", more=f"training.Run.checkpoint_dir = {where!r}")
     assert not has_checkpoint(str(run))
@@ -169,7 +169,7 @@ def test_a_run_of_an_earlier_version_keeps_its_tokens_and_settings(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_with_checkpoints_elsewhere_is_resumed_and_another_is_refused(tmp_path, capsys):
-    """By the same command, and by its own config.gin."""
+    """It can be resumed by the same command and by its own config.gin."""
     data = tiny.write_documents(tmp_path / "store")
     there = {"training__Run__checkpoint_dir": str(tmp_path / "disk")}
     run = tiny.Run(tmp_path / "run", data)

@@ -313,7 +313,7 @@ VALUES = {
 @pytest.mark.parametrize("name", trust.OUTSIDE)
 @pytest.mark.parametrize("by_macro", [False, True])
 def test_a_run_directory_says_nothing_of_what_is_outside(tmp_path, name, by_macro):
-    """Neither itself nor by the value of a macro, unless the user gives it too."""
+    """It may not set such a field directly or through a macro, unless the user sets it too."""
     there = write_run(tmp_path / "theirs", "decoder", "causal_lm")
     mine, value = tmp_path / "mine.gin", repr(VALUES[name])
     config = tmp_path / "theirs" / "config.gin"
@@ -338,7 +338,7 @@ def test_a_run_directory_says_nothing_of_what_is_outside(tmp_path, name, by_macr
 
 
 def test_each_field_that_names_a_place_is_inside_or_outside():
-    """Whoever adds a setting with a text decides whether a run directory may give it."""
+    """If you add a setting with a text, decide whether a run directory may set it."""
     inside = {"run_dir", "packing", "initial_run", "assignment_map", "sequence_lengths"}
     texts = {name for name, field in FIELDS.items() if "str" in str(field.type)}
     texts |= {name for name, field in FIELDS.items() if "Text" in str(field.type)}

@@ -193,7 +193,8 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_two_that_are_killed_go_on_with_the_same_bits(data, tmp_path):
-    """As two processes, and as one with as many devices: no array and no metric differs."""
+    """Resumed as two processes or as one process with the same number of devices, the run ends with
+    the same arrays and metrics."""
     whole, killed = tiny.Run(tmp_path / "whole", data), tiny.Run(tmp_path / "killed", data)
     finish_both(whole)
     processes = start_both(killed, env={"WAIT": "0.02"})

@@ -204,7 +204,7 @@ def slow_token_store(run_dir, *, path, shown=False):
 
 
 def asks_to_stop(plan, *, after: int) -> Hook:
-    """Sends SIGTERM once so many steps are taken: the run takes one more, and stops."""
+    """Sends SIGTERM after this number of steps. The run takes one more step and stops."""
     return Hook(lambda at: os.kill(os.getpid(), signal.SIGTERM), after, at_end=False)
 
 
@@ -346,7 +346,7 @@ def completed(file: str, target=Settings) -> dict:
 
 
 def unsealed_config(file: pathlib.Path) -> str:
-    """The text of a run's config.gin without its checksum, as its user edits it."""
+    """Returns the text of a run's config.gin without its checksum, for a user to edit."""
     return file.read_text().rpartition("# crc32: ")[0]
 
 
@@ -355,7 +355,7 @@ def saved_arrays(run_dir, step: int) -> dict[str, np.ndarray]:
     from orbax.checkpoint import v1 as ocp
 
     root = pathlib.Path(run_dir).resolve() / "checkpoints"
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # arrays may be of other processes
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # others may have saved the arrays
     with ocp.training.Checkpointer(root) as checkpoints:
         described = checkpoints.metadata(step).metadata
         shapes = jax.tree.map(

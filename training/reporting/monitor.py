@@ -34,7 +34,7 @@ class Monitor:
         wall_time: WallTime,
     ):
         self._writer, self._progress, self._spikes = writer, progress, spikes
-        self._unreported = unreported  # checked, and not reported yet
+        self._unreported = unreported  # steps that were checked but not reported yet
         self._wall_time, self._reported = wall_time, dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
@@ -57,14 +57,15 @@ class Monitor:
         self._unseen.clear()
 
     def forget(self) -> None:
-        """Forgets the steps that were not checked, and the time since the last report: after a
-        roll-back, the steps are taken again."""
+        """Forgets the steps that were not checked, and the time since the last report.
+
+        After a roll-back, these steps are taken again.
+        """
         self._unseen.clear()
         self._reported = self._wall_time.seconds()
 
     def state(self) -> dict[str, bytes]:
-        """Returns the file that a checkpoint keeps of the steps that were checked since the last
-        report."""
+        """Returns a checkpoint's file with the steps that were checked since the last report."""
         return self._unreported.state(self._seconds())
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
@@ -90,13 +91,13 @@ class Monitor:
         self._unreported.clear()
 
     def _seconds(self) -> dict[str, float]:
-        """Returns the seconds since the last report by kind, those before a resume included."""
+        """Returns the seconds since the last report by kind, including those before a resume."""
         now = self._wall_time.seconds()
         earlier = self._unreported.seconds
         return {kind: earlier.get(kind, 0.0) + now[kind] - self._reported[kind] for kind in KINDS}
 
     def _of_step(self, metrics: dict) -> StepMetrics:
-        """Returns the metrics of a step that are logged; those of members if there are several."""
+        """Returns the logged metrics of a step, including each member's if there are several."""
         values = {name: float(x) for name, x in metrics.items() if name != "member_terms"}
         members = {}
         if len(self._members) > 1:

@@ -15,13 +15,14 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-_PREFIX = "events.out.tfevents."  # and a time in seconds: how all files of TensorBoard begin
+_PREFIX = "events.out.tfevents."  # TensorBoard's file names begin with this and a time in seconds
 
 
 def _next_prefix(folder: Path) -> str:
-    """Returns what the name of the next file begins with.
+    """Returns the prefix of the next file's name.
 
-    TensorBoard reads files by order of name, and a clock may be set back between two starts.
+    TensorBoard reads files in the order of their names. The clock may be set back between two
+    starts, so the time in the prefix is always later than the last file's.
     """
     times = (re.match(rf"{re.escape(_PREFIX)}(\d+)", path.name) for path in folder.glob("*"))
     last = max((int(found[1]) for found in times if found), default=0)

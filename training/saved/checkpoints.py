@@ -38,7 +38,7 @@ One = TypeVar("One")
 Own = TypeVar("Own", bound="Checkpoints")
 
 _LOSS = "heldout_loss"  # in the description of a checkpoint
-_ABOUT = "checksums.json"  # this description, among the files of the data position
+_ABOUT = "checksums.json"  # the description of a checkpoint, among the files of the data position
 
 
 class Restored(NamedTuple):
@@ -55,8 +55,10 @@ logging.getLogger("absl").addFilter(
 
 
 def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Returns a `sys.unraisablehook` that leaves out what tensorstore's threads report after a save
-    has failed: Orbax has closed the event loop to which they give their results."""
+    """Returns a `sys.unraisablehook` that hides errors of tensorstore threads after a failed save.
+
+    Orbax has closed the event loop to which these threads return their results.
+    """
 
     def show_others(unraisable: Any) -> None:
         if unraisable.object or str(unraisable.exc_value) != "Event loop is closed":
@@ -118,7 +120,7 @@ class MismatchError(ValueError):
 
 WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
 
-_REMOVED_AT_MOST = 20  # checkpoints, one after another, while they are read
+_REMOVED_AT_MOST = 20  # checkpoints removed in a row while they are read
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # What tensorstore says of what it cannot decode, or does not find; and where the system fails.
@@ -156,8 +158,7 @@ def shows_damage(error: BaseException | None) -> bool:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and those that it came from, each once: Orbax raises some that are, by way of
-    others, their own cause."""
+    """Yields an error and its causes, each once. Orbax raises errors whose causes form a cycle."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -186,7 +187,7 @@ def damage_in_words(source: str, step: int):
 
 def _steps_in(folder: epath.Path) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder."""
-    if "://" in str(folder):  # where a folder that is being written has its last name already
+    if "://" in str(folder):  # in a bucket, an unfinished folder already has its final name
         return sorted(found.step for found in step_names.standard_name_format().find_all(folder))
     try:
         names = [path.name for path in folder.iterdir()]
@@ -254,7 +255,7 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        """Returns the steps of the checkpoints; where they are read-only, of those there now."""
+        """Returns the steps of the checkpoints. A reader looks for them again at each call."""
         if self._checkpointer is not None:
             return sorted(one.step for one in self._checkpointer.checkpoints)
         return _steps_in(self._root)
@@ -262,10 +263,10 @@ class Checkpoints:
     def read_latest(self, read: Callable[[int], One]) -> One | None:
         """Returns what `read` makes of the latest step; None if there is no checkpoint.
 
-        A run that trains meanwhile may remove that checkpoint, once it has saved another: then the
-        one that is the latest by now is read.
+        A run that is still training may save a newer checkpoint and remove this one. Then the newer
+        checkpoint is read.
 
-        Raises what `read` does, and ValueError if each checkpoint is removed while it is read.
+        Raises what `read` raises, and ValueError if checkpoints keep being removed during reading.
         """
         for _ in range(_REMOVED_AT_MOST):
             steps = self.steps()
@@ -274,7 +275,7 @@ class Checkpoints:
             try:
                 return read(steps[-1])
             except (ValueError, OSError):
-                if self.steps()[-1:] == steps[-1:]:  # else the older one may be half removed
+                if self.steps()[-1:] == steps[-1:]:  # otherwise it was removed during reading
                     raise
         raise ValueError(
             f"{_REMOVED_AT_MOST} checkpoints in {self._root} were removed while they were read, by "
@@ -488,8 +489,8 @@ class Checkpoints:
     def _context(self, alone: bool = False) -> Any:
         """Returns the settings of Orbax; `alone`: for what this process does without the others."""
         context = ocp.Context()
-        # Created in the background, a folder that cannot be made leaves Orbax's other threads
-        # waiting for it: the program would print its error and end only minutes later.
+        # If a folder cannot be created in the background, Orbax's other threads wait for it. The
+        # program would then print its error and end only minutes later.
         context.asynchronous.create_directories_asynchronously = False
         return context
 
@@ -514,8 +515,11 @@ class Checkpoints:
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
-        them, and their checksums would differ. Returns none if the description is damaged: loading
-        the arrays then says why."""
+        them, and their checksums would differ.
+
+        Returns no differences if the description is damaged. Loading the arrays then raises an
+        error that explains the damage.
+        """
         try:
             saved = self._arrays(step)
         except DamageError:
@@ -527,8 +531,8 @@ class Checkpoints:
     def _arrays(self, step: int) -> dict[str, Any]:
         """Returns a description of every array of a checkpoint, with shape and dtype, by name.
 
-        It is read from a file of ours: tensorstore's descriptions, which Orbax returns, take memory
-        that is never freed.
+        It is read from our own file. Orbax would return tensorstore's descriptions, whose memory is
+        never freed.
         """
         try:
             about = self._described(step)
@@ -548,8 +552,10 @@ class Checkpoints:
         return epath.Path(damaged_folder(str(self._root)))
 
     def _set_aside_without_loss(self) -> None:
-        """Sets aside the checkpoints with a damaged held-out loss: Orbax reads the losses as it
-        opens a folder, and raises an error that names no checkpoint."""
+        """Sets aside the checkpoints with a damaged held-out loss.
+
+        Orbax reads the losses when it opens a folder, and its error does not name the checkpoint.
+        """
         if jax.process_index() == 0:
             for step in _steps_in(self._root):
                 if problem := self._loss_problem(step):
@@ -573,7 +579,7 @@ class Checkpoints:
             ) from error
         try:
             expected = self._described(step).get(_LOSS, saved)
-        except (ValueError, OSError):  # `restore` says what is wrong with its description
+        except (ValueError, OSError):  # `restore` explains what is wrong with the description
             return ""
         return "" if saved == expected else f"{file} holds {saved}, expected {expected}"
 
@@ -583,7 +589,7 @@ class Checkpoints:
         return message
 
     def _move_aside(self, step: int, problem: str) -> str:
-        """Moves a damaged checkpoint, on the first process; returns a message, on all of them."""
+        """Moves a damaged checkpoint in the first process; returns a message in every process."""
         target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -639,12 +645,12 @@ class _Described(NamedTuple):
 
 
 def _about_of(content: bytes) -> Mapping[str, Any]:
-    """Returns what the description of a checkpoint says. Raises DamageError where it is damaged."""
+    """Returns the description of a checkpoint. Raises DamageError if it is damaged."""
     try:
         about = whole_files.parse_json(content)
         if not isinstance(about, dict):
             return {}
-        # One of an earlier version has neither shapes nor a checksum.
+        # A description from an earlier version has neither shapes nor a checksum.
         return about if "shapes" not in about else whole_files.unsealed(about)
     except (ValueError, TypeError) as error:
         raise DamageError(f"{_ABOUT} is damaged: {error}") from error

@@ -31,7 +31,7 @@ OF_VOCABULARY = (  # a row for each id
 
 
 def check_new(run_dir: str) -> None:
-    """Raises ValueError where the directory holds a run, or can hold no checkpoints."""
+    """Raises ValueError if the directory holds a run already or cannot hold checkpoints."""
     check_place(os.path.join(run_dir, CHECKPOINTS))
     if is_run(run_dir):
         raise ValueError(

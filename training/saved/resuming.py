@@ -24,14 +24,15 @@ class Training(NamedTuple):
     shapes: Abstract  # of the state
     batches: Batches  # the rows of the next steps
     spikes: Spikes
-    unreported: Unreported  # metrics of the steps that no report has yet
+    unreported: Unreported  # metrics of the steps that are not reported yet
     checkpoints: Checkpoints
     copies: LocalCopies | None = None  # on this host's own disk
 
 
 def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
-    """Restores the latest sound checkpoint, or a later local copy, and what else `training` has of
-    that step: batches, spikes and unreported metrics. Returns None if there is none.
+    """Restores the latest sound checkpoint or a later local copy. Returns None if there is none.
+
+    The batches, spikes and unreported metrics of `training` are restored from the same step.
 
     `changed` is what `check_resumable` returned.
 

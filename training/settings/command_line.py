@@ -94,7 +94,7 @@ def parse_with_gin(
     unread = ""
     try:
         macros = _macros(argv, configured, files)
-    except (ValueError, OSError) as error:  # it is raised again when they are read in earnest
+    except (ValueError, OSError) as error:  # it is raised again when the files are read in full
         unread = words_of(error) or str(error)
     _add_macros(parser, macros, f"cannot be listed: {printable(unread)}" if unread else None)
     offer_completions(parser)

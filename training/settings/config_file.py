@@ -82,7 +82,7 @@ def gin_text(
 
 
 def one_line(text: str) -> str:
-    r"""Returns text as a comment of a gin file can hold it, whose end is the end of its line.
+    r"""Returns text on one line, for a comment in a gin file.
 
     >>> one_line("a\nb")
     'a\\nb'

@@ -68,10 +68,10 @@ DROPPED_FUNCTIONS = {
     "corpora/word_lists.gin has it",
 }
 
-# Values that the settings of one file may come to. A hundred thousand are read in a second; macros
-# that each stand for two of another come to more than any machine can hold.
+# Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
+# chain of macros that each use the next one twice gives more values than any machine can hold.
 _MOST_VALUES = 100_000
-# What Python's parsers raise for values within values that are nested too deeply.
+# Errors that Python's parsers raise for values that are nested too deeply.
 _TOO_DEEP = (RecursionError, MemoryError)
 
 # What users of T5X call a setting, and how it is set here.
@@ -129,9 +129,9 @@ def read_run(
       trusted: modules that a run directory's config.gin may name beside this package's own
         functions, see `training.settings.trust`. Other files may name any.
 
-    Raises ValueError for what cannot be read, a binding that nothing uses, a missing field, the
-    config.gin of a run that was moved, unless it is given a RUN_DIR, and a config.gin that gives
-    one of `trust.OUTSIDE`.
+    Raises ValueError for a file that cannot be read, a binding that nothing uses or a missing
+    field. Raises it also for the config.gin of a run that was moved, unless it is given a RUN_DIR,
+    and for a config.gin that sets one of `trust.OUTSIDE`.
     """
     reader = _Reader(Run, search_paths, trusted).read(files, bindings)
     run = as_run(reader.settings())
@@ -356,7 +356,7 @@ class _Binding(NamedTuple):
     source: _Source  # that gave it, itself or by an include
     path: Path | None  # of the file that it stands in
     number: int  # in the order of reading
-    is_foreign: bool  # whether it stands in a file that anybody may have written
+    is_foreign: bool  # whether it is in a file that anybody may have written
 
 
 _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
@@ -372,7 +372,7 @@ class _Reader:
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
         self._used: set[_Key] = set()
-        self._count = 0  # of the values that `_value` has returned for these settings
+        self._count = 0  # number of values that `_value` has returned for these settings
         self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
         self._chosen: dict[_Source, set[str]] = {}  # the settings of the target that a file binds
 
@@ -486,7 +486,7 @@ class _Reader:
             values = self._settings(self._target, "")
         except RecursionError:
             raise ValueError(
-                "A value of the gin files refers to itself, by way of macros or functions, or is "
+                "A value in the gin files refers to itself through macros or functions, or is "
                 "nested too deeply."
             ) from None
         # The settings of a function that stands by default.
@@ -514,9 +514,9 @@ class _Reader:
         self._count += 1
         if self._count > _MOST_VALUES:
             raise ValueError(
-                f"The gin files come to more than {_MOST_VALUES:,} values, once macros and "
-                "functions are replaced by what they stand for. Look for macros that each name "
-                "another one several times."
+                f"The gin files give more than {_MOST_VALUES:,} values when macros and functions "
+                "are replaced by their values. Look for macros that each use another macro several "
+                "times."
             )
         match value:
             case _Macro(name):
@@ -639,8 +639,9 @@ class _Reader:
             )
 
     def check_outside(self, run_dir: str | None) -> None:
-        """Raises ValueError where the config.gin of a run directory gives a field that acts outside
-        of the directory, see `trust.OUTSIDE`. The checkpoints of `run_dir` itself are an exception.
+        """Raises ValueError if the config.gin of a run directory sets a field of `trust.OUTSIDE`.
+
+        It may set `checkpoint_dir` if that folder belongs to the run in `run_dir`.
         """
         for name in trust.OUTSIDE:
             key: _Key = ("", Run, name)
@@ -653,7 +654,7 @@ class _Reader:
             trust.check_outside(name, value, str(foreign[0].path), f"training.Run.{name}")
 
     def _behind(self, key: _Key) -> Iterator[_Binding]:
-        """Yields a binding, and those of the macros that its value is made of."""
+        """Yields a binding and the bindings of the macros in its value."""
         if key not in self._bindings:
             return
         found = self._bindings[key]

@@ -39,9 +39,9 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.training.optimizers": (),
     "pretrax.data.store_mixtures": ("token_store",),
 }
-# Fields of `Run` that act outside of the run's directory, and what they do there. A config.gin may
-# come from anybody, so users have to give these fields themselves. Reading elsewhere is allowed: a
-# run's text and the parameters that it starts from are seldom in its directory.
+# Fields of `Run` that act outside the run's directory, and what they do there. Anybody may have
+# written a config.gin, so users have to give these fields themselves. Reading elsewhere is
+# allowed, since a run's text and initial parameters are seldom in its directory.
 OUTSIDE: Mapping[str, str] = {
     "checkpoint_dir": "writes and deletes checkpoints in another folder",
     "local_checkpoint_dir": "writes and deletes local copies in another folder",
@@ -81,12 +81,13 @@ def check_module(value: Any, trusted: Collection[str], at: str) -> None:
 
 
 def check_outside(name: str, value: Any, at: str, selector: str) -> None:
-    """Raises ValueError for a value of one of `OUTSIDE`, unless it switches the field off."""
+    """Raises ValueError for a value of a field in `OUTSIDE`, unless it switches the field off."""
     if value is not None:
         raise ValueError(
-            f"{at} sets {selector} = {value!r}, which {OUTSIDE[name]}: whoever wrote the directory "
+            f"{at} sets {selector} = {value!r}, which {OUTSIDE[name]}: the author of the directory "
             "would do so on this machine. If that is what you want, give "
-            f"--gin.{selector}={shlex.quote(str(value))} yourself, else --gin.{selector}=None."
+            f"--gin.{selector}={shlex.quote(str(value))} yourself. If not, give "
+            f"--gin.{selector}=None."
         )
 
 
