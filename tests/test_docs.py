@@ -178,7 +178,9 @@ def folder(tmp_path_factory):
             write_run(here / f"runs/{name}", model, objective, **settings)
         verbs.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
         verbs.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
-        os.remove("t5-v1_1-base/vocabulary.json")  # which says that it was a run
+        # Without these files it looks like a model of another author.
+        os.remove("t5-v1_1-base/vocabulary.json")
+        os.remove("t5-v1_1-base/pretrax_checksums.json")
         yield here
 
 
@@ -287,9 +289,11 @@ def parts_of(command: str) -> list[list[str]]:
 
     >>> parts_of("cd a && ls 'b && c'")
     [['cd', 'a'], ['ls', 'b && c']]
+    >>> parts_of("ls  # a comment")
+    [['ls']]
     """
     parts: list[list[str]] = [[]]
-    for word in shlex.split(command):
+    for word in shlex.split(command, comments=True):
         if word == "&&":
             parts.append([])
         else:

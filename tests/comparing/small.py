@@ -128,5 +128,7 @@ def results(directory: pathlib.Path) -> list[dict]:
 
 
 def figures(directory: pathlib.Path) -> list[dict]:
-    """The same without the seconds that training took, which differ from run to run."""
-    return [{k: x for k, x in one.items() if k != "seconds"} for one in results(directory)]
+    """Returns the same without the seconds of training, which differ from run to run, and without
+    the checksum of a line, which includes them."""
+    varying = ("seconds", "crc32")
+    return [{k: x for k, x in one.items() if k not in varying} for one in results(directory)]
