@@ -367,7 +367,7 @@ def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeyp
         if isinstance(found, Refused):
             ends["refused"] += 1
             names = (file.name, *one.named)
-            assert any(name in found.words for name in names), (where, found.words)
+            assert any(name in found.words for name in names), f"{where}: {found.words}"
             assert "Traceback" not in found.words and len(found.words) < 2000, where
         elif found == expected:
             ends["same"] += 1
@@ -380,7 +380,9 @@ def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeyp
 @pytest.mark.parametrize("change", [flip, truncate, empty, remove], ids=lambda f: f.__name__)
 def test_each_file_of_a_checkpoint_may_be_damaged(change, draw, tmp_path, monkeypatch, capsys):
     """The run continues from the checkpoint before, with one warning that names the damaged
-    checkpoint. It ends with the same state as an undisturbed run."""
+    checkpoint. It ends with the same state as an undisturbed run. If Orbax fails in a way that may
+    not be damage, such as a key that another version of it might not write, the run is refused and
+    the checkpoint is left as it is."""
     tiny.on_one_device(monkeypatch)
     one = Kind(write_trained, trained_on(6), "")
     whole = made(one, tmp_path)
@@ -392,7 +394,11 @@ def test_each_file_of_a_checkpoint_may_be_damaged(change, draw, tmp_path, monkey
     for number, file in enumerate(files):
         folder = shutil.copytree(whole, tmp_path / f"changed_{number}")
         how = change(folder / file.relative_to(whole), draw)
-        assert one.read(folder) == expected, how
+        found = one.read(folder)
+        if isinstance(found, Refused):
+            assert "Checkpoint 4 in" in found.words and (folder / "run/checkpoints/4").exists(), how
+            continue
+        assert found == expected, how
         if (folder / "run/damaged_checkpoints/4").exists():
             passed_over.append(file.relative_to(step).as_posix())
     print(f"{change.__name__}: {len(passed_over)} of {len(files)} passed over: {passed_over}")

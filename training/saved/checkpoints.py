@@ -124,7 +124,7 @@ _REMOVED_AT_MOST = 20  # checkpoints removed in a row while they are read
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # What tensorstore says of what it cannot decode, or does not find; and where the system fails.
-_OF_DAMAGE = re.compile("^(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): ")
+_OF_DAMAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |FAILED_PRECONDITION: .*ZSTD_")
 _OF_STORAGE = re.compile(
     "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
     "|os_error_code='(?!(2|20|21)')"
@@ -142,6 +142,8 @@ def shows_damage(error: BaseException | None) -> bool:
 
     >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
     [True, True]
+    >>> shows_damage(ValueError("FAILED_PRECONDITION: ZSTD_decompressStream() failed"))
+    True
     >>> [shows_damage(e) for e in (PermissionError(), ValueError("UNAVAILABLE: 503"))]
     [False, False]
     >>> [shows_damage(e) for e in (AttributeError("no such name"), TypeError("an argument"))]
