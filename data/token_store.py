@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..objectives import TokenIds
+from ..objectives import TokenIds, check_token_ids
 from .folders import Folder
 from .records import DocumentArrays
 from .token_ids_json import ids_from_json
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
+from .whole_files import UNLIKE, damaged
 
 TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads
 
@@ -75,14 +76,17 @@ def open_store(path: str | os.PathLike) -> TokenStore:
             "last. Give the folder that `pretrax prepare` or `write_store` has filled, or write it "
             "anew."
         ) from None
-    return TokenStore(
-        folder,
-        ids_from_json(described["ids"]),
-        tuple(described["columns"]),
-        described["about"],
-        tuple(described["vocabulary"]),
-        described["splits"],
-    )
+    try:
+        return TokenStore(
+            folder,
+            check_token_ids(ids_from_json(described["ids"])),
+            tuple(described["columns"]),
+            described["about"],
+            tuple(described["vocabulary"]),
+            described["splits"],
+        )
+    except UNLIKE as error:
+        raise damaged(folder.where(STORE), f"{type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -5,13 +5,17 @@ import pytest
 
 from pretrax.data import token_store_files
 from pretrax.data.corpus import Piece, in_parts
+from pretrax.data.folders import Folder
+from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import (
     STORE,
     StoreWriter,
     block_dtype,
     is_complete,
     is_sealed,
+    read_description,
     seal,
+    write_description,
 )
 from pretrax.objectives import TokenIds
 
@@ -162,3 +166,14 @@ def test_parts_are_counted_as_they_were_written(tmp_path):
 def test_settings_of_a_writer_are_checked(tmp_path, settings, said):
     with pytest.raises(ValueError, match=said):
         StoreWriter(tmp_path, "train", 0, IDS, **settings)
+
+
+@pytest.mark.parametrize("name, value", [("ids", 2**31), ("ids", {"size": 4}), ("columns", 3)])
+def test_a_description_of_another_kind_names_its_file(tmp_path, name, value):
+    write(tmp_path, [documents(1)])
+    seal(tmp_path, {"train": 1}, about={})
+    folder = Folder(tmp_path)
+    values = read_description(folder, STORE)
+    write_description(folder, STORE, values | {name: value})
+    with pytest.raises(ValueError, match=f"{STORE} is damaged"):
+        open_store(tmp_path)
