@@ -142,7 +142,7 @@ def test_a_trainer_trains(name, collator, examples, tmp_path):
         output_dir=str(tmp_path),
         max_steps=6,
         per_device_train_batch_size=4,
-        per_device_eval_batch_size=3,
+        per_device_eval_batch_size=2,
         learning_rate=0.02,
         report_to=[],
         use_cpu=True,

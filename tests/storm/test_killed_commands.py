@@ -34,7 +34,7 @@ def test_compare(draw, tmp_path):
 
     lasts = timed(lambda: begin(whole))
     storm(lambda: begin(killed), draw, lasts)
-    found, expected = (small.results(tmp_path / name / "compared") for name in ("killed", "whole"))
+    found, expected = (small.figures(tmp_path / name / "compared") for name in ("killed", "whole"))
     assert found == expected
 
 
