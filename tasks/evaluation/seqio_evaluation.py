@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ...inference.answering.task_scores import EvaluationTask
 from ..seqio.quiet_tensorflow import seqio
 from ..seqio.seqio_caches import add_cache_dirs, is_read_from_cache
-from ..seqio.seqio_tasks import check_task, found_tasks, readable, splits_of
+from ..seqio.seqio_tasks import REPEATABLE_SEED, check_task, found_tasks, readable, splits_of
 from ..task_metrics import majority
 
 MetricValue, Scalar = seqio.metrics.MetricValue, seqio.metrics.Scalar
@@ -108,7 +108,11 @@ def _examples(task: seqio.Task, split: str, use_cached: bool):
     cached = is_read_from_cache(task, use_cached)
     with readable(task):
         dataset = task.get_dataset(
-            split=split, use_cached=cached, shuffle=False, try_in_mem_cache=False
+            split=split,
+            use_cached=cached,
+            shuffle=False,
+            seed=REPEATABLE_SEED,
+            try_in_mem_cache=False,
         )
         yield from dataset.as_numpy_iterator()
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...data.corpus import DocumentStream, Piece, check_shard
 from .quiet_tensorflow import seqio
 from .seqio_examples import TaskExamples
+from .seqio_tasks import REPEATABLE_SEED
 
 _DRAWS = 1024  # draws of the mixture made at a time
 
@@ -141,8 +142,12 @@ class _TaskStream:
 
 
 def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list[Piece]:
-    """Documents of the tasks in turn until they hold `n` tokens, or there are no more."""
-    readers = [filter(None, text.documents(split, shuffle=False)) for text in texts]
+    """Documents of the tasks in turn until they hold `n` tokens, or there are no more.
+
+    Every call returns the same documents, even if a step of a task is random.
+    """
+    read = functools.partial(TaskExamples.documents, split=split, shuffle=False)
+    readers = [filter(None, read(text, seed=REPEATABLE_SEED)) for text in texts]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*readers))
     documents, size = [], 0
     for document in filter(None, in_turn):

@@ -14,6 +14,10 @@ from . import glue_tasks, python_tasks, tfds_tasks
 from .quiet_tensorflow import seqio, tf
 from .seqio_caches import cached_splits, check_cache, is_read_from_cache
 
+# Seeds the random steps of a task whenever its examples are read for evaluation or tokenized into a
+# store, so that every read gives the same examples.
+REPEATABLE_SEED = 0
+
 
 def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | None):
     """Tasks and rates of a mixture, after what registers tasks was imported.

@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .quiet_tensorflow import keep_off_accelerators, seqio, tf
-from .seqio_tasks import check_task, found_tasks, readable, with_vocabulary
+from .seqio_tasks import (
+    REPEATABLE_SEED,
+    check_task,
+    found_tasks,
+    readable,
+    with_vocabulary,
+)
 
 
 class TaskTexts(NamedTuple):
@@ -34,6 +40,7 @@ class TaskTexts(NamedTuple):
             dataset = task.get_dataset(
                 split=self.split,
                 shuffle=False,
+                seed=REPEATABLE_SEED,
                 shard_info=seqio.ShardInfo(shard, shards),
                 try_in_mem_cache=False,
                 trim_output_features=False,

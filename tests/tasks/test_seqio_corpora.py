@@ -87,6 +87,32 @@ def test_heldout_is_fixed(tmp_path, tiny):
     assert sum("number" in text for text in texts(corpus, all_of_them)) == 30
 
 
+def test_random_steps_repeat_on_held_out_text(tmp_path):
+    """Every reading of held-out text draws the same random steps."""
+    import tensorflow as tf
+
+    @functools.partial(seqio.map_over_dataset, num_seeds=1)
+    def append_random_digits(example, seed):
+        digits = tf.strings.as_string(tf.random.stateless_uniform([], seed, 0, 10**9, tf.int32))
+        return {"targets": tf.strings.join([example["text"], digits])}
+
+    def read_texts(split, shuffle_files=False, seed=None):
+        return tf.data.Dataset.from_tensor_slices({"text": [f"text {i}: " for i in range(20)]})
+
+    seqio.TaskRegistry.add(
+        "random_digits",
+        source=seqio.FunctionDataSource(read_texts, splits=["train", "validation"]),
+        preprocessors=[append_random_digits, seqio.preprocessors.tokenize],
+        output_features={"targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=False)},
+    )
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="random_digits")
+    first, again = ([piece.tokens for piece in corpus.heldout(10**6)] for _ in range(2))
+    assert len(first) == 20 and same(first, again)
+    assert len({text.partition(": ")[2] for text in texts(corpus, first)}) == 20
+    trained = read(corpus.train(0, 1), 40)  # two epochs, each with digits of its own
+    assert len(set(texts(corpus, trained))) == 40
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_stream_goes_on_exactly(tmp_path, tiny, shuffle):

@@ -41,6 +41,20 @@ def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):
     assert [document.id.rpartition("/")[2] for document in documents] == ["0", "1", "3"]
 
 
+def test_random_steps_repeat():
+    import tensorflow as tf
+
+    @functools.partial(seqio.map_over_dataset, num_seeds=1)
+    def append_random_digits(example, seed):
+        digits = tf.strings.as_string(tf.random.stateless_uniform([], seed, 0, 10**9, tf.int32))
+        return {"targets": tf.strings.join([example["targets"], digits])}
+
+    register("texts_with_random_digits", append_random_digits, seqio.preprocessors.tokenize)
+    first, again = (list(TaskTexts("texts_with_random_digits").read(0, 1)) for _ in range(2))
+    assert first == again and len(first) == len(TEXTS)
+    assert all(text[-1].isdigit() for text in first)
+
+
 def test_a_changed_module_is_another_source(tmp_path):
     register("texts_of_a_module", seqio.preprocessors.tokenize)
     module, versions = tmp_path / "mine.py", []
