@@ -46,7 +46,8 @@ def mixture(
     Args:
       ids: for every builder.
       members: name -> (builder, rate). Rates are relative shares of the rows of a batch: numbers,
-        or functions of the step, such as an optax schedule or `turns`.
+        or functions of the step, such as an optax schedule or `turns`. A builder of a mixture
+        brings in all of its members, which divide its rate among them.
 
     Lengths are the largest of any member. Members that differ only in numbers (UL2's six span
     denoisers) share one kernel; each distinct loss function is called once.
@@ -55,14 +56,20 @@ def mixture(
     >>> [(m.name, m.rate) for m in both.members]
     [('span', 3.0), ('prefix', 1.0)]
 
-    Raises ValueError for a rate that is not above zero, a member that is itself a mixture, members
-    that require different rows, or members that make different numbers of texts of a document.
+    >>> nested = mixture(ids, {"inner": (lambda ids: both, 8), "causal": (causal_lm, 2)})
+    >>> [(m.name, m.rate) for m in nested.members]
+    [('inner.span', 6.0), ('inner.prefix', 2.0), ('causal', 2.0)]
+
+    Raises ValueError for a rate that is not above zero, a mixture among the members whose noise
+    adapts to the model, members that require different rows, or members that make different numbers
+    of texts of a document.
     """
-    built = [_member(name, pair, ids) for name, pair in members.items()]
+    listed = [_member(name, pair, ids) for name, pair in members.items()]
+    forms = (form for member in listed for form in member.objective.prompt_forms)
+    built = [leaf for member in listed for leaf in _leaves(member)]
     objectives = {member.name: member.objective for member in built}
     _check_pools(objectives)
     corrupts, losses = zip(*((o.corrupt, o.loss) for o in objectives.values()))
-    forms = (form for o in objectives.values() for form in o.prompt_forms)
     return Objective(
         lengths=lambda n: longest(o.lengths(n) for o in objectives.values()),
         corrupt=_shared_kernels(corrupts),
@@ -87,11 +94,38 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
         objective = build(builder, ids)
     except ValueError as error:
         raise ValueError(f"Member {name!r}: {error}") from None
-    if objective.members:
+    if objective.members and objective.adaptation:
         raise ValueError(
-            f"Member {name!r} is itself a mixture: list its members in this mixture instead."
+            f"Member {name!r} is a mixture whose noise adapts to the model: list its members in "
+            "this mixture instead."
         )
     return Member(name, objective, rate if callable(rate) else float(rate))
+
+
+def _leaves(member: Member) -> list[Member]:
+    """Returns the members of a mixture, which share its rate; any other member is its only leaf."""
+    inner = member.objective.members
+    if not inner:
+        return [member]
+    return [
+        Member(f"{member.name}.{leaf.name}", leaf.objective, _share(member.rate, inner, i))
+        for i, leaf in enumerate(inner)
+    ]
+
+
+def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], float]:
+    """Returns the rate of `inner[i]`, whose mixture has the given rate in another mixture."""
+
+    def at(step: int) -> float:
+        rates = [_at(one.rate, step) for one in inner]
+        return _at(rate, step) * rates[i] / sum(rates)
+
+    follows_the_step = any(map(callable, (rate, *(one.rate for one in inner))))
+    return at if follows_the_step else at(0)
+
+
+def _at(rate, step: int) -> float:
+    return float(rate(step)) if callable(rate) else rate
 
 
 @checked

@@ -14,12 +14,14 @@ from pretrax.objectives import (
     Objective,
     Row,
     Term,
+    adaptive_masked_lm,
     batched,
     blank_infilling,
     causal_lm,
     contrastive,
     contrastive_pairs,
     fill_in_the_middle,
+    masked_lm,
     mixture,
     prefix_lm,
     sentence_order_prediction,
@@ -69,6 +71,33 @@ def test_members_keep_their_names_order_and_rates():
     assert ul2(IDS, rates=(1, 2, 3, 4, 5, 6, 7)).members[6][::2] == ("s_25", 7.0)
     regular = ul2(IDS, rates=(1, 2, 0, 0, 0, 0, 0)).members  # 0 leaves a denoiser out
     assert [(m.name, m.rate) for m in regular] == [("r_3_15", 1.0), ("r_8_15", 2.0)]
+
+
+def test_a_mixture_of_mixtures_has_the_bits_of_its_members():
+    nested = mixture(IDS, {"denoise": (ul2, 14), "causal": (span_corruption, 2)})
+    names = [f"denoise.{member.name}" for member in ul2(IDS).members]
+    assert [m.name for m in nested.members] == [*names, "causal"]
+    assert [m.rate for m in nested.members] == [2.0] * 8
+    listed = {m.name: (lambda ids, m=m: m.objective, m.rate) for m in nested.members}
+    flat = mixture(IDS, listed)
+    assert nested.prompt_forms == flat.prompt_forms
+    assert nested.lengths(100) == flat.lengths(100)
+    for found, expected in zip(
+        jax.tree.leaves(nested.corrupt), jax.tree.leaves(flat.corrupt), strict=True
+    ):
+        assert np.array_equal(found, expected)
+
+
+def test_a_mixture_of_mixtures_follows_the_rates_of_both():
+    def alternating(ids):
+        members = {"a": (causal_lm, turns(10, 0)), "b": (prefix_lm, turns(10, 1))}
+        return mixture(ids, members)
+
+    nested = mixture(IDS, {"both": (alternating, lambda step: 1.0 + step), "c": (causal_lm, 1)})
+    rates = {m.name: m.rate for m in nested.members}
+    assert [rates["both.a"](step) for step in (0, 5, 10)] == [1.0, 6.0, 0.0]
+    assert [rates["both.b"](step) for step in (0, 5, 10)] == [0.0, 0.0, 11.0]
+    assert rates["c"] == 1.0
 
 
 def test_ul2s_denoisers_are_the_papers():
@@ -194,6 +223,10 @@ def test_one_loss_function_is_called_once():
     assert len(calls) == 1
 
 
+def _adaptive_mixture(ids):
+    return mixture(ids, {"adaptive": (adaptive_masked_lm, 1), "masked": (masked_lm, 1)})
+
+
 @pytest.mark.parametrize(
     "members, message",
     [
@@ -201,7 +234,7 @@ def test_one_loss_function_is_called_once():
         ({"a": (span_corruption, 0)}, "'a' must be a number above 0, .* got 0"),
         ({"a": (span_corruption, -1)}, "above 0, .* got -1"),
         ({"a": (span_corruption, float("nan"))}, "above 0, .* got nan"),
-        ({"inner": (ul2, 1)}, "'inner' is itself a mixture"),
+        ({"inner": (_adaptive_mixture, 1)}, "'inner' is a mixture whose noise adapts"),
         ([("a", span_corruption, 1)], r"members must be a mapping, not empty, got \[\("),
         ({"a": span_corruption}, r"'a' must be a pair \(builder, rate\)"),
         ({"a": (span_corruption, "2")}, "number above 0, .* got '2'"),
