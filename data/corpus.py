@@ -119,6 +119,11 @@ class Corpus(NamedTuple):
     # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
     columns: tuple[str, ...] = ()
     labels_of: str | None = None  # "documents" or "tokens": what a label is of; None: not known
+    # The texts of a mixture whose members do not all read the same text, and for each member of the
+    # objective the index of its text. `train` and `heldout` then give all texts together. Empty:
+    # every member reads the text of this corpus.
+    sources: tuple["Corpus", ...] = ()
+    member_sources: tuple[int, ...] = ()
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines
 
 
@@ -143,6 +148,7 @@ def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
             corpus.train(*shard), lambda stream: checked(stream.next_document())
         ),
         heldout=lambda n: [checked(piece) for piece in corpus.heldout(n)],
+        sources=tuple(checked_for(objective, source) for source in corpus.sources),
     )
 
 

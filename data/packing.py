@@ -267,6 +267,60 @@ class ShardReader:
         return np.split(columns, np.cumsum(state["waiting_lengths"]), axis=1)[:-1]
 
 
+class MemberReaders:
+    """Reads the rows of one logical shard, each from the text of its member."""
+
+    def __init__(self, readers: Sequence[ShardReader], member_sources: Sequence[int] = ()):
+        """Args:
+        readers: one for each text.
+        member_sources: the index of each member's reader. Empty: all members share one reader.
+        """
+        self._readers, self._sources = tuple(readers), tuple(member_sources)
+
+    def begin_step(self, step: int) -> None:
+        for reader in self._readers:
+            reader.begin_step(step)
+
+    def progress(self) -> dict[str, Progress]:
+        """Returns what was read of each store."""
+        return {name: x for reader in self._readers for name, x in reader.progress().items()}
+
+    def waiting_tokens(self) -> int:
+        """Returns the number of tokens that were read and are not in a row yet."""
+        return sum(reader.waiting_tokens() for reader in self._readers)
+
+    def row(self, member: int, limits: Limits) -> PackedRow:
+        """Returns the next row of a member, which has these limits."""
+        source = self._sources[member] if self._sources else 0
+        return self._readers[source].row(limits)
+
+    def position(self) -> Callable[[], dict[str, np.ndarray]]:
+        """Returns a function that gives the current state at any later time."""
+        positions = [reader.position() for reader in self._readers]
+
+        def state() -> dict[str, np.ndarray]:
+            return {
+                f"{i}.{name}": array
+                for i, position in enumerate(positions)
+                for name, array in position().items()
+            }
+
+        return state
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continues from a state. Raises ValueError as `ShardReader.restore`."""
+        for i, reader in enumerate(self._readers):
+            reader.restore(state_within(state, f"{i}."))
+
+    def reshard(
+        self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
+    ) -> None:
+        """Continues from the states of another number of shards: see `ShardReader.reshard`."""
+        for i, reader in enumerate(self._readers):
+            own_states = [state_within(state, f"{i}.") for state in states]
+            reader.reshard(own_states, shard, num_shards)
+
+
 def columns_of(
     piece: Piece, end_of_document: int | None = None, column: str | None = None
 ) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ..data.corpus import DocumentStream
-from ..data.packing import Packing, ShardReader, concatenation, stacked
+from ..data.packing import MemberReaders, Packing, ShardReader, concatenation, stacked
 from ..objectives import Member, Objective, Row, RowGroup, members_of
 from .devices.mesh import batch_sharding
 
@@ -151,7 +151,7 @@ class Batches:
 
     def __init__(
         self,
-        open_shard: Callable[[int, int], DocumentStream],
+        open_shards: Sequence[Callable[[int, int], DocumentStream]],
         groups: Sequence[RowGroup],
         schedules: Sequence[GroupSchedule],
         *,
@@ -159,14 +159,25 @@ class Batches:
         mesh: Mesh,
         end_of_document: int | None = None,
         packing: Packing | None = None,  # None: `concatenation`
+        member_sources: Sequence[int] = (),
     ):
+        """Args:
+        open_shards: for each text, (shard, number of shards) -> its stream.
+        member_sources: the index of each member's text. Empty: all members read the first text.
+        """
         packing = packing or concatenation(groups)
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
         self._limits, self._sharding = packing.limits, batch_sharding(mesh)
         rows_of_a_step = sum(schedule.rows for schedule in schedules) // data_shards
         rows_from = end_of_document, packing.policy, packing.column, rows_of_a_step
         self._readers = {
-            shard: ShardReader(open_shard(shard, data_shards), *rows_from)
+            shard: MemberReaders(
+                [
+                    ShardReader(open_shard(shard, data_shards), *rows_from)
+                    for open_shard in open_shards
+                ],
+                member_sources,
+            )
             for shard in sorted(self._shards_of(jax.process_index()))
         }
         self.step = 0
@@ -259,7 +270,7 @@ class Batches:
             cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
             members = schedule.order(self.step)[numbers % PERIOD]
-            packed = [reader.row(self._limits[m]) for m in members]
+            packed = [reader.row(m, self._limits[m]) for m in members]
             rows.append(stacked(packed, members, group.row_length))
         return rows
 

@@ -5,8 +5,9 @@ labels is computed for outputs that are equal everywhere: with one embedding for
 contrastive loss is the logarithm of the number of texts in the batch. A loss that is 0 for such
 outputs, as that of hidden states which predict each other, has no baseline.
 
-All members are given the same held-out text, cut to their own raw lengths, with noise that depends
-on the row's number alone: the figures of two checkpoints, or two runs, can be compared.
+All members are scored on the same held-out text, unless the corpus has a text for each of them.
+Text is cut to each member's raw length, and the noise depends on the row's number alone: the
+figures of two checkpoints, or of two runs, can be compared.
 """
 
 import dataclasses
@@ -84,6 +85,13 @@ def total_loss(scores: Sequence[Score]) -> float:
     return statistics.fmean(totals.values())
 
 
+class EvaluationText(NamedTuple):
+    """A text on which members of the objective are evaluated."""
+
+    heldout: Sequence[Piece]
+    training: DocumentStream  # for the frequencies of the baseline
+
+
 class _HeldOutMember(NamedTuple):
     name: str
     batches: list[dict]
@@ -99,14 +107,19 @@ class Evaluator:
         recipe: Recipe,
         packing: Packing,
         mesh: Mesh,
-        heldout: Sequence[Piece],
-        training: DocumentStream,
+        texts: Sequence[EvaluationText],
         *,
         tokens: int,
-        steps: int,  # of the run, at whose end a scale that follows the step is taken
+        steps: int,
         end_of_document: int | None,
         rows: int = 16,
+        member_sources: Sequence[int] = (),
     ):
+        """Args:
+        texts: those of the corpus.
+        steps: of the run, at whose end a scale that follows the step is taken.
+        member_sources: the index of each member's text. Empty: all members read the first text.
+        """
         self._mesh, self._steps = mesh, steps
         size = _up(rows, math.lcm(2, batch_shards(mesh)))
         # Replicated, so that every process can read the figures.
@@ -123,7 +136,7 @@ class Evaluator:
             return by_loss[key]
 
         # Frequencies for the baseline, from eight times as much training text.
-        training_pieces = _pieces(training, 8 * tokens)
+        training_pieces = [_pieces(text.training, 8 * tokens) for text in texts]
         self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
             arrange = jax.jit(
@@ -145,11 +158,13 @@ class Evaluator:
 
             for member in group.members:
                 name, objective, *_ = members_of(recipe.objective)[member]
+                source = member_sources[member] if member_sources else 0
                 figures, tallies = programs(objective)
                 in_training = self._sum(
-                    tallies(batch) for batch in batches_of(member, training_pieces, 8 * tokens)
+                    tallies(batch)
+                    for batch in batches_of(member, training_pieces[source], 8 * tokens)
                 )
-                batches = batches_of(member, heldout, tokens)
+                batches = batches_of(member, texts[source].heldout, tokens)
                 self._members[member] = _HeldOutMember(name, batches, figures, in_training)
 
     def __call__(self, params) -> list[Score]:

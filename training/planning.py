@@ -18,7 +18,7 @@ from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..models import Model
 from ..models.kernels import fused_attention
 from ..models.sharding import mesh_axes, spec_of
-from ..objectives import Objective, Row
+from ..objectives import Objective, Row, members_of
 from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
 from .batches import Batches, GroupSchedule, schedule
@@ -82,6 +82,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     ids, optimizer = corpus.ids, run.optimizer(run.steps)
     objective = run.objective(ids)
     check_columns(corpus, objective)
+    _check_sources(corpus, objective)
     objective = with_counted_classes(objective, len(corpus.classes))
     corpus = checked_for(objective, corpus)
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
@@ -128,13 +129,14 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
 
 def open_batches(plan: Plan) -> Batches:
     return Batches(
-        plan.corpus.train,
+        [source.train for source in plan.corpus.sources or (plan.corpus,)],
         plan.recipe.groups,
         plan.schedules,
         data_shards=plan.run.data_shards,
         mesh=plan.mesh,
         end_of_document=plan.end_of_document,
         packing=plan.packing,
+        member_sources=plan.corpus.member_sources,
     )
 
 
@@ -430,6 +432,19 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             "(--gin_file=runs/finetune_classification.gin) for classes of texts, and for classes "
             "of words token_classification (--gin_file=runs/finetune_tags.gin) with "
             'seqio_corpora.seqio_pairs, answers "tags".'
+        )
+
+
+def _check_sources(corpus: Corpus, objective: Objective) -> None:
+    """Raises ValueError for a corpus with a text for each member of another objective."""
+    members = members_of(objective)
+    if corpus.sources and len(corpus.member_sources) != len(members):
+        raise ValueError(
+            f"This corpus has a text for each of {len(corpus.member_sources)} members of a "
+            f"mixture, and the run's objective has {len(members)} "
+            f"({', '.join(member.name for member in members)}): give corpus and objective the "
+            "same SeqIO mixture (--gin_file=corpora/seqio_objectives.gin after any other "
+            "objective)."
         )
 
 

@@ -10,12 +10,14 @@ from pretrax.data.records import ALL, LANES, ROUND, DocumentArrays, RecordStream
 
 
 class Numbers:
-    """Record i is the token i, or so many successive ones of its own; blocks of these sizes."""
+    """Record i is the token `first` + i, or so many successive ones of its own; blocks of these
+    sizes."""
 
     name, fingerprint = "numbers", 7
 
-    def __init__(self, *counts: int, tokens: int = 1):
+    def __init__(self, *counts: int, tokens: int = 1, first: int = 0):
         self.counts, self._each = np.asarray(counts, np.int64), tokens
+        self._first = first
         self.tokens = tokens * sum(counts)
         self.loaded: list[list[int]] = []
 
@@ -24,7 +26,7 @@ class Numbers:
         first = np.cumsum(self.counts) - self.counts
         starts = np.concatenate([first[b] + np.arange(self.counts[b]) for b in blocks])
         starts, ends = starts * self._each, (starts + 1) * self._each
-        column = np.arange(self.tokens, dtype=np.uint16)
+        column = np.arange(self._first, self._first + self.tokens, dtype=np.uint16)
         zeros = np.zeros(len(starts), np.int64)
         return DocumentArrays(self.name, [{"tokens": column}], zeros, starts, ends, starts >= 0)
 

@@ -158,11 +158,55 @@ def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
         if before is not None:
             rows.restore(before.step, before.state().__getitem__)
         seen += [g.tokens[g.segments > 0] for step in steps(rows, n) for g in step]
-    seen.append(np.load(io.BytesIO(rows.state()["shard_00000.npz"]))["waiting"])
+    seen.append(np.load(io.BytesIO(rows.state()["shard_00000.npz"]))["0.waiting"])
     alone = RecordStream(order, 0, 1)
     expected = [alone.next_document().tokens for _ in range(sum(map(len, seen)) // 7)]
     got, expected = np.bincount(np.concatenate(seen)), np.bincount(np.concatenate(expected))
     np.testing.assert_array_equal(got, expected)
+
+
+SECOND = 30_000  # the first id of the second text
+
+
+def open_numbers(first: int, shard: int, num_shards: int) -> RecordStream:
+    """A shard of documents of seven tokens, whose ids are `first` and the ids after it."""
+    return RecordStream(Shuffled(Numbers(*[5] * 800, tokens=7, first=first), 0), shard, num_shards)
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "whole"])
+def test_members_read_their_own_texts(packing):
+    """Also after the position was saved, and after the number of shards changed."""
+    one = setup(packing=packing)
+    settings = {
+        "mesh": tiny.mesh_of(1),
+        "packing": one.packing,
+        "member_sources": [0, 1, 1, 1, 1, 1, 0],
+    }
+
+    def opened(data_shards):
+        shards = [functools.partial(open_numbers, first) for first in (0, SECOND)]
+        groups = one.recipe.groups, one.schedules
+        return Batches(shards, *groups, data_shards=data_shards, **settings)
+
+    rows = opened(8)
+    before = steps(rows, 3)
+    again = opened(8)
+    steps(again, 1)
+    again.restore(3, rows.state().__getitem__)
+    fewer = opened(2)
+    fewer.restore(3, rows.state().__getitem__)
+    after = steps(rows, 2)
+    assert_same(steps(again, 2), after)
+    seen = np.concatenate(
+        [rows.tokens[rows.segments > 0] for step in before + steps(fewer, 10) for rows in step]
+    )
+    assert np.bincount(np.unique(seen, return_counts=True)[1])[2:].sum() == 0  # none read twice
+    for step in before + after:
+        for rows in step:
+            live = rows.segments > 0
+            is_second = rows.tokens[live] >= SECOND
+            source = np.asarray(settings["member_sources"])[rows.member]
+            np.testing.assert_array_equal(is_second, np.repeat(source, live.sum(axis=1)))
 
 
 def test_batches_that_are_skipped_are_read_and_their_steps_come_again():
@@ -213,7 +257,7 @@ def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
     monkeypatch.setattr("pretrax.training.batches.batch_sharding", lambda mesh: Sharding())
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    mine = Batches(open_shard, one.recipe.groups, one.schedules, data_shards=8, mesh=mesh)
+    mine = Batches([open_shard], one.recipe.groups, one.schedules, data_shards=8, mesh=mesh)
     assert opened == [4, 5, 6, 7]
     assert sorted(mine.state()) == [f"shard_{i:05d}.npz" for i in (4, 5, 6, 7)]
 

@@ -25,7 +25,13 @@ from pretrax.objectives import (
     sequence_classification,
 )
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score, total_loss
+from pretrax.training.evaluation import (
+    EVALUATION_SEED,
+    EvaluationText,
+    Evaluator,
+    Score,
+    total_loss,
+)
 from tests.training import tiny
 
 EOS = 1
@@ -59,10 +65,14 @@ def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
         (one or default).recipe,
         (one or default).packing,
         mesh,
-        pieces or heldout(),
-        types.SimpleNamespace(next_document=lambda: next(documents))
-        if pieces
-        else tiny.TextStream(0, 1),
+        [
+            EvaluationText(
+                pieces or heldout(),
+                types.SimpleNamespace(next_document=lambda: next(documents))
+                if pieces
+                else tiny.TextStream(0, 1),
+            )
+        ],
         **{"tokens": HELDOUT, "steps": 10, "end_of_document": EOS} | settings,
     )
 
@@ -309,3 +319,20 @@ def test_states_that_predict_states_have_no_baseline():
     scores, *_ = figures_of("latent")
     assert scores["next_latent"].baseline is scores["next_latent"].gain is None
     assert scores["next_latent"].loss > 0 and scores["tokens"].baseline > 1
+
+
+def test_each_member_is_scored_on_its_own_text():
+    one, mesh, params = run()
+    settings = dict(tokens=HELDOUT, steps=10, end_of_document=EOS)
+
+    def scored(numbers, member_sources):
+        texts = [EvaluationText(heldout()[i:], tiny.TextStream(i, 2)) for i in numbers]
+        found = Evaluator(
+            one.recipe, one.packing, mesh, texts, member_sources=member_sources, **settings
+        )
+        return {score.member: score for score in found(params)}
+
+    alone = [scored([i], ()) for i in range(2)]
+    mixed = scored([0, 1], [1, 0])
+    assert mixed == {"span": alone[1]["span"], "prefix": alone[0]["prefix"]}
+    assert alone[0]["span"].loss != alone[1]["span"].loss

@@ -162,7 +162,7 @@ def parameters(one: planning.Plan):
 
 def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
     return Batches(
-        stream, one.recipe.groups, one.schedules, data_shards=data_shards, mesh=mesh, **settings
+        [stream], one.recipe.groups, one.schedules, data_shards=data_shards, mesh=mesh, **settings
     )
 
 
