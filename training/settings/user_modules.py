@@ -27,8 +27,11 @@ def _import_file(path: str) -> ModuleType:
     path = os.path.abspath(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"There is no file {path}: expected a Python file of yours.")
-    name = f"user_module_{zlib.crc32(path.encode()):08x}"
-    if name in sys.modules:  # to register a task twice is an error in SeqIO
+    folder = os.path.dirname(path)
+    if folder not in sys.path:
+        sys.path.append(folder)  # so that the file can import its neighbors, as a script can
+    name = _module_name(path)
+    if name in sys.modules:  # SeqIO refuses to register a task twice
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the path ends in .py
@@ -40,6 +43,20 @@ def _import_file(path: str) -> ModuleType:
         del sys.modules[name]
         raise
     return sys.modules[name]
+
+
+def _module_name(path: str) -> str:
+    """The name by which other modules import the file, so that it runs once for all of them.
+
+    If that name belongs to another module, the file gets a name of its own.
+    """
+    name = os.path.splitext(os.path.basename(path))[0]
+    if name in sys.modules:
+        found = getattr(sys.modules[name], "__file__", None)
+    else:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        found = spec and spec.origin
+    return name if found == path else f"user_module_{zlib.crc32(path.encode()):08x}"
 
 
 @contextlib.contextmanager

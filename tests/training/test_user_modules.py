@@ -1,0 +1,47 @@
+"""Imports of a user's own files."""
+
+import sys
+
+import pytest
+
+from pretrax.training.settings.user_modules import import_module
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder that Python does not search yet; what a test imports from it is forgotten."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_file_imports_its_neighbors_which_run_once(folder):
+    (folder / "neighbor_of_tasks.py").write_text("runs = []\nruns.append(1)\n")
+    (folder / "own_tasks.py").write_text(
+        "import neighbor_of_tasks\nruns = neighbor_of_tasks.runs\n"
+    )
+    first = import_module(str(folder / "neighbor_of_tasks.py"))
+    assert import_module(str(folder / "own_tasks.py")).runs is first.runs
+    assert import_module(str(folder / "own_tasks.py")).runs == [1]
+
+
+@pytest.mark.parametrize("name", ["json", "chess", "my-tasks"])
+def test_a_file_never_replaces_another_module(folder, name):
+    """`json` is imported already; nothing that is installed is called `chess`."""
+    for i in range(2):
+        (folder / str(i)).mkdir()
+        (folder / str(i) / f"{name}.py").write_text(f"number = {i}\n")
+    found = [import_module(str(folder / str(i) / f"{name}.py")) for i in range(2)]
+    assert [module.number for module in found] == [0, 1]
+    assert hasattr(sys.modules["json"], "loads")
+
+
+def test_a_module_of_the_standard_library_that_comes_later(folder):
+    name = next(
+        n for n in ("xdrlib", "sndhdr", "nntplib", "wave", "turtle") if n not in sys.modules
+    )
+    (folder / f"{name}.py").write_text("mine = True\n")
+    assert import_module(str(folder / f"{name}.py")).mine
+    assert name not in sys.modules
