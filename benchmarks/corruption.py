@@ -255,10 +255,10 @@ def measure_pipeline(make, documents, repeats: int) -> tuple[float, float]:
 def host_pipeline(name: str, lengths: dict[str, int], features):
     """documents -> features, by our SeqIO preprocessors; raises ImportError without them."""
     from pretrax import objectives
-    from pretrax.tasks.seqio.preprocessors import cut_to_rows, objective_preprocessor
+    from pretrax.tasks.seqio.preprocessors import ApplyObjective, CutToRows
 
     build = getattr(objectives, name)
-    steps = [cut_to_rows(build), objective_preprocessor(build, name=name)]
+    steps = [CutToRows(build), ApplyObjective(build, name=name)]
 
     def make(dataset):
         for step in steps:

@@ -147,14 +147,14 @@ SMALL = [  # of `pretrax train`: two steps of few rows
     "--gin.training.Run.heldout_tokens=400",
     "--gin.optimizers.warmup_cosine.warmup_steps=1",
 ]
-ONE_DENOISER = [  # in place of UL2's seven, rows of one shape, and a model of one layer
-    "--gin_file=objectives/span_corruption.gin",
+ONE_LAYER = [  # and rows of one shape
     "--gin.training.Run.sequence_lengths={'encoder': 64, 'decoder': 64}",
     "--gin.models.encoder_decoder.num_encoder_layers=1",
     "--gin.models.encoder_decoder.num_decoder_layers=1",
     "--gin.models.encoder_decoder.scan_layers=False",
     "--gin.models.encoder_decoder.remat_policy='none'",
 ]
+ONE_DENOISER = ["--gin_file=objectives/span_corruption.gin", *ONE_LAYER]  # in place of UL2's seven
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +233,13 @@ TRAINED = {  # by one of their arguments
     ),
     "--gin_file=my_world_run.gin": ["--gin.models.decoder.num_layers=1"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
+    "--run_dir=runs/spans_and_ul2": ONE_LAYER,
+    "--run_dir=runs/masks_and_causal": [
+        "--gin.training.Run.sequence_lengths={'decoder': 64}",
+        "--gin.models.decoder.num_layers=1",
+        "--gin.models.decoder.scan_layers=False",
+        "--gin.models.decoder.remat_policy='none'",
+    ],
     "--run_dir=runs/lines": [
         "--gin.training.Run.initial_run=None",  # a stand-in of another size
         "--gin.models.encoder.num_layers=1",
@@ -328,8 +335,6 @@ def test_a_block_of_python(folder, block, monkeypatch):
 def test_objectives_as_seqio_tasks(folder):
     import seqio
 
-    if "my_text" in seqio.TaskRegistry.names():  # of the command that trains on it
-        seqio.TaskRegistry.remove("my_text")
     importlib.import_module("my_objective_tasks")
     spans, masks = (seqio.get_mixture_or_task(name) for name in ("my_spans", "my_masks"))
     example = next(iter(spans.get_dataset({"inputs": 64, "targets": 32}, "train")))

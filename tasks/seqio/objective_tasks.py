@@ -1,12 +1,14 @@
-"""Any objective as a SeqIO task, in one line; in a SeqIO mixture it stands beside supervised tasks.
+"""Registers any objective as a SeqIO task.
 
-add_objective_task("my_ul2", "my_text", objectives.ul2)
-seqio.MixtureRegistry.add("both", [("my_ul2", 3), ("my_translation", 1)])
-seqio.get_dataset("both", {"inputs": 512, "targets": 512}, seqio.EncDecFeatureConverter())
+    add_objective_task("my_spans", "my_text", objectives.span_corruption)
+    add_objective_task("my_ul2", "my_text", objectives.ul2)
+    seqio.MixtureRegistry.add("my_mixture", [("my_spans", 1), ("my_ul2", 3)])
 
-build = functools.partial(objectives.masked_lm, rate=0.3)
-add_objective_task("my_masks", "my_text", build)
-seqio.get_dataset("my_masks", {"inputs": 512}, seqio.PassThroughFeatureConverter())
+`pretrax train --gin_file=corpora/seqio_objectives.gin` trains on such a mixture, and applies the
+objectives on the device. SeqIO applies them on the host, next to supervised tasks too:
+
+    seqio.MixtureRegistry.add("both", [("my_ul2", 3), ("my_translation", 1)])
+    seqio.get_dataset("both", {"inputs": 512, "targets": 512}, seqio.EncDecFeatureConverter())
 """
 
 import dataclasses
@@ -14,10 +16,10 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from ...objectives import Builder, Objective
-from ...objectives.features import COLUMNS
+from ...objectives.features import STREAM_OF
 from ..vocabularies.special_tokens import token_ids
 from ..vocabularies.tokenization import byte_tokenizer
-from .preprocessors import cut_to_rows, is_pair, objective_preprocessor, vocabulary_of
+from .preprocessors import ApplyObjective, CutToRows, is_pair, vocabulary_of
 from .quiet_tensorflow import seqio, tf
 
 
@@ -29,25 +31,29 @@ def add_objective_task(
     columns: bool = False,
     sentinels: int = 128,
 ) -> seqio.Task:
-    """Registers a task that applies an objective to the text of another one.
+    """Registers a task that applies an objective to the text of another task.
 
-    What it gives is that of `preprocessors.objective_preprocessor`; read columns with
-    `seqio.PassThroughFeatureConverter`.
+    The features are those of `preprocessors.ApplyObjective`. Read columns with
+    `seqio.PassThroughFeatureConverter`:
 
-    The text is cached where `text_task` has it, or else just before the objective: a cached task
-    reads tokenised documents, and corrupts them anew in every epoch, with the same bits as if they
-    were not cached.
+        build = functools.partial(objectives.masked_lm, rate=0.3)
+        add_objective_task("my_masks", "my_text", build)
+        seqio.get_dataset("my_masks", {"inputs": 512}, seqio.PassThroughFeatureConverter())
+
+    A cache holds the tokenized text, from where `text_task` caches it, or else just before the
+    objective. The objective is applied anew in every epoch, with the same bits as without a cache.
 
     Args:
-        text_task: registered, or the task itself; its `targets` are tokenised documents, or text,
-            or it has text as `text`; tokenised with the vocabulary of its feature `targets`.
+        text_task: a task or the name of a registered task. Its `targets` are text, or documents
+            that are tokenized with the vocabulary of that feature; or it has text as `text`.
         build: any builder of `objectives`, its settings bound by `functools.partial`.
-        columns: give all columns for an objective of inputs and targets as well. It needs them
-            where not all targets count, as in `objectives.causal_masking`.
-        sentinels: how many (`special_tokens.token_ids`).
+        columns: whether to give the columns of all streams, so that any two tasks can be mixed.
+            Objectives of inputs and targets need it if some targets do not count, as in
+            `objectives.causal_masking`.
+        sentinels: the number of sentinel ids (`special_tokens.token_ids`).
 
-    Raises ValueError for settings that `build` refuses and an unknown or double name; of lengths
-    see `preprocessors.objective_preprocessor`.
+    Raises ValueError for settings that `build` refuses, and for a name that is unknown or taken.
+    Lengths are checked when the dataset is made: see `preprocessors.ApplyObjective`.
     """
     text = seqio.TaskRegistry.get(text_task) if isinstance(text_task, str) else text_task
     if "targets" not in text.output_features:
@@ -66,8 +72,8 @@ def add_objective_task(
             *steps,
             _tokenised,
             *([] if text.supports_caching else [seqio.CacheDatasetPlaceholder()]),
-            cut_to_rows(build, sentinels=sentinels),
-            objective_preprocessor(build, name=name, columns=columns, sentinels=sentinels),
+            CutToRows(build, sentinels=sentinels),
+            ApplyObjective(build, name=name, columns=columns, sentinels=sentinels),
         ],
         output_features=_output_features(build(any_ids), vocabulary, columns),
         shuffle_buffer_size=text.shuffle_buffer_size,
@@ -124,8 +130,7 @@ def _output_features(
         column: tokens
         if column in ("inputs", "targets", "labels")
         else seqio.Feature(numbers, add_eos=False)
-        for stream, names in COLUMNS.items()
-        if stream in streams
-        for column in names
+        for column, stream in STREAM_OF.items()
+        if columns or stream in streams
     }
     return features | {"member": seqio.Feature(numbers, add_eos=False, rank=0)}

@@ -7,8 +7,7 @@
         "my_span_corruption",
         source=…,
         preprocessors=[rekey, seqio.preprocessors.tokenize,
-                       cut_to_rows(build), objective_preprocessor(build,
-                       name="my_span_corruption")],
+                       CutToRows(build), ApplyObjective(build, name="my_span_corruption")],
         output_features={"inputs": …, "targets": …},
     )
 """
@@ -16,7 +15,8 @@
 import functools
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from ...objectives import (
     members_of,
     plan,
 )
-from ...objectives.features import COLUMNS
+from ...objectives.features import COLUMNS, STREAM_OF
 from ...objectives.static_lengths import FEATURES
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
@@ -42,7 +42,7 @@ ROWS = 128  # corrupted in one call; one at a time is ten times slower
 DOCUMENTS = 128  # cut into rows together
 
 
-def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.data.Dataset]:
+class CutToRows(NamedTuple):
     """A preprocessor that cuts tokenised documents into rows of the objective's own raw length.
 
     `DOCUMENTS` documents at a time are laid end to end, as T5 does, and cut; the short row at the
@@ -58,8 +58,13 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
     Documents are `targets` i32[n]; rows are `tokens` i32[n] and `member` i32[].
     """
 
-    def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
-        objective, ids = _objective(build, output_features, sentinels)
+    build: Builder
+    sentinels: int = 128
+
+    def __call__(
+        self, dataset: tf.data.Dataset, sequence_length, output_features
+    ) -> tf.data.Dataset:
+        objective, ids = _objective(self.build, output_features, self.sentinels)
         if objective.rows.column:
             raise ValueError(
                 f"The objective reads the {objective.rows.column} of documents, which a text has "
@@ -110,19 +115,17 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
         rows = documents.ragged_batch(DOCUMENTS).enumerate().flat_map(to_rows)
         return rows.map(lambda tokens, member: {"tokens": tokens, "member": member})
 
-    return preprocess
 
-
-def objective_preprocessor(
-    build: Builder, *, name: str, columns: bool = False, sentinels: int = 128
-) -> Callable[..., tf.data.Dataset]:
+class ApplyObjective(NamedTuple):
     """A preprocessor that applies an objective to rows.
 
     Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. An objective of inputs and targets,
     or of targets alone, gives these as i32[variable], for SeqIO's feature converters, which pad,
-    pack and mix them; every other one, and with `columns` these too, gives all the columns of
-    `objectives.features` at their full lengths i32[n], and `member` i32[]. The lengths follow from
-    the `sequence_length` that SeqIO has:
+    pack and mix them. Every other objective gives the columns of its own streams, see
+    `objectives.features`, at their full lengths, i32[n], and `member` i32[]. With `columns`, every
+    objective gives the columns of all streams, so that any two tasks can be in one SeqIO mixture;
+    the columns of streams that an objective does not have are empty, i32[0]. The lengths follow
+    from the `sequence_length` that SeqIO has:
 
         {"inputs": 512, "targets": 114}   an encoder-decoder
         {"inputs": 512}                   an encoder, which predicts in place
@@ -139,23 +142,30 @@ def objective_preprocessor(
     error, for targets that do not all count, without `columns`.
     """
 
-    def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
-        objective, ids = _objective(build, output_features, sentinels)
+    build: Builder
+    name: str
+    columns: bool = False
+    sentinels: int = 128
+
+    def __call__(
+        self, dataset: tf.data.Dataset, sequence_length, output_features
+    ) -> tf.data.Dataset:
+        objective, ids = _objective(self.build, output_features, self.sentinels)
         group = _plan(objective, ids, sequence_length)
         if objective.adaptation:
             warnings.warn(
-                f"The noise of {name} adapts to the model in training, and stays as it begins in a "
-                "SeqIO task, which has no model: give the run the objective, and the task the text "
-                "(corpora/seqio_task.gin).",
+                f"The noise of {self.name} adapts to the model, and a SeqIO pipeline has no model: "
+                "the noise stays as it is before the first step. To adapt it, train on the task by "
+                "`pretrax train --gin_file=corpora/seqio_objectives.gin`.",
                 stacklevel=2,
             )
-        padded = columns or not is_pair(objective)
+        padded = self.columns or not is_pair(objective)
         if not padded and ids.pad:
             raise ValueError(
                 f"SeqIO's feature converters take id 0 for padding, the vocabulary's is {ids.pad}: "
                 "set `columns`, and read the task with seqio.PassThroughFeatureConverter."
             )
-        call, shapes = _host_call(objective, group, zlib.crc32(name.encode()), padded)
+        call, shapes = _host_call(objective, group, zlib.crc32(self.name.encode()), padded)
 
         def seeded(row, seed):
             tokens, member = tf.cast(row["tokens"], tf.int32), row.get("member", 0)
@@ -171,9 +181,9 @@ def objective_preprocessor(
         rows = seqio.map_over_dataset(seeded, num_seeds=1)(dataset)
         rows = rows.padded_batch(ROWS, ([group.row_length], [], [], [2]))
         features = rows.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+        if self.columns:
+            return features.map(_with_all_columns, tf.data.AUTOTUNE)
         return features if padded else features.map(_unpadded, tf.data.AUTOTUNE)
-
-    return preprocess
 
 
 def is_pair(objective: Objective) -> bool:
@@ -234,6 +244,12 @@ def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         for stream in ("inputs", "targets")
         if stream in features
     }
+
+
+def _with_all_columns(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    empty = tf.zeros([0], tf.int32)
+    columns = {name: features.get(name, empty) for name in STREAM_OF}
+    return {**columns, "member": features["member"]}
 
 
 def vocabulary_of(output_features: Mapping[str, seqio.Feature]) -> seqio.Vocabulary:

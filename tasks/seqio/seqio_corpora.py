@@ -1,14 +1,18 @@
 """Corpora of SeqIO tasks and mixtures: functions that gin binds and that return a `Corpus`."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 from ...constraints import Count, checked
 from ...data.corpus import Corpus
+from ...objectives import members_of
+from ...objectives.contract import build
 from ...training.run_directory import save_classes
 from ..vocabularies import Factory, Vocabulary, VocabularySource
 from .quiet_tensorflow import keep_off_accelerators, seqio
 from .seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
 from .seqio_examples import Answers, TaskExamples, pair_examples, pair_reader, text_examples
+from .seqio_objectives import applies_objective, builder_of, text_of
 from .seqio_streams import MixtureStream, heldout_documents
 from .seqio_tasks import (
     check_task,
@@ -78,21 +82,28 @@ def seqio_mixture(
             for task in tasks
         ]
 
+    tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
+    for task in filter(applies_objective, tasks):
+        raise ValueError(
+            f"The SeqIO task {task.name!r} applies an objective itself, and this run would apply "
+            "another one to its text. Train on the objectives of SeqIO tasks with "
+            "--gin_file=corpora/seqio_objectives.gin after the other files, or name a task that "
+            "gives text."
+        )
     corpus = _corpus(
         run_dir,
         mixture_or_task_name,
+        tasks,
+        rates,
         [feature],
         examples_of,
         vocabulary=vocabulary,
         splits=(split, heldout_split),
-        module=module,
-        data_dir=data_dir,
         use_cached=use_cached,
-        cache_dirs=cache_dirs,
         shuffle=shuffle,
         seed=seed,
     )
-    return corpus._replace(longest=arranged_tokens)
+    return corpus._replace(longest=arranged_tokens, sources=())
 
 
 @checked
@@ -144,22 +155,23 @@ def seqio_pairs(
         limits = given_tokens, answer_tokens
         return [pair_examples(task, made.ids, limits, read, use_cached) for task in tasks]
 
+    tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
     corpus = _corpus(
         run_dir,
         mixture_or_task_name,
+        tasks,
+        rates,
         ["inputs", "targets"],
         examples_of,
         vocabulary=vocabulary,
         splits=(split, heldout_split),
-        module=module,
-        data_dir=data_dir,
         use_cached=use_cached,
-        cache_dirs=cache_dirs,
         shuffle=shuffle,
         seed=seed,
     )
     in_text = answers == "text"
     return corpus._replace(
+        sources=(),
         classes=tuple(classes),
         longest=given_tokens + (answer_tokens if in_text else 0),
         columns=("parts",) if in_text else ("labels",),
@@ -167,26 +179,88 @@ def seqio_pairs(
     )
 
 
+@checked
+def seqio_objectives(
+    run_dir: str,
+    *,
+    mixture_or_task_name: str,
+    vocabulary: Factory,
+    split: str = "train",
+    heldout_split: str = "validation",
+    module: str | Sequence[str] | None = None,
+    data_dir: str | None = None,
+    use_cached: bool = False,
+    cache_dirs: Sequence[str] = (),
+    shuffle: bool = True,
+    seed: int = 0,
+) -> Corpus:
+    """The texts of a SeqIO mixture of objective tasks, each read by the members of its objective.
+
+        training.Run.corpus = @seqio_corpora.seqio_objectives
+        seqio_corpora.seqio_objectives.mixture_or_task_name = "my_spans_and_ul2"
+        seqio_corpora.seqio_objectives.vocabulary = @seqio_vocabularies.of_task
+        training.Run.objective = @seqio_objectives.mixture_objective
+        seqio_objectives.mixture_objective.mixture_or_task_name = "my_spans_and_ul2"
+
+    The tasks are those that `objective_tasks.add_objective_task` registers. Their objectives are
+    applied on the device, so what SeqIO would do on the host, from cutting rows on, is left to the
+    run: it packs the documents and shards the rows. Each task is scored on its own held-out split;
+    a task without that split is scored on the held-out texts of the others.
+
+    Args:
+        As for `seqio_mixture`.
+
+    Raises as `seqio_mixture`, and ValueError for a task without an objective.
+    """
+    tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
+    read = [(task, rate) for task, rate in zip(tasks, rates) if rate]  # others have no members
+    corpus = _corpus(
+        run_dir,
+        mixture_or_task_name,
+        [text_of(task) for task, _ in read],
+        [rate for _, rate in read],
+        ["targets"],
+        lambda texts, made: [
+            text_examples(text, "targets", made.ids, use_cached=use_cached) for text in texts
+        ],
+        vocabulary=vocabulary,
+        splits=(split, heldout_split),
+        use_cached=use_cached,
+        shuffle=shuffle,
+        seed=seed,
+    )
+    counts = [len(members_of(build(builder_of(task), corpus.ids))) for task, _ in read]
+    of_member = tuple(i for i, count in enumerate(counts) for _ in range(count))
+    return corpus._replace(member_sources=of_member)
+
+
+def _found(
+    name: str, module: str | Sequence[str] | None, data_dir: str | None, cache_dirs: Sequence[str]
+) -> tuple[list[seqio.Task], list[float]]:
+    add_cache_dirs(cache_dirs)
+    keep_off_accelerators()
+    return found_tasks(name, module, data_dir)
+
+
 def _corpus(
     run_dir: str,
     name: str,
+    tasks: Sequence[seqio.Task],
+    rates: Sequence[float],
     features: Sequence[str],
     examples_of: Callable[[Sequence[seqio.Task], Vocabulary], list[TaskExamples]],
     *,
     vocabulary: Factory,
     splits: tuple[str, str],
-    module: str | Sequence[str] | None,
-    data_dir: str | None,
     use_cached: bool,
-    cache_dirs: Sequence[str],
     shuffle: bool,
     seed: int,
 ) -> Corpus:
-    """The corpus of the tasks of a mixture, which are checked and read in the run's vocabulary."""
+    """The corpus of tasks, which are checked and read in the run's vocabulary.
+
+    Its `sources` are the tasks.
+    """
     split, heldout_split = splits
-    add_cache_dirs(cache_dirs)
-    keep_off_accelerators()
-    tasks, rates = found_tasks(name, module, data_dir)
     for task in tasks:
         check_task(task, [split], features, use_cached=use_cached)
     held = tasks_with(heldout_split, tasks, features, use_cached=use_cached)
@@ -199,8 +273,14 @@ def _corpus(
     examples = examples_of([with_vocabulary(task, kept) for task in tasks], made)
     heldout = [each for each in examples if each.name in held]
 
-    def train(shard: int, num_shards: int) -> MixtureStream:
-        return MixtureStream(examples, rates, split, shard, num_shards, shuffle=shuffle, seed=seed)
+    def corpus(read: Sequence[TaskExamples], rates: Sequence[float]) -> Corpus:
+        own = [each for each in read if each.name in held] or heldout
+        return Corpus(
+            ids=made.ids,
+            train=functools.partial(MixtureStream, read, rates, split, shuffle=shuffle, seed=seed),
+            heldout=lambda n: heldout_documents(own, heldout_split, n),
+            codec=made.codec,
+        )
 
     without = ", ".join(task.name for task in tasks if task.name not in held)
     cached = ", ".join(each.name for each in examples if each.cached)
@@ -210,12 +290,9 @@ def _corpus(
         f"nothing is held out of {without}" if without else "",
         f"from SeqIO's cache: {cached}" if cached else "",
     ]
-    return Corpus(
-        ids=made.ids,
-        train=train,
-        heldout=lambda n: heldout_documents(heldout, heldout_split, n),
-        codec=made.codec,
+    return corpus(examples, rates)._replace(
         summary="; ".join(filter(None, notes)) + _unread(tasks, features),
+        sources=tuple(corpus([each], [1.0]) for each in examples),
     )
 
 

@@ -43,6 +43,11 @@ def _import_tasks(module: str, modules: Sequence[str]) -> None:
     try:
         import_module(module)
     except ValueError as error:
+        if "different output features" in str(error.__cause__):  # says SeqIO of a mixture's tasks
+            raise ValueError(
+                f"{error}\nTo mix objectives with different features, register their tasks with "
+                "add_objective_task(…, columns=True)."
+            ) from error
         # Of SeqIO, for a task that a mixture names before it is registered.
         missing = re.fullmatch("Provider name not registered: (.*)", str(error.__cause__))
         if not missing:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pretrax import objectives
 from pretrax.objectives import Row, batched, layouts, plan
-from pretrax.tasks.seqio.preprocessors import cut_to_rows, objective_preprocessor, row_keys
+from pretrax.tasks.seqio.preprocessors import ApplyObjective, CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
 from pretrax.tasks.vocabularies.special_tokens import token_ids
 
@@ -39,7 +39,7 @@ def add_task(name, build, **settings):
     return seqio.TaskRegistry.add(
         name,
         source=source(),
-        preprocessors=[cut_to_rows(build), objective_preprocessor(build, name=name, **settings)],
+        preprocessors=[CutToRows(build), ApplyObjective(build, name=name, **settings)],
         output_features=FEATURES,
     )
 
@@ -52,7 +52,7 @@ def examples(task, seed=42, lengths=LENGTHS):
 def rows_and_seeds(build, seed=42):
     """The rows that the task cuts, and the seeds that SeqIO gives them."""
     dataset = source().get_dataset("train", shuffle=False)
-    rows = cut_to_rows(build)(dataset, LENGTHS, FEATURES)
+    rows = CutToRows(build)(dataset, LENGTHS, FEATURES)
     with seqio.utils.map_seed_manager(seed):
         seeded = seqio.map_over_dataset(lambda x, seed: {**x, "seed": seed}, num_seeds=1)(rows)
     return list(seeded.as_numpy_iterator())
@@ -115,7 +115,7 @@ def test_no_token_is_lost(name):
 def test_documents_of_one_length():
     documents = np.arange(60, dtype=np.int32).reshape(3, 20)
     dataset = tf.data.Dataset.from_tensor_slices({"targets": documents})
-    rows = cut_to_rows(objectives.causal_lm)(dataset, {"targets": 50}, FEATURES)
+    rows = CutToRows(objectives.causal_lm)(dataset, {"targets": 50}, FEATURES)
     got = [row["tokens"].tolist() for row in rows.as_numpy_iterator()]
     assert got == [list(range(50)), list(range(50, 60))]
 
@@ -153,7 +153,7 @@ def test_an_objective_without_inputs():
     task = seqio.TaskRegistry.add(
         "causal",
         source=source(),
-        preprocessors=[cut_to_rows(build), objective_preprocessor(build, name="causal")],
+        preprocessors=[CutToRows(build), ApplyObjective(build, name="causal")],
         output_features={"targets": FEATURES["targets"]},
     )
     got = examples(task, lengths={"targets": 64})
@@ -174,7 +174,7 @@ def test_an_objective_without_inputs():
 )
 def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, said):
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
-    preprocess = objective_preprocessor(build, name="x", sentinels=sentinels)
+    preprocess = ApplyObjective(build, name="x", sentinels=sentinels)
     dataset = tf.data.Dataset.from_tensors({"tokens": [10, 11, 12]})
     features = {k: seqio.Feature(seqio.ByteVocabulary()) for k in FEATURES}
     with pytest.raises(ValueError, match=said):

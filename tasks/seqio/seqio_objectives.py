@@ -1,0 +1,79 @@
+"""The objective of a SeqIO mixture of objective tasks, and the text that each of its tasks reads.
+
+`objective_tasks.add_objective_task` registers such tasks. SeqIO itself applies their objectives on
+the host. A run that trains on the mixture reads the tasks' texts instead, and applies the same
+objectives on the device, inside the training step:
+
+    training.Run.objective = @seqio_objectives.mixture_objective
+    training.Run.corpus = @seqio_corpora.seqio_objectives
+"""
+
+from collections.abc import Sequence
+
+from ...constraints import checked
+from ...objectives import Builder, Objective, TokenIds, mixture
+from ...objectives.contract import build
+from .preprocessors import ApplyObjective, CutToRows, vocabulary_of
+from .quiet_tensorflow import seqio
+from .seqio_tasks import found_tasks
+
+
+@checked
+def mixture_objective(
+    ids: TokenIds,
+    *,
+    mixture_or_task_name: str,
+    module: str | Sequence[str] | None = None,
+    data_dir: str | None = None,
+) -> Objective:
+    """The objectives of a SeqIO mixture's tasks, at its rates; of a single task, its objective.
+
+    Members are named after their tasks: "my_spans", or "my_ul2.r_3_15" for a member of a task whose
+    objective is itself a mixture.
+
+    Args:
+        mixture_or_task_name, module, data_dir: as for `seqio_corpora.seqio_objectives`.
+
+    Raises ValueError, FileNotFoundError for an unknown mixture or module, and ValueError for a task
+    without an objective, or objectives that cannot be mixed (`objectives.mixture`).
+    """
+    tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
+    if len(tasks) == 1:
+        return build(builder_of(tasks[0]), ids)
+    members = {task.name: (builder_of(task), rate) for task, rate in zip(tasks, rates) if rate}
+    return mixture(ids, members)
+
+
+def builder_of(task: seqio.Task) -> Builder:
+    """The builder of the objective that a task applies.
+
+    Raises ValueError for a task that applies none, or does more after it.
+    """
+    applied = [step for step in task.preprocessors if isinstance(step, ApplyObjective)]
+    if not applied:
+        raise ValueError(
+            f"The SeqIO task {task.name!r} applies no objective, expected a task that "
+            "add_objective_task registers. Train on its text with "
+            "--gin_file=corpora/seqio_task.gin and an objective of your choice, or, if it is "
+            "supervised, with --gin_file=runs/finetune_text_to_text.gin."
+        )
+    if len(applied) > 1 or task.preprocessors[-1] is not applied[0]:
+        raise ValueError(
+            f"The SeqIO task {task.name!r} has steps after its objective, which would be lost: "
+            "training applies the objective on the device. Put them before the objective, or train "
+            "on the task's own features with seqio_corpora.seqio_pairs."
+        )
+    return applied[0].build
+
+
+def text_of(task: seqio.Task) -> seqio.Task:
+    """The task without its objective: `targets` are tokenized documents."""
+    builder_of(task)
+    steps = list(task.preprocessors)
+    first = next(i for i, step in enumerate(steps) if isinstance(step, CutToRows | ApplyObjective))
+    targets = seqio.Feature(vocabulary_of(task.output_features), add_eos=False)
+    return task.replace(preprocessors=steps[:first], output_features={"targets": targets})
+
+
+def applies_objective(task: seqio.Task) -> bool:
+    return any(isinstance(step, ApplyObjective) for step in task.preprocessors)

@@ -1,0 +1,186 @@
+"""SeqIO mixtures of objective tasks, whose objectives a run applies on the device."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from pretrax import objectives
+from pretrax.objectives.contract import build
+from pretrax.tasks.seqio import seqio_corpora
+from pretrax.tasks.seqio.objective_tasks import add_objective_task
+from pretrax.tasks.seqio.preprocessors import ApplyObjective
+from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, text_of
+from pretrax.tasks.seqio.seqio_tasks import found_tasks
+from pretrax.tasks.seqio.seqio_vocabularies import of_task, tokenizer_of
+from pretrax.tasks.vocabularies.special_tokens import token_ids
+from pretrax.training.planning import open_batches, open_corpus, plan
+from pretrax.training.settings.configuration import read_run
+from tests.training.tiny import mesh_of
+
+VOCABULARY = seqio.ByteVocabulary(extra_ids=300)
+IDS = token_ids(tokenizer_of(VOCABULARY))
+SPANS = functools.partial(objectives.span_corruption, noise_density=0.3)
+
+
+def add_text(name, letter, splits=("train", "validation")):
+    """Registers documents that consist of one letter."""
+
+    def read(split, shuffle_files=False, seed=None):
+        return tf.data.Dataset.from_tensor_slices({"text": [letter * n for n in range(5, 60)]})
+
+    seqio.TaskRegistry.add(
+        name,
+        source=seqio.FunctionDataSource(read, splits=list(splits)),
+        preprocessors=[
+            lambda dataset: dataset.map(lambda example: {"targets": example["text"]}),
+            seqio.preprocessors.tokenize,
+        ],
+        output_features={"targets": seqio.Feature(VOCABULARY, add_eos=False)},
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tasks():
+    add_text("letter_a", "a")
+    add_text("letter_b", "b")
+    add_text("letter_c", "c", splits=["train"])
+    add_objective_task("spans_a", "letter_a", SPANS)
+    add_objective_task("ul2_b", "letter_b", objectives.ul2)
+    add_objective_task("spans_c", "letter_c", SPANS)
+    add_objective_task("masks_a", "letter_a", objectives.masked_lm, columns=True)
+    add_objective_task("causal_b", "letter_b", objectives.causal_lm, columns=True)
+    seqio.MixtureRegistry.add("spans_and_ul2", [("spans_a", 2), ("ul2_b", 14)])
+    seqio.MixtureRegistry.add("masks_and_causal", [("masks_a", 3), ("causal_b", 1)])
+    seqio.MixtureRegistry.add("with_c", [("spans_a", 1), ("spans_c", 1)])
+
+
+def corpus_of(directory, name, corpus=seqio_corpora.seqio_objectives, **settings):
+    return corpus(str(directory), mixture_or_task_name=name, vocabulary=of_task, **settings)
+
+
+def read(name, directory, *lines, gin="runs/quickstart.gin"):
+    bindings = [f"MIXTURE_OR_TASK_NAME = {name!r}", f"RUN_DIR = {str(directory)!r}", *lines]
+    return read_run([gin, "corpora/seqio_objectives.gin"], bindings)
+
+
+def test_the_objective_of_a_mixture_has_its_tasks_as_members():
+    objective = mixture_objective(IDS, mixture_or_task_name="spans_and_ul2")
+    ul2 = objectives.ul2(IDS)
+    expected = [("spans_a", 2.0)] + [(f"ul2_b.{member.name}", 2.0) for member in ul2.members]
+    assert [(member.name, member.rate) for member in objective.members] == expected
+    for member, alone in zip(
+        objective.members, (build(SPANS, IDS), *(m.objective for m in ul2.members))
+    ):
+        assert member.objective.lengths(200) == alone.lengths(200)
+
+
+def test_the_objective_of_a_task_is_its_own():
+    objective = mixture_objective(IDS, mixture_or_task_name="spans_a")
+    assert not objective.members
+    assert objective.lengths(200) == build(SPANS, IDS).lengths(200)
+
+
+@pytest.mark.parametrize(
+    "name, gin, lines",
+    [
+        (
+            "spans_and_ul2",
+            "runs/quickstart.gin",
+            ["training.Run.sequence_lengths = {'encoder': 64, 'decoder': 64}"],
+        ),
+        (
+            "masks_and_causal",
+            "runs/decoder.gin",
+            ["training.Run.sequence_lengths = {'decoder': 64}"],
+        ),
+    ],
+)
+def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, lines):
+    run = read(name, tmp_path, "training.Run.batch_size = 16", *lines, gin=gin)
+    mesh = mesh_of(1)
+    planned = plan(run, open_corpus(run), mesh)
+    members = planned.recipe.objective.members
+    letters = {"a": VOCABULARY.encode("a")[0], "b": VOCABULARY.encode("b")[0]}
+    expected = np.array([letters[member.name.partition(".")[0][-1]] for member in members])
+    rows = jax.device_get(next(open_batches(planned)))
+    seen = np.concatenate([group.member for group in rows])
+    assert len(set(seen)) >= 2
+    for group in rows:
+        for tokens, segments, member in zip(group.tokens, group.segments, group.member):
+            text = set(tokens[segments > 0].tolist()) - {planned.recipe.ids.eos}
+            assert text == {expected[member]}
+
+
+def test_the_position_in_every_text_is_restored(tmp_path):
+    lines = ["training.Run.sequence_lengths = {'decoder': 64}", "training.Run.batch_size = 16"]
+    run = read("masks_and_causal", tmp_path, *lines, gin="runs/decoder.gin")
+    planned = plan(run, open_corpus(run), mesh_of(1))
+    whole = open_batches(planned)
+    for _ in range(3):
+        next(whole)
+    resumed = open_batches(planned)
+    resumed.restore(3, whole.state().__getitem__)
+    for _ in range(5):  # into a later epoch of both texts
+        expected, found = jax.device_get((next(whole), next(resumed)))
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_held_out_text_is_that_of_the_task_or_else_of_the_others(tmp_path):
+    corpus = corpus_of(tmp_path, "with_c")
+    texts = [corpus.codec.decode(source.heldout(10)[0].tokens) for source in corpus.sources]
+    assert texts == ["aaaaa", "aaaaa"]  # letter_c has no validation split
+    assert corpus.member_sources == (0, 1)
+    assert "nothing is held out of spans_c" in corpus.summary
+    trained = [source.train(0, 1).next_document().tokens for source in corpus.sources]
+    assert [set(corpus.codec.decode(tokens)) for tokens in trained] == [{"a"}, {"c"}]
+
+
+def test_tasks_of_different_objectives_mix_in_seqio_itself():
+    mixed = seqio.get_mixture_or_task("masks_and_causal").get_dataset(
+        {"targets": 64}, "train", seed=1, num_epochs=1
+    )
+    (batch,) = mixed.take(16).padded_batch(16).as_numpy_iterator()
+    has_labels = batch["labels_weights"].sum(axis=1) > 0
+    has_targets = batch["targets_weights"].sum(axis=1) > 0
+    np.testing.assert_array_equal(has_labels, ~has_targets)
+    assert has_labels.any() and has_targets.any()
+
+
+def test_a_corpus_of_another_objective_is_refused(tmp_path):
+    lines = ["training.Run.objective = @objectives.span_corruption"]
+    run = read("spans_and_ul2", tmp_path, "from pretrax import objectives", *lines)
+    with pytest.raises(ValueError, match="8 members .* objective has 1 .*seqio_objectives.gin"):
+        plan(run, open_corpus(run), mesh_of(1))
+
+
+def test_what_is_no_mixture_of_objectives(tmp_path):
+    with pytest.raises(ValueError, match="'letter_a' applies no objective"):
+        corpus_of(tmp_path, "letter_a")
+    with pytest.raises(ValueError, match="'letter_a' applies no objective"):
+        mixture_objective(IDS, mixture_or_task_name="letter_a")
+    with pytest.raises(ValueError, match="'spans_a' applies an objective.*seqio_objectives.gin"):
+        corpus_of(tmp_path, "spans_and_ul2", seqio_corpora.seqio_mixture)
+    spans = seqio.TaskRegistry.get("spans_a")
+    later = spans.replace(preprocessors=[*spans.preprocessors, lambda dataset: dataset.take(3)])
+    with pytest.raises(ValueError, match="has steps after its objective"):
+        builder_of(later)
+    twice = spans.replace(preprocessors=[*spans.preprocessors, ApplyObjective(SPANS, name="x")])
+    with pytest.raises(ValueError, match="has steps after its objective"):
+        text_of(twice)
+
+
+def test_features_that_cannot_be_mixed_name_the_remedy(tmp_path):
+    path = tmp_path / "mixes_other_features.py"
+    path.write_text(
+        "import seqio\n"
+        "from pretrax import objectives\n"
+        "from pretrax.tasks.seqio.objective_tasks import add_objective_task\n"
+        "add_objective_task('own_masks', 'letter_a', objectives.masked_lm)\n"
+        "seqio.MixtureRegistry.add('own_mix', [('own_masks', 1), ('spans_a', 1)])\n"
+    )
+    with pytest.raises(ValueError, match="columns=True"):
+        found_tasks("own_mix", str(path), None)
