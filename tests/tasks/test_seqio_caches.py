@@ -12,10 +12,12 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from pretrax import objectives
 from pretrax.tasks import vocabularies
 from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio import seqio_examples
-from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_pairs
+from pretrax.tasks.seqio.objective_tasks import add_objective_task
+from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_objectives, seqio_pairs
 from pretrax.tasks.seqio.seqio_vocabularies import of_task
 from tests.tasks.seqio_cache import write_cache
 
@@ -274,3 +276,17 @@ def test_a_cache_that_seqio_writes(tmp_path):
     for split in ("train", "validation"):
         infos = [json.loads((f / f"info.{split}.json").read_text()) for f in (written, by_hand)]
         assert infos[0] == infos[1]
+
+
+def test_the_text_of_an_objectives_task_is_read_from_its_cache(tmp_path):
+    _, source = register("text_under_spans", [tokenize])
+    seqio.TaskRegistry.remove("cached_spans")
+    task = add_objective_task("cached_spans", "text_under_spans", objectives.span_corruption)
+    write_cache(task, tmp_path / "cache")
+    source.there = False
+    settings = {"reader": seqio_objectives, "cache_dirs": [str(tmp_path / "cache")]}
+    corpus = corpus_of(tmp_path, "cached_spans", **settings)
+    assert sorted(epoch(corpus)) == sorted(TEXTS)
+    held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
+    assert sorted(held) == sorted(TEXTS)
+    assert "from SeqIO's cache: cached_spans" in corpus.summary
