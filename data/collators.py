@@ -31,7 +31,7 @@ from ..objectives.losses import token_loss
 from ..objectives.sentence_pairs import SummedLosses, pair_loss
 from . import packing as packing_policies
 from .corpus import Piece
-from .token_ids_json import text_checker
+from .token_ids_json import special_roles, text_checker
 
 IGNORED = -100  # the label that no loss of `transformers` counts
 
@@ -114,14 +114,17 @@ class Collator:
         import torch
 
         _check_process()
-        batch = self._arranged(self._rows([self._text(example) for example in examples]))
+        batch = self._arranged(self._rows(self._texts(examples)))
         named = _NAMED[self._layout](jax.tree.map(np.asarray, batch), self._ids.pad)
         return {name: torch.from_numpy(x.astype(np.int64)) for name, x in named.items()}
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_compiled": None}  # each worker compiles its own
 
-    def _text(self, example: Any) -> np.ndarray:
+    def _texts(self, examples: Sequence[Any]) -> list[np.ndarray]:
+        return [self._text(example, row) for row, example in enumerate(examples)]
+
+    def _text(self, example: Any, row: int) -> np.ndarray:
         """Returns i32[n]: the text of an example, without the special tokens around it."""
         given = example["input_ids"] if isinstance(example, Mapping) else example
         tokens = np.atleast_1d(np.asarray(given))
@@ -131,7 +134,8 @@ class Collator:
         if not inside.size:
             return np.zeros(0, np.int32)
         tokens = tokens[inside[0] : inside[-1] + 1]
-        text_checker(self._ids)(tokens, "A text of the batch")
+        self._check_no_special_id(tokens, row, int(inside[0]))
+        text_checker(self._ids)(tokens, f"Row {row} of the batch")
         if self._packing == "single" and tokens.size > self.max_tokens:
             raise ValueError(
                 f"Got a text of {tokens.size} tokens, expected at most {self.max_tokens}: cut it, "
@@ -139,6 +143,24 @@ class Collator:
                 'add_special_tokens=False) does, or give packing="concatenate".'
             )
         return tokens.astype(np.int32)
+
+    def _check_no_special_id(self, tokens: np.ndarray, row: int, start: int) -> None:
+        """Raises ValueError for a special id in a text, which begins at slot `start` of a row."""
+        roles = special_roles(self._ids)
+        is_special = np.isin(tokens, list(roles))
+        if not is_special.any():
+            return
+        first = int(np.argmax(is_special))
+        token = int(tokens[first])
+        raise ValueError(
+            f"Row {row} of the batch (from 0): got the special id {token} ({roles[token]}) at "
+            f"position {start + first}, within the text, expected ids of text alone. A text that "
+            'holds the name of a special token, such as "</s>" or "[X]", is the usual cause: call '
+            "tokenizer(text, split_special_tokens=True), which reads the name as text. Some "
+            "tokenizers, such as T5Tokenizer, give the special id all the same: tokenize with "
+            "pretrax.tasks.vocabularies.special_tokens.encode_texts(tokenizer, texts), which works "
+            "for all."
+        )
 
     def _rows(self, texts: list[np.ndarray]) -> list[packing_policies.PackedRow]:
         limits = packing_policies.concatenation([self._group]).limits

@@ -26,15 +26,26 @@ def ids_from_json(values: dict[str, Any]) -> TokenIds:
     return TokenIds(**fields)
 
 
+def special_roles(ids: TokenIds) -> dict[int, str]:
+    """Returns what each special id stands for, in words.
+
+    >>> special_roles(TokenIds(size=16, text=(3, 14), sentinels=(15, 14)))
+    {0: 'pad', 1: 'eos', 15: 'sentinel 0', 14: 'sentinel 1'}
+    """
+    roles = {i: f"mode token {name}" for name, i in ids.modes}
+    roles |= {i: f"fill-in-the-middle token {k}" for k, i in enumerate(ids.fim)}
+    singles = {name: getattr(ids, name) for name in ("bos", "pad", "eos", "cls", "sep", "mask")}
+    roles |= {i: name for name, i in singles.items() if i is not None}
+    return roles | {i: f"sentinel {k}" for k, i in enumerate(ids.sentinels)}
+
+
 def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
     """Returns `check(tokens, where)`, which raises ValueError unless a document may hold `tokens`.
 
     It may not hold special ids, which the objective adds. Ids that are neither text nor special (an
     unknown-token id among BERT's special ones) are accepted.
     """
-    singles = [ids.pad, ids.eos, ids.bos, ids.mask, ids.cls, ids.sep]
-    named = [*singles, *ids.sentinels, *ids.fim, *(i for _, i in ids.modes)]
-    special = np.asarray(sorted({i for i in named if i is not None}), np.int64)
+    special = np.asarray(sorted(special_roles(ids)), np.int64)
     first, last = ids.text
 
     def check(tokens: np.ndarray, where: str) -> None:

@@ -353,7 +353,7 @@ def test_a_batch_for_pytorch(folder):
 @pytest.mark.slow
 def test_a_trainer_of_transformers(folder):
     pytest.importorskip("accelerate", reason="pip install -e '.[parity]'")
-    texts = ["import os, sys, and other things that a short text may hold"] * 16
+    texts = ["import os, sys, and a </s>, an [X] and an <extra_id_0> that a text may hold"] * 16
     trainer = importlib.import_module("train_spans").train(texts, "t5-v1_1-base")
     assert trainer.state.global_step == 2
 

@@ -128,8 +128,10 @@ class RunVocabulary(_TokenizerVocabulary):
         if self._tokenizer.kind != "sentencepiece":
             return None
         native = seqio.SentencePieceVocabulary(self._tokenizer.path, extra_ids=0)
-        # Models that know bytes: there a ▁ in a text is no space for `Tokenizer`, and one for it.
-        return native if native.encode("▁") == self._encode("▁") else None
+        probe = "".join(["▁", *self._tokenizer.named])
+        # In a text SeqIO reads ▁ as a space, even if the model knows bytes, and the names of special
+        # tokens that the model defines, as mT5's does, as these tokens.
+        return native if native.encode(probe) == self._encode(probe) else None
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         return self._native.encode_tf(s) if self._native else super()._encode_tf(s)

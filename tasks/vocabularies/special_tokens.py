@@ -118,15 +118,7 @@ def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
     Raises ValueError for a tokenizer that is not of the library `tokenizers`, for ids that the
     model has no embedding of, and as `token_ids`.
     """
-    import tokenizers
-
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, tokenizers.Tokenizer):
-        raise ValueError(
-            f"Got a {type(tokenizer).__name__}, expected a tokenizer of transformers that the "
-            "library `tokenizers` runs: a PreTrainedTokenizerFast."
-        )
-    own = tokenizer_of(tokenizers.Tokenizer.from_str(backend.to_str()))
+    own = _tokenizer_of_transformers(tokenizer)
     names = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in ROLES}
     known = {name: value for name, value in config.to_dict().items() if value is not None}
     ids = _ids_by_roles(own, names, known)
@@ -136,6 +128,32 @@ def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
             f"model.resize_token_embeddings({ids.size})."
         )
     return ids
+
+
+def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the token ids of each text, for a tokenizer of transformers, without special ids.
+
+        encode_texts(tokenizer, ["a text", "another, which holds </s>"])
+
+    Names of special tokens in a text are read as text, also by tokenizers that do not follow
+    `split_special_tokens=True`: the unigram model of `T5Tokenizer` finds `</s>` among its pieces.
+
+    Raises ValueError for a tokenizer that the library `tokenizers` does not run.
+    """
+    own = _tokenizer_of_transformers(tokenizer)
+    return [ids.tolist() for ids in own.encode_batch(texts)]
+
+
+def _tokenizer_of_transformers(tokenizer: Any) -> Tokenizer:
+    import tokenizers
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise ValueError(
+            f"Got a {type(tokenizer).__name__}, expected a tokenizer of transformers that the "
+            "library `tokenizers` runs: a PreTrainedTokenizerFast."
+        )
+    return tokenizer_of(tokenizers.Tokenizer.from_str(backend.to_str()))
 
 
 ROLES = ("pad", "eos", "bos", "mask", "cls", "sep")  # of `transformers`, each of one token

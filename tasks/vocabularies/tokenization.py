@@ -103,6 +103,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     own = processor.GetPieceSize()
     named: dict[str, int] = {}
     blocked: list[int] = []
+    produced: dict[str, int] = {}  # those that SentencePiece finds in a text
     proto: Any = sentencepiece_model_pb2  # its classes are made at run time
     model = proto.ModelProto.FromString(processor.serialized_model_proto())
     for i, piece in enumerate(model.pieces):
@@ -111,6 +112,8 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         if control or (piece.type == piece.USER_DEFINED and _is_known(name)):
             named.setdefault(name, i)
             blocked.append(i)
+            if not control:
+                produced[name] = i
     if extra_ids is None:
         extra_ids = 0 if "<extra_id_0>" in named else T5_EXTRA_IDS
     byte_fallback = processor.PieceToId("<0x00>") != processor.unk_id()
@@ -118,14 +121,22 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         blocked.append(processor.unk_id())
     underline = [processor.PieceToId(f"<0x{b:02X}>") for b in "▁".encode()] if byte_fallback else []
 
+    def encode_with_underlines(text: str) -> list[int]:
+        # SentencePiece writes a space as ▁ and so reads ▁ as a space: give it as bytes.
+        parts = [processor.Encode(part) for part in text.split("▁")]
+        return parts[0] + [x for p in parts[1:] for x in underline + p]
+
+    encode_one = encode_with_underlines if underline else processor.Encode
+    encode_as_text = _encoder_of_names(encode_one, produced)
+    special = frozenset(produced.values())
+
     def encode_batch(texts: Sequence[str]) -> list[np.ndarray]:
         rows = processor.Encode(list(texts), num_threads=_cores())
-        if underline:
-            # SentencePiece writes a space as ▁ and so reads ▁ as a space: give it as bytes.
-            for i, text in enumerate(texts):
-                if "▁" in text:
-                    parts = [processor.Encode(part) for part in text.split("▁")]
-                    rows[i] = parts[0] + [x for p in parts[1:] for x in underline + p]
+        for i, text in enumerate(texts):
+            if not special.isdisjoint(rows[i]):
+                rows[i] = encode_as_text(text)
+            elif underline and "▁" in text:
+                rows[i] = encode_with_underlines(text)
         return [np.asarray(row, np.int32) for row in rows]
 
     tokenizer = Tokenizer(
@@ -210,16 +221,20 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         next((named[name] for name in KNOWN_NAMES[key] if name in named), None)
         for key in ("pad", "eos")
     )
-    literal = re.compile("|".join(f"(?<={re.escape(n[0])})(?={re.escape(n[1:])})" for n in named))
+    unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>")
+    special = frozenset(named.values()) - {unknown}
+    names = re.compile("|".join(map(re.escape, named)))
+    # A unigram model, for example, finds special tokens among its pieces.
+    encode_as_text = _encoder_of_names(
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids, named, unknown
+    )
 
     def encode_batch(texts: Sequence[str]) -> list[np.ndarray]:
         rows = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         ids = [row.ids for row in rows]
         for i, text in enumerate(texts):
-            if named and literal.search(text):
-                # A unigram model finds special tokens among its pieces: break their names in two.
-                parts = tokenizer.encode_batch(literal.split(text), add_special_tokens=False)
-                ids[i] = [x for part in parts for x in part.ids]
+            if (named and names.search(text)) or not special.isdisjoint(ids[i]):
+                ids[i] = encode_as_text(text)
         return [np.asarray(row, np.int32) for row in ids]
 
     models = tokenizers.models
@@ -246,9 +261,30 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         eos,
         spaced=not bytewise,
         swallowing=frozenset(t.content for t in added.values() if t.special and t.lstrip),
-        unknown=tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>"),
+        unknown=unknown,
         words=functools.partial(words_of, tokenizer) if whole_words else None,
     )
+
+
+def _encoder_of_names(
+    encode: Callable[[str], list[int]], named: Mapping[str, int], unknown: int | None = None
+) -> Callable[[str], list[int]]:
+    """Returns `encode` for a text that holds names of special tokens, which it reads as text.
+
+    Each name is encoded in two parts. A normalizer may turn other characters into a name, such as
+    "＜/s＞" into "</s>". A text that still gets a special id is halved until no part gets one.
+    """
+    special = frozenset(named.values()) - {unknown}
+    within = re.compile("|".join(f"(?<={re.escape(n[0])})(?={re.escape(n[1:])})" for n in named))
+
+    def halved(text: str) -> list[int]:
+        ids = encode(text)
+        if len(text) < 2 or special.isdisjoint(ids):
+            return ids
+        middle = len(text) // 2
+        return halved(text[:middle]) + halved(text[middle:])
+
+    return lambda text: [i for part in within.split(text) for i in halved(part)]
 
 
 def _size_of(vocabulary: Mapping[str, int], name: str) -> int:

@@ -27,7 +27,12 @@ from pretrax.models.trees import nested
 from pretrax.objectives.contract import build
 from pretrax.objectives.losses import token_loss
 from pretrax.tasks.vocabularies import Vocabulary, tokenization
-from pretrax.tasks.vocabularies.special_tokens import token_ids, transformers_ids
+from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.vocabularies.special_tokens import (
+    encode_texts,
+    token_ids,
+    transformers_ids,
+)
 from pretrax.tasks.vocabularies.tokenizer_json import write_tokenizer
 from tests.objectives.registry import CASES, IDS
 
@@ -127,7 +132,7 @@ def test_the_loss_is_that_of_the_objective(name, collator, examples, tmp_path):
     source = open_source(str(tmp_path))
     found = recognise(source)
     params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
-    batch = ours._arranged(ours._rows([ours._text(example) for example in examples]))
+    batch = ours._arranged(ours._rows(ours._texts(examples)))
     objective = build(MODELS[name][0], ours._ids)
     terms = objective.loss(found.model.apply(params, batch), batch).values()
     expected = sum(t.scale * t.sums.sum() / t.weights.sum() for t in terms if t.scale is not None)
@@ -314,10 +319,57 @@ def test_texts_that_do_not_fit_or_are_none_are_refused(collator, examples):
     ours([[5] * 46])
     with pytest.raises(ValueError, match="47 tokens, expected at most 46.*max_length=46"):
         ours([[5] * 47])
-    with pytest.raises(ValueError, match="special ids"):
-        ours([[5, 390, 5]])
     with pytest.raises(ValueError, match="without any token"):
         ours([[], [1]])
+
+
+def test_a_special_id_within_a_text_is_named_with_its_place(collator, tokenizer):
+    ours = collator("masked_lm")
+    hostile = "HTML ends a </s> here"
+    at = tokenizer(hostile).input_ids.index(1)
+    framed = [0, *tokenizer(hostile).input_ids]  # the place is counted in what was given
+    for given, place in ((tokenizer(hostile), at), (framed, at + 1)):
+        with pytest.raises(ValueError) as error:
+            ours([tokenizer("a text"), given])
+        for said in ("Row 1", "id 1 (eos)", f"position {place},", "split_special_tokens=True"):
+            assert said in str(error.value)
+    with pytest.raises(ValueError, match=r"mode token X.*encode_texts"):
+        ours([tokenizer("a [X] b")])
+    ours([tokenizer(hostile, split_special_tokens=True)])
+
+
+@pytest.fixture(scope="module")
+def tokenizers_of_transformers(tmp_path_factory, tokenizer):
+    """name -> (tokenizer, whether `split_special_tokens` is enough)."""
+    made = {"bytes of ours": (tokenizer, True)}
+    for kind in ("bpe", "unigram"):
+        folder = tmp_path_factory.mktemp(kind)
+        path = str(folder / "spiece.model")
+        train_sentencepiece([inspect.getsource(os)], path, size=600, model_type=kind)
+        own = tokenization.sentencepiece_tokenizer(path)
+        write_tokenizer(str(folder), Vocabulary(own, token_ids(own), {}))
+        made[f"{kind} of ours"] = transformers.AutoTokenizer.from_pretrained(folder), True
+        if kind == "unigram":
+            (folder / "tokenizer.json").unlink()
+            made["T5"] = transformers.T5Tokenizer.from_pretrained(folder), False
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "[", "]", "mask"]
+    bert = transformers.BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
+    return made | {"BERT": (bert, True)}
+
+
+@pytest.mark.parametrize("kind", ["bytes of ours", "bpe of ours", "unigram of ours", "T5", "BERT"])
+def test_names_of_special_tokens_in_a_text_are_text(kind, tokenizers_of_transformers):
+    theirs, splits = tokenizers_of_transformers[kind]
+    names = [name for name in theirs.all_special_tokens if name != theirs.unk_token]
+    texts = [f"a {name} b" for name in names] + ["".join(names), " ".join(names), "a＜/s＞b"]
+    special = set(theirs.all_special_ids) - {theirs.unk_token_id}
+    assert len(names) >= 4 and not special.isdisjoint(theirs(texts[-2]).input_ids)
+    encoded = encode_texts(theirs, texts)
+    assert all(ids and special.isdisjoint(ids) for ids in encoded)
+    plain = {"split_special_tokens": True, "add_special_tokens": False}
+    assert splits == all(special.isdisjoint(theirs(text, **plain).input_ids) for text in texts)
+    for text in ("a b", "b a, a"):
+        assert encode_texts(theirs, [text]) == [theirs(text, add_special_tokens=False).input_ids]
 
 
 def test_ids_of_a_tokenizer(tokenizer):
