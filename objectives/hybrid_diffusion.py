@@ -16,12 +16,12 @@ import numpy as np
 from annotated_types import Interval
 from jax.tree_util import Partial
 
-from ..constraints import checked
+from ..constraints import NonNegative, checked
 from .arithmetic import below, isqrt
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import at_slots, predictions
-from .prompt_forms import Noised, PromptForm
+from .prompt_forms import Noised, PromptForm, recorded_noise
 from .splicing import documents, piece, splice
 from .token_ids import TokenIds
 
@@ -31,11 +31,12 @@ _LEAST_SHARE = math.exp(-20)  # of replaced tokens, in the loss: logarithms stay
 _HIGHEST_WEIGHT = 2.0
 
 
+@recorded_noise
 @dataclasses.dataclass(frozen=True)
-class _Noise:
+class HybridNoise:
     """The noise: its fixed numbers, and what it makes of a token by a time."""
 
-    replacing: float  # B of the paper, which follows from the share of replaced tokens
+    replacing: NonNegative  # B of the paper, which follows from the share of replaced tokens
     mask: int
     text: tuple[int, int]
 
@@ -83,7 +84,7 @@ def hybrid_diffusion(
     >>> hybrid_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
-    noise = _Noise(_replacing(random_share), ids.special("mask"), ids.text)
+    noise = HybridNoise(_replacing(random_share), ids.special("mask"), ids.text)
     in_loss = dataclasses.replace(noise, replacing=_in_loss(random_share))
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
@@ -134,7 +135,7 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
     )
 
 
-def _hybrid_loss(noise: _Noise, outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _hybrid_loss(noise: HybridNoise, outputs: ModelOutputs, batch) -> dict[str, Term]:
     """Returns the divergences of all labels, summed with the weights of the loss and of the
     bound."""
     labels, given, rates, weights, logits = noised_labels(outputs, batch)
@@ -164,7 +165,7 @@ def noised_labels(outputs: ModelOutputs, batch):
     return labels, given, rates, weights, logits
 
 
-def hybrid_losses(noise: _Noise, logits, labels, given, time):
+def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
     """Returns the divergence of each label, its weight in the loss, and its weight in the bound.
 
     Args:

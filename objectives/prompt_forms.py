@@ -1,9 +1,13 @@
 """`PromptForm`: how a text becomes a prompt for a model that an objective trained."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
-from ..constraints import check_fields
+from annotated_types import Interval
+
+from ..constraints import Count, check_fields
+
+Kind = TypeVar("Kind")
 
 # What a model can be asked for (`inference.trained.MODES` describes each), and how.
 MODES = (
@@ -38,6 +42,17 @@ class Noised(NamedTuple):
     masked: Any  # f32[...] it is a mask
 
 
+# Classes of noises, by the names that a record of prompt forms has for them. Each is a dataclass
+# of numbers, and takes `text` and `mask` from the token ids.
+NOISES: dict[str, type] = {}
+
+
+def recorded_noise(kind: type[Kind]) -> type[Kind]:
+    """Adds the class of a noise to those that a record of prompt forms may name."""
+    NOISES[kind.__name__] = kind
+    return kind
+
+
 class PromptForm(NamedTuple):
     """How a text becomes a prompt for a model that an objective trained.
 
@@ -58,8 +73,10 @@ class PromptForm(NamedTuple):
     # Of "infill": "together", one answer has every blank after its sentinel; "in turn", each blank
     # has a separate answer, after its sentinel; "masks", the same, where blanks are mask tokens.
     blanks: str = "together"
-    shift: int = 0  # slots from a mask to the slot that predicts its token
-    block_size: int = 1  # of "blocks": the tokens that are read both ways, and written together
+    shift: Annotated[int, Interval(ge=-1, le=0)] = (
+        0  # slots from a mask to the slot that predicts its token
+    )
+    block_size: Count = 1  # of "blocks": the tokens that are read both ways, and written together
     head: str | None = None  # None: the vocabulary projection; of "embed": no head
     # Of "embed", "pair" and "classify": what the loss read of a text, its "first" slot, the "mean"
     # of all or the "last"; None: each slot by itself, and "embed" takes the mean.

@@ -18,7 +18,7 @@ from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from
-from .prompt_forms import Noised, PromptForm
+from .prompt_forms import Noised, PromptForm, recorded_noise
 from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
 
@@ -68,16 +68,17 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
             frame=frame_of((), ()),
         ),
         loss=functools.partial(_uniform_loss, ids.text, lowest_rate),
-        prompt_forms=(PromptForm("denoise", noise=_Noise(lowest_rate, ids.text)),),
+        prompt_forms=(PromptForm("denoise", noise=UniformNoise(lowest_rate, ids.text)),),
         bound=bound_from(lowest_rate, "tokens"),
     )
 
 
+@recorded_noise
 @dataclasses.dataclass(frozen=True)
-class _Noise:
+class UniformNoise:
     """What the noise makes of a token by a time."""
 
-    lowest: float
+    lowest: LowestRate
     text: tuple[int, int]
 
     def __call__(self, time) -> Noised:

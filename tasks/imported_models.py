@@ -15,6 +15,7 @@ from ..models.hugging_face.kept import files_to_keep
 from ..models.hugging_face.sentences import POOLINGS, Modules, open_modules
 from ..objectives import PromptForm
 from ..training.saved.imported_runs import settings_of
+from ..training.saved.kept_prompt_forms import read_prompt_record
 from ..training.settings.configuration import read_fields
 from .generation_files import generation_rules, start_of_decoder, writes_text
 from .vocabularies import Vocabulary
@@ -32,6 +33,8 @@ class Imported(NamedTuple):
     classes: Sequence[str] = ()  # names of the classes, where it has such a head
     prompt_forms: Sequence[PromptForm] = ()  # where its files say more than the usual ones
     files: Sequence[Path] = ()  # beside the weights, which belong to the model
+    # The mode that shows a model without prompt forms best; None: that of its layout.
+    shown_mode: str | None = None
 
 
 def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
@@ -59,10 +62,14 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     if writes_text(found.model):
         generation_rules(source.path)  # raises ValueError for rules that `predict` cannot follow
     frame = imported_frame(source.path, kept, found.model.layout) if kept else ((), ())
-    forms = _prompt_forms(source, found, modules, frame) if kept else ()
     model, arrays = found.model, hugging_face.read_params(source, found)
     if modules and modules.dense:
         model, arrays = _with_dense(found, arrays, modules.dense)
+    forms: Sequence[PromptForm] = ()
+    if kept:
+        recorded = read_prompt_record(source.path, kept.ids, model)
+        usual = _prompt_forms(source, found, modules, frame)
+        forms = usual if recorded is None else recorded
     return Imported(
         found.family.model_type,
         model,
@@ -72,7 +79,29 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
         hugging_face.class_names(source.config) if found.config.num_classes else (),
         forms,
         files,
+        _shown_mode(found, source.config, kept),
     )
+
+
+def _shown_mode(
+    found: Recognised, config: Mapping[str, Any], vocabulary: Vocabulary | None
+) -> str | None:
+    """Returns the mode that shows a published model best; None: that of its layout."""
+    if "vocabulary" not in found.heads or vocabulary is None:
+        return None
+    mode = found.family.shown_mode
+    # A T5 with settings for tasks learned to answer texts, as the first T5s and Flan-T5 did.
+    answers = bool(config.get("task_specific_params"))
+    return None if mode == "infill" and (answers or not vocabulary.ids.sentinels) else mode
+
+
+def model_of_export(directory: str) -> Model:
+    """Returns the model that an import of an exported directory gives."""
+    found = hugging_face.recognise(hugging_face.open_source(directory))
+    modules = open_modules(directory)
+    if modules and modules.dense:
+        return _with_dense(found, iter(()), modules.dense)[0]
+    return found.model
 
 
 def _with_dense(
@@ -138,7 +167,8 @@ def from_t5x(
     model = builder(t5x.vocabulary_rows(source))
     arrays = t5x.read_params(source, model, unscaled=unscaled)
     kept = _fitting(imported_vocabulary(source.path, {}, **vocabulary), model)
-    return Imported("a model of T5X", model, settings_of(model), arrays, kept)
+    mode = "infill" if kept and kept.ids.sentinels else None
+    return Imported("a model of T5X", model, settings_of(model), arrays, kept, shown_mode=mode)
 
 
 def t5x_preset(file: str) -> Callable[..., Model]:

@@ -181,6 +181,7 @@ def folder(tmp_path_factory):
         # Without these files it looks like a model of another author.
         os.remove("t5-v1_1-base/vocabulary.json")
         os.remove("t5-v1_1-base/pretrax_checksums.json")
+        os.remove("t5-v1_1-base/pretrax_prompt_forms.json")
         yield here
 
 

@@ -292,6 +292,11 @@ def test_prompt_forms_that_are_damaged_name_their_file(capsys, tmp_path):
     directory = write_run(tmp_path, "decoder")
     (tmp_path / "prompt_forms.json").write_text('[{"mo`e": "embed"}]')
     assert "prompt_forms.json is damaged" in fails(capsys, f"--run={directory}", "Ada")
+    for form, said in (({"head": "pair"}, "pair"), ({"before": [10**6]}, str(10**6))):
+        text = json.dumps([{"mode": "continue", **form}])
+        (tmp_path / "prompt_forms.json").write_text(text)
+        error = fails(capsys, f"--run={directory}", "Ada")
+        assert "prompt_forms.json is damaged" in error and said in error
 
 
 @pytest.mark.slow

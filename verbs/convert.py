@@ -29,22 +29,31 @@ from rich.progress import Progress
 
 from ..data import whole_files
 from ..data.printable import PrintableConsole
-from ..inference import Decoding
-from ..models import hugging_face
+from ..inference import Decoding, Trained
+from ..models import Model, hugging_face
 from ..models.builders import single_transformer
 from ..models.hugging_face import hub, sentences
 from ..models.hugging_face.kept import keep_files, kept_config, put_back
 from ..objectives import PromptForm
 from ..tasks import vocabularies
 from ..tasks.generation_files import search_options, writes_text
-from ..tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_preset
-from ..tasks.vocabularies import special_tokens
+from ..tasks.imported_models import (
+    Imported,
+    from_hugging_face,
+    from_t5x,
+    model_of_export,
+    t5x_preset,
+)
 from ..tasks.vocabularies.converted_vocabularies import config_ids, export_vocabulary
 from ..training import run_directory
 from ..training.buckets import is_bucket, on_this_disk
-from ..training.reporting.next_commands import next_lines, tokenizer_lines
+from ..training.reporting.next_commands import next_lines, predict_command, tokenizer_lines
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
-from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms
+from ..training.saved.kept_prompt_forms import (
+    prompt_forms,
+    save_prompt_forms,
+    write_prompt_record,
+)
 from ..training.saved.model_card import model_card
 from ..training.saved.result import read_result
 from ..training.saved.runs import load_model
@@ -176,8 +185,8 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
         model = f" --model={options.model}" if options.model else ""
         lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
     else:
-        names = special_tokens.special_names(vocabulary.tokenizer, vocabulary.ids)
-        lines += next_lines(run_dir, imported.model, vocabulary.ids, rows, names)
+        trained = model_with(imported.model, vocabulary, imported.prompt_forms)
+        lines += next_lines(run_dir, trained, rows, imported.shown_mode)
     kept = Path(run_dir) / run_directory.IMPORTED
     if writes_text(imported.model) and (chosen := search_options(kept, imported.model.layout)):
         lines.append(
@@ -239,11 +248,18 @@ def export(console: Console, options: argparse.Namespace) -> None:
             head = params["projections_embedding"]["layer"] if form.head else None
             sentences.write_modules(folder, config.emb_dim, form.pooling, head)
             left -= {"projections_embedding"} if form.head else set()
+        left_modes = record_prompts(options.source, folder, forms)
         whole_files.write_checksums(folder)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
     if left:
         lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")
+    if left_modes:
+        lines.append(f"Modes that an import of it lacks: {', '.join(left_modes)}.")
     lines += [lacking] if lacking else []
+    if vocabulary := saved_vocabulary(options.source):
+        trained = model_with(run.model, vocabulary, forms)
+        command = predict_command(options.source, trained, trusted=options.trust)
+        lines.append(f"To apply the run to a text: {command}")
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 
@@ -262,8 +278,29 @@ def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
 
 def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:
     """How the model of a run directory reads a text; none where it has no vocabulary."""
+    if vocabulary := saved_vocabulary(run_dir):
+        return prompt_forms(run_dir, read_directory(run_dir, trusted), vocabulary.ids)
+    return ()
+
+
+def saved_vocabulary(run_dir: str) -> vocabularies.Vocabulary | None:
     try:
-        ids = vocabularies.load_vocabulary(run_dir).ids
+        return vocabularies.load_vocabulary(run_dir)
     except FileNotFoundError:
-        return ()
-    return prompt_forms(run_dir, read_directory(run_dir, trusted), ids)
+        return None
+
+
+def record_prompts(run_dir: str, folder: str, forms: Sequence[PromptForm]) -> list[str]:
+    """Records the prompt forms of an exported model; returns the modes that are left out."""
+    vocabulary = saved_vocabulary(run_dir)
+    if vocabulary is None:
+        return []
+    return write_prompt_record(folder, forms, vocabulary.ids, model_of_export(folder))
+
+
+def model_with(
+    model: Model, vocabulary: vocabularies.Vocabulary, forms: Sequence[PromptForm]
+) -> Trained:
+    """Returns a model without its parameters, which says how it is prompted."""
+    codec = vocabulary.codec
+    return Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))

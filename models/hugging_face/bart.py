@@ -138,6 +138,7 @@ BART = Family(
     harmless=HARMLESS,
     presets=("bart_*",),
     by_heads=classes_of("Bart", "classes"),
+    shown_mode="restore",
 )
 MBART = BART._replace(
     model_type="mbart",
@@ -145,6 +146,7 @@ MBART = BART._replace(
     settings=mbart_settings,
     presets=("mbart_*",),
     by_heads=classes_of("MBart", "classes"),
+    shown_mode=None,  # most are published for translation
     wraps_text=True,
 )
 PEGASUS = MBART._replace(

@@ -87,6 +87,8 @@ class Family(NamedTuple):
     # Whether a classifier's decoder starts with the last id of the text, and not with
     # decoder_start_token_id.
     wraps_text: bool = False
+    # The mode in which `predict` shows a published model of the family; None: that of its layout.
+    shown_mode: str | None = None
     # config.json -> the same with what depends on ids, which `config` does not know
     with_ids: Callable[[dict], dict] = lambda values: values
 

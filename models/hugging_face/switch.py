@@ -91,5 +91,6 @@ SWITCH = Family(
     t5.copies,
     harmless=HARMLESS,
     presets=("switch_*",),
+    shown_mode="infill",
     ignored=(f"block.0.layer.1.{t5.CROSS}.relative_attention_bias.weight",),
 )

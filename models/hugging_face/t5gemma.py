@@ -204,6 +204,7 @@ T5GEMMAS = tuple(
         presets=presets,
         by_heads=((("vocabulary",), f"{name}ForConditionalGeneration"),),
         with_ids=with_ids,
+        shown_mode="complete",
     )
     for kind, name, presets in (
         ("t5gemma", "T5Gemma", ("t5gemma_*",)),

@@ -129,8 +129,8 @@ class RunVocabulary(_TokenizerVocabulary):
             return None
         native = seqio.SentencePieceVocabulary(self._tokenizer.path, extra_ids=0)
         probe = "".join(["▁", *self._tokenizer.named])
-        # In a text SeqIO reads ▁ as a space, even if the model knows bytes, and the names of special
-        # tokens that the model defines, as mT5's does, as these tokens.
+        # SeqIO reads ▁ in a text as a space, even if the model knows bytes, and a name that the
+        # model defines, such as mT5's <extra_id_0>, as a special token.
         return native if native.encode(probe) == self._encode(probe) else None
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:

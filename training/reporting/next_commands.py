@@ -1,9 +1,11 @@
 """Commands to run next with an imported model: to train it further, and to apply it."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from ... import objectives
+from ...inference import Trained
+from ...inference.trained import mode_of
 from ...models import Model
 from ...objectives import Builder, TokenIds, plan
 from ...objectives.layouts import LAYOUTS
@@ -25,14 +27,15 @@ STARTS: dict[str, list[tuple[list[str], Builder, list[dict[str, int]]]]] = {
 
 
 def next_lines(
-    run_dir: str, model: Model, ids: TokenIds, rows: int, names: Mapping[int, str]
+    run_dir: str, trained: Trained, rows: int, shown_mode: str | None = None
 ) -> list[str]:
     """Lines for an imported model with a tokenizer: rows that were added, and commands.
 
     Args:
       rows: of the run's embedding, which may have more than the model's.
-      names: of special ids.
+      shown_mode: as for `predict_command`.
     """
+    model, ids = trained.model, trained.ids
     lines = []
     if rows > model.vocab_size:
         lines.append(
@@ -46,8 +49,7 @@ def next_lines(
     )
     train = train_command(run_dir, model, ids)
     lines.append(f"To train it further: {train}" if train else lacking)
-    mask = None if ids.mask is None else names[ids.mask]
-    return [*lines, f"To apply it: {predict_command(run_dir, model, mask)}"]
+    return [*lines, f"To apply it: {predict_command(run_dir, trained, shown_mode)}"]
 
 
 def tokenizer_lines(arguments: str, run_dir: str) -> list[str]:
@@ -72,16 +74,41 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
         value = shapes[0] if len(shapes) == 1 else shapes
         return (
             f"pretrax train {flags} --gin_file=corpora/text_files.gin "
-            f"--gin_file={run_dir}/config.gin --files='data/*.txt' "
+            f"--gin_file={shlex.quote(run_dir + '/config.gin')} --files='data/*.txt' "
             f'--run_dir={shlex.quote(run_dir + "_2")} --gin.training.Run.sequence_lengths="{value}"'
         )
     return None
 
 
-def predict_command(run_dir: str, model: Model, mask: str | None) -> str:
-    """A command that applies the model to a text; `mask`: the name of the mask token."""
-    text, mode = "The capital of France is", ""
-    if model.layout == "encoder" and "vocabulary" in model.heads:  # others classify, tag or embed
-        mode = " --mode=embed" if mask is None else ""
-        text += "" if mask is None else f" {mask}."
-    return f'pretrax predict --run={run_dir}{mode} "{text}"'
+def predict_command(
+    run_dir: str, trained: Trained, shown_mode: str | None = None, trusted: Collection[str] = ()
+) -> str:
+    """Returns a command that applies a model to a text as it was trained.
+
+    Args:
+      trained: the model, whose parameters are not used.
+      shown_mode: the mode for a model whose training is not known; None: that of its layout.
+      trusted: modules that the run directory names.
+    """
+    usual = mode_of(trained)
+    mode = usual if trained.prompt_forms else shown_mode or usual
+    if mode == "mask" and trained.ids.mask is None:
+        mode = "embed"
+    words = ["pretrax", "predict", f"--run={run_dir}", *(f"--trust={name}" for name in trusted)]
+    words += [f"--mode={mode}"] * (mode != usual)
+    return f"{shlex.join(words)} {_inputs(trained, mode)}"
+
+
+def _inputs(trained: Trained, mode: str) -> str:
+    """Returns the arguments of `pretrax predict` that give a mode its text."""
+    text, rest = "The capital of France is", ""
+    if mode == "middle":
+        return '--prefix="def add(a, b):" --suffix="    return total"'
+    if mode == "pair":
+        return f'"{text} Paris." "It is a large city."'
+    if mode == "infill":
+        rest = " <extra_id_0>."
+    elif mode in ("mask", "unmask", "denoise") or (mode == "restore" and not trained.prompt_forms):
+        mask = trained.ids.mask
+        rest = "" if mask is None else f" {trained.decode([mask])}."
+    return f'"{text}{rest}"'

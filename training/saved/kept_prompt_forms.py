@@ -2,21 +2,36 @@
 
 save_prompt_forms("runs/minilm", [PromptForm("embed", pooling="mean")])     # of an import
 prompt_forms("runs/minilm", read_directory("runs/minilm"), ids)
+
+An export has the prompt forms of its run as well, and an import of it reads them:
+
+write_prompt_record("exported", forms, ids)
+read_prompt_record("exported", ids, model)
 """
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...constraints import check_fields
+from ...data import whole_files
 from ...data.whole_files import read_record, write_json
+from ...inference.trained import MODES
+from ...models import Model
+from ...models.directories import own_file
 from ...objectives import PromptForm, TokenIds
-from ...objectives.prompt_forms import check_form
+from ...objectives.prompt_forms import NOISES, check_form
 from ..run_directory import PROMPT_FORMS
+
+# In a directory of `transformers`, which ignores it.
+PROMPT_RECORD = "pretrax_prompt_forms.json"
+_OF_IDS = ("text", "mask")  # fields of a noise that the token ids give
 
 
 def save_prompt_forms(run_dir: str, forms: Iterable[PromptForm]) -> None:
     """Keeps the prompt forms that an imported model came with."""
-    write_json(Path(run_dir) / PROMPT_FORMS, [form._asdict() for form in forms])
+    write_json(Path(run_dir) / PROMPT_FORMS, [_to_json(form) for form in forms])
 
 
 def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tuple[PromptForm, ...]:
@@ -27,14 +42,106 @@ def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tupl
     objective, file = fields.get("objective"), Path(run_dir) / PROMPT_FORMS
     if objective:
         return objective(ids).prompt_forms
-    return read_record(file, _forms) if file.exists() else ()
+    return read_record(file, lambda values: _from_json(values, ids)) if file.exists() else ()
 
 
-def _forms(values: list[dict[str, Any]]) -> tuple[PromptForm, ...]:
-    forms = tuple(PromptForm(**{name: _value(x) for name, x in one.items()}) for one in values)
-    for form in forms:
-        check_form(form)
+def write_prompt_record(
+    folder: str, forms: Sequence[PromptForm], ids: TokenIds, model: Model
+) -> list[str]:
+    """Writes the prompt forms of an exported model, if it has any.
+
+    Args:
+      model: the model that an import of the folder gives.
+
+    Returns the modes of the forms that are left out: the exported model lacks their head, or they
+    have a noise that a file cannot name.
+    """
+    kept = [form for form in forms if _is_recordable(form) and not misfit([form], ids, model)]
+    file = Path(folder) / PROMPT_RECORD
+    file.unlink(missing_ok=True)  # an import may have brought the record of another objective
+    if kept:
+        whole_files.write_record(file, {"prompt_forms": [_to_json(form) for form in kept]})
+    modes = {form.mode for form in kept}
+    return list(dict.fromkeys(form.mode for form in forms if form.mode not in modes))
+
+
+def read_prompt_record(
+    folder: Path | str, ids: TokenIds, model: Model
+) -> tuple[PromptForm, ...] | None:
+    """Returns the prompt forms that an exported model came with; None: it has no record of them.
+
+    Anybody may have written the record. Raises ValueError, naming the file, unless its forms are
+    ones that the model can have: modes of its layout, ids of its vocabulary and heads that it has.
+    """
+    if not (Path(folder) / PROMPT_RECORD).exists():
+        return None
+    file = own_file(folder, PROMPT_RECORD)
+    try:
+        values = whole_files.read_json(file)["prompt_forms"]
+        forms = _from_json(values, ids)
+        wrong = misfit(forms, ids, model)
+    except whole_files.UNLIKE as error:
+        wrong = f"{type(error).__name__}: {error}"
+    if wrong:
+        raise ValueError(
+            f"{file} does not describe prompts of this model: {wrong}. Export the run again; or "
+            "delete the file to import the model without it, and name the mode yourself "
+            "(`pretrax predict --mode=…`)."
+        )
     return forms
+
+
+def misfit(forms: Iterable[PromptForm], ids: TokenIds, model: Model) -> str | None:
+    """Returns why a model cannot be prompted so, in words; None if it can."""
+    return next(filter(None, (_misfit(form, ids, model) for form in forms)), None)
+
+
+def _misfit(form: PromptForm, ids: TokenIds, model: Model) -> str | None:
+    if model.layout not in MODES[form.mode].layouts:
+        return f"got mode {form.mode!r} for a model of layout {model.layout!r}"
+    named = (*form.before, *form.after, *form.start)
+    if outside := [i for i in named if not 0 <= i < ids.size]:
+        return f"got the id {outside[0]} in mode {form.mode!r}, expected ids below {ids.size}"
+    if form.head is not None and form.head not in model.heads:
+        heads = ", ".join(model.heads) or "none"
+        return f"got the head {form.head!r} in mode {form.mode!r} for a model with: {heads}"
+    return None
+
+
+def _is_recordable(form: PromptForm) -> bool:
+    return form.noise is None or NOISES.get(type(form.noise).__name__) is type(form.noise)
+
+
+def _to_json(form: PromptForm) -> dict[str, Any]:
+    """Returns the fields of a form that differ from their defaults, and the mode."""
+    defaults = PromptForm._field_defaults
+    values = {name: x for name, x in form._asdict().items() if x != defaults.get(name)}
+    if form.noise is not None:
+        settings = dataclasses.asdict(form.noise)
+        own = {name: x for name, x in settings.items() if name not in _OF_IDS}
+        values["noise"] = {"name": type(form.noise).__name__, **own}
+    return values
+
+
+def _from_json(values: list[dict[str, Any]], ids: TokenIds) -> tuple[PromptForm, ...]:
+    return tuple(_form_from_json(one, ids) for one in values)
+
+
+def _form_from_json(values: dict[str, Any], ids: TokenIds) -> PromptForm:
+    form = PromptForm(**{name: _value(x) for name, x in values.items()})
+    if form.noise is not None:
+        form = form._replace(noise=_noise_from_json(form.noise, ids))
+    check_form(form)
+    return form
+
+
+def _noise_from_json(values: Any, ids: TokenIds) -> Any:
+    settings = dict(values)
+    kind = NOISES[settings.pop("name")]
+    names = {field.name for field in dataclasses.fields(kind)}
+    noise = kind(**settings, **{name: getattr(ids, name) for name in _OF_IDS if name in names})
+    check_fields(noise, f"{kind.__name__}.")
+    return noise
 
 
 def _value(x):

@@ -2,12 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from ...data.whole_files import damaged
 from ...models import Model
 from ...models.builders import abstract_params
 from ...models.trees import named
@@ -19,7 +21,7 @@ from ..settings.configuration import read_directory
 from ..settings.run import longest_rows, padded_vocabulary
 from ..state import unboxed
 from .checkpoints import Checkpoints, damage_in_words, differences
-from .kept_prompt_forms import prompt_forms
+from .kept_prompt_forms import misfit, prompt_forms
 
 
 class SavedModel(NamedTuple):
@@ -120,7 +122,10 @@ def load_text_model(
         model = model_of_run(fields, ids, len(classes))
         lengths = longest_rows(fields.get("sequence_lengths", {}))
     forms = prompt_forms(directory, fields, ids)
-    return load_model(directory, fields, step, mesh, model), Reading(forms, classes, lengths)
+    saved = load_model(directory, fields, step, mesh, model)
+    if fields.get("objective") is None and (wrong := misfit(forms, ids, saved.model)):
+        raise damaged(Path(directory) / run_directory.PROMPT_FORMS, wrong)
+    return saved, Reading(forms, classes, lengths)
 
 
 def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:

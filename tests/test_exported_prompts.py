@@ -1,0 +1,187 @@
+"""An export records how its model is prompted: an import of it answers as the run does."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from pretrax.data.whole_files import CHECKSUMS, sealed
+from pretrax.tasks.trained_models import open_trained
+from pretrax.training.saved.kept_prompt_forms import PROMPT_RECORD
+from pretrax.verbs import convert, predict
+from tests.inference.runs import CLASSES, IDS, write_run
+from tests.test_convert import bart_model, bert, llama, sentencepiece, t5_model, written
+
+ROTARY = dict(num_types=0, positions="rotary", dropout_shared=False)
+BERT = dict(
+    mlp_activations=("gelu_exact",),
+    norm="layer",
+    norm_place="after",
+    norm_epsilon=1e-12,
+    biases=True,
+    embedding_norm=True,
+    positions="learned",
+    max_positions=128,
+    logits_via_embedding=True,
+    vocabulary_layer=True,
+    vocabulary_bias=True,
+)
+NAMED = dict(classes=CLASSES, num_classes=3)
+# objective -> (layout, settings of the run, mode that the model is used in)
+CASES = {
+    "ul2": ("encoder_decoder", {}, "infill"),
+    "span_corruption": ("encoder_decoder", {}, "infill"),
+    "prefix_lm": ("encoder_decoder", {}, "complete"),
+    "bart": ("encoder_decoder", {}, "restore"),
+    "text_to_text": ("encoder_decoder", {}, "respond"),
+    "causal_lm": ("decoder", {}, "continue"),
+    "fill_in_the_middle": ("decoder", {}, "middle"),
+    "causal_masking": ("decoder", {}, "infill"),
+    "blank_infilling": ("decoder", {}, "infill"),
+    "masked_next_token": ("decoder", {}, "mask"),
+    "shifted_diffusion": ("decoder", {}, "unmask"),
+    "block_diffusion": ("decoder", {}, "blocks"),
+    "masked_lm": ("encoder", BERT, "mask"),
+    "masked_diffusion": ("encoder", ROTARY, "unmask"),
+    "hybrid_diffusion": ("encoder", ROTARY, "unmask"),
+    "uniform_diffusion": ("encoder", ROTARY, "denoise"),
+    "next_sentence_prediction": ("encoder", BERT, "pair"),
+    "contrastive": ("encoder", BERT, "embed"),
+    "sequence_classification": ("encoder", BERT | NAMED, "classify"),
+}
+
+
+def converted(capsys, *arguments) -> list[str]:
+    """Converts, and returns the commands that are printed to apply the model."""
+    convert.main(list(arguments))
+    said = capsys.readouterr().out
+    (command,) = re.findall(r"^To apply .*?: (pretrax predict .*)$", said, re.MULTILINE)
+    return shlex.split(command)[2:]
+
+
+def answered(capsys, command) -> tuple[str, str]:
+    """Runs a printed command; returns its mode and what it answers."""
+    predict.main([*command, "--max_new=4"] if "--mode=embed" not in command else command)
+    mode, _, answer = capsys.readouterr().out.partition("\n")
+    return re.match(r".*?: (\w+) — ", mode)[1], answer
+
+
+def there_and_back(name, tmp_path, capsys):
+    """Exports a run and imports it again; returns both, each with the command that applies it."""
+    layout, settings, _ = CASES[name]
+    run, back = write_run(tmp_path / "run 1", layout, name, **settings), f"{tmp_path}/run 2"
+    given = converted(capsys, f"--from={run}", f"--to=hf:{tmp_path}/there")
+    again = converted(capsys, f"--from=hf:{tmp_path}/there", f"--to={back}")
+    assert given[1:] == again[1:] and not any(word.startswith("--mode") for word in again)
+    assert open_trained(back).prompt_forms == open_trained(run).prompt_forms
+    return given, again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_an_import_of_an_export_answers_as_the_run(name, tmp_path, capsys):
+    given, again = there_and_back(name, tmp_path, capsys)
+    expected = answered(capsys, given)
+    assert expected[0] == CASES[name][2]
+    assert answered(capsys, again) == expected
+
+
+def test_a_noise_is_recorded_by_its_name(tmp_path, capsys):
+    there_and_back("uniform_diffusion", tmp_path, capsys)
+    record = json.loads((tmp_path / "there" / PROMPT_RECORD).read_text())["prompt_forms"]
+    assert record == [{"mode": "denoise", "noise": {"name": "UniformNoise", "lowest": 0.001}}]
+
+
+def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):
+    run = write_run(tmp_path / "run", "encoder", "insertion_lm", **ROTARY)
+    convert.main([f"--from={run}", f"--to=hf:{tmp_path}/there"])
+    assert "Modes that an import of it lacks: insert." in capsys.readouterr().out
+    again = converted(capsys, f"--from=hf:{tmp_path}/there", f"--to={tmp_path}/again")
+    assert (
+        "--mode" not in again and open_trained(f"{tmp_path}/again").prompt_forms[0].mode == "embed"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make, fields, mode, blank",
+    [
+        (t5_model, {}, "infill", "<extra_id_0>"),
+        (t5_model, {"task_specific_params": {"summarization": {}}}, "respond", ""),
+        (bart_model, {}, "restore", ""),
+        (llama, {}, "continue", ""),
+        (bert, {}, "embed", ""),
+    ],
+)
+def test_a_published_model_is_shown_as_its_family_learned(
+    make, fields, mode, blank, tmp_path, capsys
+):
+    source, _ = written(tmp_path / "hf", make(700), extra=fields)
+    tokenizer = f"--tokenizer={sentencepiece(tmp_path)}"
+    command = converted(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", tokenizer)
+    assert answered(capsys, command)[0] == mode
+    assert (blank in command[-1]) and ("<extra_id_0>" in command[-1]) == bool(blank)
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    run = write_run(folder / "run", "encoder_decoder", "span_corruption")
+    convert.main([f"--from={run}", f"--to=hf:{folder}/there"])
+    (folder / "there" / CHECKSUMS).unlink()  # whoever changes a file can write checksums, too
+    return folder / "there"
+
+
+FORM = {"mode": "infill", "after": [1]}
+NOISE = {"name": "UniformNoise", "lowest": 0.001}
+
+
+@pytest.mark.parametrize(
+    "record, said",
+    [
+        ([FORM | {"mode": "train"}], "'train'"),
+        ([FORM | {"mode": "mask"}], "'mask' for a model of layout 'encoder_decoder'"),
+        ([FORM | {"before": [IDS.size]}], f"the id {IDS.size}"),
+        ([FORM | {"before": [-1]}], "the id -1"),
+        ([FORM | {"before": ["os.system"]}], "PromptForm.before"),
+        ([FORM | {"after": 1}], "PromptForm.after"),
+        ([FORM | {"head": "pair"}], "the head 'pair'"),
+        ([FORM | {"block_size": 0}], "PromptForm.block_size"),
+        ([FORM | {"shift": 2**40}], "PromptForm.shift"),
+        ([FORM | {"noise": NOISE | {"name": "os.system"}}], "os.system"),
+        ([FORM | {"noise": NOISE | {"lowest": 2.0}}], "UniformNoise.lowest"),
+        ([FORM | {"noise": NOISE | {"text": [0, 9]}}], "text"),
+        ([FORM | {"noise": "UniformNoise"}], PROMPT_RECORD),
+        ([FORM | {"run": "rm"}], "run"),
+        ([FORM, 3], PROMPT_RECORD),
+        ({"mode": "infill"}, PROMPT_RECORD),
+    ],
+)
+def test_a_record_that_is_not_of_the_model_is_refused(record, said, export, tmp_path, capsys):
+    text = json.dumps(sealed({"prompt_forms": record}))
+    (export / PROMPT_RECORD).write_text(text)
+    with pytest.raises(SystemExit) as end:
+        convert.main([f"--from=hf:{export}", f"--to={tmp_path}/run"])
+    error = re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert end.value.code == 2 and "Traceback" not in error
+    assert PROMPT_RECORD in error and said in error and "delete the file" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_record_of_another_kind_is_refused(export, tmp_path, capsys):
+    for text in ("[", "[]", '{"prompt_forms": [], "crc32": 1}', '{"forms": []}', "[" * 10**5):
+        (export / PROMPT_RECORD).write_text(text)
+        with pytest.raises(SystemExit):
+            convert.main([f"--from=hf:{export}", f"--to={tmp_path}/run"])
+        assert PROMPT_RECORD in capsys.readouterr().err
+
+
+def test_a_link_in_place_of_a_record_is_refused(export, tmp_path, capsys):
+    (tmp_path / "elsewhere.json").write_text(json.dumps({"prompt_forms": [FORM]}))
+    (export / PROMPT_RECORD).unlink(missing_ok=True)
+    (export / PROMPT_RECORD).symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(SystemExit):
+        convert.main([f"--from=hf:{export}", f"--to={tmp_path}/run"])
+    assert "outside of its directory" in capsys.readouterr().err
+    (export / PROMPT_RECORD).unlink()
