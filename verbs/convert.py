@@ -63,6 +63,11 @@ from ..training.settings.mistakes import mistakes_in_words
 from . import make_parser
 
 HF, T5X = "hf:", "t5x:"
+UNTIED = (
+    "transformers 5 warns about `tie_word_embeddings` when it loads this model, as it does for "
+    "every T5 1.1 and mT5. It loads all weights as they are. Do not set tie_word_embeddings=False, "
+    "as the warning proposes: the embeddings of the encoder and the decoder would be random."
+)
 CARD = "README.md"  # of a model, which the Hugging Face hub shows
 # The sources for which an option has a meaning.
 USED_BY: dict[str, tuple[str, ...]] = {
@@ -231,12 +236,12 @@ def export(console: Console, options: argparse.Namespace) -> None:
         )
         put_back(kept, folder)
         name = family.architecture_of(config)
+        notes = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
         if "corpus" in fields:  # it was trained, and not imported alone
             shapes = hugging_face.open_source(folder).shapes.values()
             result, count = read_result(options.source), sum(map(math.prod, shapes))
-            card = model_card(
-                options.push or Path(target).name, fields, result, run.step, name, count
-            )
+            named = options.push or Path(target).name
+            card = model_card(named, fields, result, run.step, name, count, notes)
             whole_files.write_text(Path(folder) / CARD, card)
             if name.endswith(hugging_face.WRITING):
                 starts = {"decoder_start_token_id": None} if run.model.layout == "decoder" else {}
@@ -260,6 +265,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
         trained = model_with(run.model, vocabulary, forms)
         command = predict_command(options.source, trained, trusted=options.trust)
         lines.append(f"To apply the run to a text: {command}")
+    lines += notes
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
 

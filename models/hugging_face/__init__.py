@@ -11,6 +11,8 @@ To add a family, write a module with four functions (see `family.Family`) and li
 import dataclasses
 import types
 from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from ..trees import named
 from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5, t5gemma
 from .family import Family, Fields, check_fields, class_labels, class_names, refuse
 from .files import (
+    Tensor,
     TensorFiles,
     check_holds_no_model,
     open_source,
@@ -42,6 +45,7 @@ __all__ = [
     "class_labels",
     "class_names",
     "family_of",
+    "has_untied_warning",
     "left_out",
     "meaning",
     "open_source",
@@ -242,7 +246,7 @@ def write_model(
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
     if family in bert.ROBERTAS and extra.get("pad_token_id") is not None:
         config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
-    values = dict(extra) | family.config(config)
+    values = {**family.unknown_ids, **extra, **family.config(config)}
     values |= {
         "model_type": family.model_type,
         "architectures": [family.architecture_of(config)],
@@ -270,9 +274,18 @@ def write_model(
             "ahead='sequential'."
         )
     _check_read_back(config, values, family)
-    tensors = exported(family.links(config), config, arrays)
+    untrained = family.untrained(config)
+    tensors = chain(
+        exported(family.links(config), config, arrays),
+        (Tensor(name, x.shape, partial(np.asarray, x)) for name, x in untrained.items()),
+    )
     write_directory(directory, family.with_ids(values), tensors, dtype, **settings)
     return family
+
+
+def has_untied_warning(family: Family, config: Config) -> bool:
+    """Returns whether `transformers` warns that an export's logits are not tied."""
+    return family.assumes_tied and "vocabulary" in config.heads and not config.logits_via_embedding
 
 
 def _check_family(config: Config, family: Family) -> None:

@@ -1,6 +1,7 @@
 """`Family`: how a kind of Hugging Face model maps to ours, and helpers to write one."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,6 +82,15 @@ class Family(NamedTuple):
     # tensors that a checkpoint need not have, since they follow from the settings: name -> tensor
     implied: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
     ignored: tuple[str, ...] = ()  # within names of tensors that are no parameters of ours
+    # Tensors of parts that our models lack. An export has them, untrained, since `transformers`
+    # would warn that they are missing: name -> tensor
+    untrained: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
+    # Fields of config.json for a model whose special ids are not known. Without them `transformers`
+    # takes the ids of the published models, which may lie outside of the vocabulary.
+    unknown_ids: Mapping[str, int | None] = MappingProxyType({})
+    # Whether `transformers` ties the logits of every model, whatever config.json says. It warns
+    # of an export that has its own projection, and loads it as it is.
+    assumes_tied: bool = False
     presets: tuple[str, ...] = ()  # gin files of gin_configs/models that are of this family
     # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()

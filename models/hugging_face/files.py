@@ -148,6 +148,10 @@ def check_holds_no_model(directory: str) -> None:
         )
 
 
+# Special ids that `generate` reads.
+_OF_GENERATE = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+
+
 def write_generation_config(
     directory: str, ids: Mapping[str, int | None], max_new_tokens: int
 ) -> None:
@@ -158,7 +162,9 @@ def write_generation_config(
     """
     path = Path(directory) / GENERATION
     if not path.exists():
-        settings: dict[str, Any] = {name: i for name, i in ids.items() if i is not None}
+        settings: dict[str, Any] = {
+            name: ids[name] for name in _OF_GENERATE if ids.get(name) is not None
+        }
         settings |= {"do_sample": False, "max_new_tokens": max_new_tokens}
         path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", "utf-8")
 

@@ -88,4 +88,5 @@ GPT2 = Family(
     presets=("gpt2*",),
     ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
     by_heads=classes_of("GPT2", "classes", "token_classes"),
+    unknown_ids=dict.fromkeys(("bos_token_id", "eos_token_id")),
 )

@@ -302,6 +302,7 @@ DECODERS: Mapping[str, Family] = {
         harmless=HARMLESS_OF.get(kind, HARMLESS),
         presets=PRESETS.get(kind, (f"{kind}_*",)),
         ignored=(".rotary_emb.inv_freq",),
+        unknown_ids={"eos_token_id": None} if kind in ("olmo2", "olmoe") else {},
         by_heads=(
             *classes_of(name, *CLASSIFIERS_OF.get(kind, CLASSIFIERS)),
             (("vocabulary",), f"{name.removesuffix('Text')}ForCausalLM"),
@@ -347,4 +348,6 @@ EUROBERT = Family(
     harmless=HARMLESS | {"classifier_pooling"},
     presets=("eurobert_*",),
     by_heads=classes_of("EuroBert", "token_classes", "vocabulary"),
+    unknown_ids=dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    | {"mask_token_id": 0},  # which it takes no null for
 )

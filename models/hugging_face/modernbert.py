@@ -175,6 +175,8 @@ def copies(c: Config) -> dict[str, str]:
     return {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
 
 
+IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+
 MODERNBERT = Family(
     "modernbert",
     "ModernBertModel",
@@ -187,6 +189,7 @@ MODERNBERT = Family(
     harmless=HARMLESS,
     presets=("modernbert_*", "mmbert_*"),
     by_heads=classes_of("ModernBert", "vocabulary", "classes", "token_classes"),
+    unknown_ids=dict.fromkeys(IDS),
 )
 
 MODERNBERT_DECODER = Family(
@@ -201,4 +204,5 @@ MODERNBERT_DECODER = Family(
     harmless=HARMLESS,
     presets=("ettin_decoder_*",),
     by_heads=((("vocabulary",), "ModernBertDecoderForCausalLM"),),
+    unknown_ids=dict.fromkeys(IDS, 0) | {"eos_token_id": None},  # it takes no null for the others
 )

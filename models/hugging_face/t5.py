@@ -144,6 +144,7 @@ T5, MT5, UMT5 = (
         harmless=HARMLESS,
         presets=presets,
         by_heads=classes_of(name, "classes"),
+        assumes_tied=True,
         shown_mode="infill",
         # The first T5s were published with an unused table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),

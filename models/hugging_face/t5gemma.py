@@ -8,6 +8,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..config import Config
 from . import llama
 from .family import Family, Fields, check_fields, layer_kinds, refuse, with_heads
@@ -28,6 +30,7 @@ SMALLEST_TOWER = dict(
     patch_size=2,
     vision_use_head=False,
 )
+PATCHES = 4  # of an image of the smallest tower; each gives one token
 # Norms of a layer, ours -> theirs, each followed by "_layernorm".
 NORMS = {
     "self_attention_norm": "pre_self_attn",
@@ -120,8 +123,7 @@ def config(kind: str, c: Config) -> dict:
     )
     decoder["is_decoder"] = kind == "t5gemma"
     if kind == "t5gemma2":
-        # The number of tokens of an image is that of the smallest tower's patches.
-        tower = dict(vision_config=SMALLEST_TOWER, mm_tokens_per_image=4)
+        tower = dict(vision_config=SMALLEST_TOWER, mm_tokens_per_image=PATCHES)
         encoder = tower | {"text_config": encoder}
     return dict(
         encoder=encoder,
@@ -146,6 +148,25 @@ def _stack_config(kind: str, c: Config, layers: int) -> dict:
     )
     values = llama.config(GEMMA_OF[kind], gemma)
     return values | {"vocab_size": c.vocab_size, "dropout_rate": c.dropout_rate}
+
+
+def image_tensors(kind: str, c: Config) -> dict[str, np.ndarray]:
+    """Returns the tensors of the smallest tower for images, as of a model that never saw one."""
+    if kind == "t5gemma":
+        return {}
+    width, patch = SMALLEST_TOWER["hidden_size"], SMALLEST_TOWER["patch_size"]
+    tower, projector = "model.encoder.vision_tower", "model.encoder.multi_modal_projector"
+    shapes = {
+        "model.encoder.text_model.embed_tokens.eoi_embedding": (c.emb_dim,),
+        f"{tower}.embeddings.patch_embedding.weight": (width, 3, patch, patch),
+        f"{tower}.embeddings.patch_embedding.bias": (width,),
+        f"{tower}.embeddings.position_embedding.weight": (PATCHES, width),
+        f"{tower}.post_layernorm.bias": (width,),
+        f"{projector}.mm_input_projection_weight": (width, c.emb_dim),
+        f"{projector}.mm_soft_emb_norm.weight": (width,),  # 1 is added to it
+    }
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    return zeros | {f"{tower}.post_layernorm.weight": np.ones(width, np.float32)}
 
 
 def with_ids(values: dict) -> dict:
@@ -201,6 +222,7 @@ T5GEMMAS = tuple(
         copies,
         harmless=frozenset({"classifier_dropout_rate", *OF_IMAGES}),
         ignored=IMAGES,
+        untrained=functools.partial(image_tensors, kind),
         presets=presets,
         by_heads=((("vocabulary",), f"{name}ForConditionalGeneration"),),
         with_ids=with_ids,

@@ -4,6 +4,8 @@ They need `pip install -e '.[test,parity]'`.
 """
 
 import functools
+import logging
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ from pretrax.models.config import Config
 from pretrax.models.experts import Experts, collected, load_balance_loss, router_z_loss
 from pretrax.models.hugging_face import (
     FAMILIES,
+    has_untied_warning,
     open_source,
     read_params,
     recognise,
@@ -180,8 +183,11 @@ def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
     assert written is found.family
     after = open_source(tmp_path)
     copies = found.family.copies(found.config).keys()
-    assert {x for x in before.names - copies if not found.family.ignores(x)} == after.names
-    for one in after.names:
+    names, written_names = (
+        {x for x in one.names if not found.family.ignores(x)} for one in (before, after)
+    )
+    assert names - copies == written_names
+    for one in written_names:
         np.testing.assert_array_equal(before.read(one), after.read(one), err_msg=one)
     again = type(reference(name)).from_pretrained(tmp_path).eval()
     ids = torch.tensor(tokens(1, 9, 3))
@@ -279,6 +285,49 @@ def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, t
     write_model(tmp_path / "bare", found.config, params, extra={"pad_token_id": 0})
     bare = type(made).from_pretrained(tmp_path / "bare").config
     assert bare.num_labels == made.config.num_labels
+
+
+class Messages(logging.Handler):
+    """Keeps what `transformers` says."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+@pytest.fixture
+def messages():
+    """What `transformers` logs, from warnings on."""
+    handler, logger = Messages(), logging.getLogger("transformers")
+    logger.addHandler(handler)
+    yield handler.said
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("ids", ["of the source", "not known"])
+@pytest.mark.parametrize("name", [*MODELS, *OTHER_HEADS])
+def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path, messages):
+    found, params = imported(name)
+    extra = open_source(saved(name)).config if ids == "of the source" else {}
+    write_model(tmp_path, found.config, params, extra=extra, family=found.family)
+    made = type(reference(name))
+    messages.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.from_pretrained(tmp_path)
+    if has_untied_warning(found.family, found.config):
+        # Of any T5 1.1 or mT5, as published too: `transformers` 5 assumes tied logits.
+        messages = [said for said in messages if "`tie_word_embeddings=False`" not in said]
+    assert not messages
+
+
+def test_which_exports_are_said_to_be_loaded_with_a_warning(imported, saved):
+    families = {name: imported(name)[0] for name in MODELS}
+    warned = {x for x, one in families.items() if has_untied_warning(one.family, one.config)}
+    assert warned == {"t5_1_1", "ul2", "mt5", "umt5_untied"}
 
 
 @pytest.mark.parametrize(

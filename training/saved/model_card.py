@@ -32,6 +32,7 @@ def model_card(
     step: int,
     architecture: str,
     parameters: int,
+    notes: Sequence[str] = (),
 ) -> str:
     """Returns the model card of a run at a step, in Markdown.
 
@@ -41,6 +42,7 @@ def model_card(
       result: the figures of the run; None: it has none yet. Those of another step are left out.
       architecture: the class of `transformers` that it was exported as.
       parameters: their number.
+      notes: on loading it, each a paragraph.
     """
     objective, corpus = (_name(fields[name]) for name in ("objective", "corpus"))
     longest = longest_rows(fields["sequence_lengths"])
@@ -59,6 +61,7 @@ def model_card(
         *("", "## Use", "", "```python", f"from transformers import AutoTokenizer, {architecture}"),
         *("", f'tokenizer = AutoTokenizer.from_pretrained("{name}")'),
         *(f'model = {architecture}.from_pretrained("{name}")', "```", ""),
+        *(line for note in notes for line in (note, "")),
     ]
     return "\n".join(lines)
 
