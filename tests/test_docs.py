@@ -33,6 +33,9 @@ from pretrax.comparing import results
 from pretrax.comparing.scaling import laws_of_comparisons
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.comparing.yardsticks import writing
+from pretrax.inference.answering.answers import answer
+from pretrax.inference.prompting.prompts import filled
+from pretrax.tasks.trained_models import open_trained
 from pretrax.training import optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
@@ -357,6 +360,18 @@ def test_a_trainer_of_transformers(folder):
     texts = ["import os, sys, and a </s>, an [X] and an <extra_id_0> that a text may hold"] * 16
     trainer = importlib.import_module("train_spans").train(texts, "t5-v1_1-base")
     assert trainer.state.global_step == 2
+
+
+@pytest.mark.slow
+def test_an_export_fills_blanks_in_transformers(folder):
+    pytest.importorskip("torch", reason="pip install -e '.[parity]'")
+    pytest.importorskip("transformers", reason="pip install -e '.[parity]'")
+    text = "import <extra_id_0> as np"
+    verbs.run("convert", ["--from=runs/quickstart", "--to=hf:to_fill"])
+    written = importlib.import_module("fill_with_transformers").fill("to_fill", text)
+    (expected,) = answer(open_trained("runs/quickstart"), "infill", [{"text": text}])
+    answered = written.removeprefix("<pad>").partition("</s>")[0]
+    assert filled(text, answered)[0] == expected["filled"] != text
 
 
 @pytest.mark.slow

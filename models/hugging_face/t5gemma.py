@@ -21,16 +21,17 @@ OF_STACKS = {"is_decoder", "is_encoder_decoder", "dropout_rate", "cross_attentio
 OF_IMAGES = {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}
 # Names of tensors of images: their tower, and an embedding that ends them.
 IMAGES = (".vision_tower.", ".multi_modal_projector.", ".eoi_embedding")
+TOWER_WIDTH, PATCH_SIZE = 8, 2
+PATCHES = 4  # number of patches of an image, each of which gives one token
 SMALLEST_TOWER = dict(
     model_type="siglip_vision_model",
-    hidden_size=8,
+    hidden_size=TOWER_WIDTH,
     num_hidden_layers=0,
     num_attention_heads=1,
-    image_size=4,
-    patch_size=2,
+    image_size=2 * PATCH_SIZE,
+    patch_size=PATCH_SIZE,
     vision_use_head=False,
 )
-PATCHES = 4  # of an image of the smallest tower; each gives one token
 # Norms of a layer, ours -> theirs, each followed by "_layernorm".
 NORMS = {
     "self_attention_norm": "pre_self_attn",
@@ -154,19 +155,18 @@ def image_tensors(kind: str, c: Config) -> dict[str, np.ndarray]:
     """Returns the tensors of the smallest tower for images, as of a model that never saw one."""
     if kind == "t5gemma":
         return {}
-    width, patch = SMALLEST_TOWER["hidden_size"], SMALLEST_TOWER["patch_size"]
     tower, projector = "model.encoder.vision_tower", "model.encoder.multi_modal_projector"
     shapes = {
         "model.encoder.text_model.embed_tokens.eoi_embedding": (c.emb_dim,),
-        f"{tower}.embeddings.patch_embedding.weight": (width, 3, patch, patch),
-        f"{tower}.embeddings.patch_embedding.bias": (width,),
-        f"{tower}.embeddings.position_embedding.weight": (PATCHES, width),
-        f"{tower}.post_layernorm.bias": (width,),
-        f"{projector}.mm_input_projection_weight": (width, c.emb_dim),
-        f"{projector}.mm_soft_emb_norm.weight": (width,),  # 1 is added to it
+        f"{tower}.embeddings.patch_embedding.weight": (TOWER_WIDTH, 3, PATCH_SIZE, PATCH_SIZE),
+        f"{tower}.embeddings.patch_embedding.bias": (TOWER_WIDTH,),
+        f"{tower}.embeddings.position_embedding.weight": (PATCHES, TOWER_WIDTH),
+        f"{tower}.post_layernorm.bias": (TOWER_WIDTH,),
+        f"{projector}.mm_input_projection_weight": (TOWER_WIDTH, c.emb_dim),
+        f"{projector}.mm_soft_emb_norm.weight": (TOWER_WIDTH,),  # 1 is added to it
     }
     zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    return zeros | {f"{tower}.post_layernorm.weight": np.ones(width, np.float32)}
+    return zeros | {f"{tower}.post_layernorm.weight": np.ones(TOWER_WIDTH, np.float32)}
 
 
 def with_ids(values: dict) -> dict:

@@ -99,12 +99,13 @@ def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
     except FileNotFoundError:
         return {}
     others = {"cls_token_id": ids.cls, "sep_token_id": ids.sep, "mask_token_id": ids.mask}
-    return {
+    found: dict[str, int | None] = {
         "pad_token_id": ids.eos if layout == "decoder" and ids.bos == ids.pad else ids.pad,
         "eos_token_id": ids.eos,
         "bos_token_id": ids.bos,
         "decoder_start_token_id": ids.bos,
-    } | {name: i for name, i in others.items() if i is not None}
+    }
+    return found | {name: i for name, i in others.items() if i is not None}
 
 
 def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[PromptForm]) -> str:

@@ -58,6 +58,24 @@ def t5_like(tmp_path_factory, text) -> str:
 
 
 @pytest.fixture(scope="session")
+def defines_names(tmp_path_factory, text) -> str:
+    """A SentencePiece model that defines names of special tokens, as mT5's does."""
+    import sentencepiece
+
+    path = tmp_path_factory.mktemp("defines_names") / "own"
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(text.splitlines()),
+        model_prefix=str(path),
+        vocab_size=200,
+        user_defined_symbols=["<extra_id_1>", "<extra_id_0>", "<mask>"],
+        pad_id=3,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return f"{path}.model"
+
+
+@pytest.fixture(scope="session")
 def tokenizer(model) -> tokenization.Tokenizer:
     return tokenization.sentencepiece_tokenizer(model, extra_ids=0)
 

@@ -509,12 +509,15 @@ def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
     assert again.codec.encode(text) == made.codec.encode(text)
 
 
-@pytest.mark.parametrize("kind", ["here", "t5", "bytes", "hugging_face"])
-def test_a_vocabulary_of_a_run_in_tensorflow(tmp_path, kind, model, t5_like, hugging_face):
+@pytest.mark.parametrize("kind", ["here", "t5", "defines_names", "bytes", "hugging_face"])
+def test_a_vocabulary_of_a_run_in_tensorflow(
+    tmp_path, kind, model, t5_like, defines_names, hugging_face
+):
     """SeqIO's own operation where it gives the same ids, a call of Python where it does not."""
     import tensorflow as tf
 
     files = {"here": model, "t5": t5_like, "hugging_face": hugging_face["bpe"]}
+    files["defines_names"] = defines_names
     if kind == "bytes":
         made = vocabularies.utf8_bytes(str(tmp_path), vocabularies.VocabularySource())
     else:
@@ -522,7 +525,7 @@ def test_a_vocabulary_of_a_run_in_tensorflow(tmp_path, kind, model, t5_like, hug
             str(tmp_path), vocabularies.VocabularySource(), path=files[kind]
         )
     vocabulary = RunVocabulary(str(tmp_path))
-    assert (vocabulary._native is None) == (kind in ("here", "hugging_face"))
+    assert (vocabulary._native is None) == (kind in ("here", "defines_names", "hugging_face"))
     for text in ("the mean of values", "a▁b", " </s> <extra_id_0>", ""):
         expected = made.tokenizer.encode_batch([text])[0].tolist()
         assert vocabulary.encode(text) == expected, text

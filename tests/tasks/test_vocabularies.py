@@ -222,22 +222,9 @@ def test_special_names_in_documents_are_text(hugging_face, t5_like, tokenizer):
         assert not set(encode(each, "a " + " ".join(names.values()))) & set(names)
 
 
-@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_user_defined_names_of_special_tokens_in_a_text_are_text(tmp_path, text, model_type):
-    """As mT5's model has <extra_id_0>, which SentencePiece itself finds in any text."""
-    import sentencepiece
-
-    sentencepiece.SentencePieceTrainer.Train(
-        sentence_iterator=iter(text.splitlines()),
-        model_prefix=str(tmp_path / "own"),
-        vocab_size=200,
-        model_type=model_type,
-        user_defined_symbols=["<extra_id_1>", "<extra_id_0>", "<mask>"],
-        byte_fallback=False,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    tokenizer = tokenization.sentencepiece_tokenizer(str(tmp_path / "own.model"))
+def test_names_that_a_model_defines_are_text_in_a_text(defines_names):
+    """SentencePiece itself finds them in any text."""
+    tokenizer = tokenization.sentencepiece_tokenizer(defines_names)
     special = set(tokenizer.named.values())
     names = list(tokenizer.named)
     assert {"<extra_id_0>", "<mask>", "</s>"} <= set(names)

@@ -117,7 +117,8 @@ def _to_json(form: PromptForm) -> dict[str, Any]:
     defaults = PromptForm._field_defaults
     values = {name: x for name, x in form._asdict().items() if x != defaults.get(name)}
     if form.noise is not None:
-        settings = dataclasses.asdict(form.noise)
+        noise: Any = form.noise  # one of `NOISES`
+        settings = dataclasses.asdict(noise)
         own = {name: x for name, x in settings.items() if name not in _OF_IDS}
         values["noise"] = {"name": type(form.noise).__name__, **own}
     return values
