@@ -25,8 +25,8 @@ from .splicing import (
     Pieces,
     document_bits,
     documents,
+    hidden_runs,
     interleaved,
-    marked_runs,
     pieces,
     splice,
     with_markers,
@@ -119,7 +119,7 @@ def _blank_spans(key, row, partner, lengths, max_documents, *, counts, span_leng
         span_lengths, bits_DxSx4, document.length, hidden_D, most_D
     )
     if row.hidden is not None:
-        begin, end = marked_runs(row.hidden, row.segments, document, S)
+        begin, end = hidden_runs(row, document, S)
         order = jax.vmap(_shuffled)(bits_DxSx4[..., 2], jnp.sum(end > begin, axis=1))
     source, (mask_at, eos_at) = with_specials(row.tokens, mask, eos)
     live = end > begin

@@ -92,9 +92,7 @@ CATALOGUE = {
     "ul2": Entry(
         "encoder_decoder", "understanding and generating", _UL2, 186, span_law="composition"
     ),
-    "ul2_tutorial": Entry(
-        "encoder_decoder", "a lighter mixture than UL2", _UL2, 142, span_law="composition"
-    ),
+    "ul2_tutorial": Entry("encoder_decoder", "a lighter mixture than UL2", _UL2, 145),
     "ul2r": Entry(
         "decoder",
         "adapting a causal model",

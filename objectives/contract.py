@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """A raw row, as the host ships it.
 
     `parts` and `labels` are given to objectives that require them (`Rows.kind`), and None for all
-    others. `hidden` is None in training.
+    others. `hidden` and `hidden_starts` are None in training.
     """
 
     tokens: Array  # i32[L] text ids, padding at the end
@@ -55,6 +55,9 @@ class Row(NamedTuple):
     # i32[L] how likely each token is to be hidden, against the others of its document: above 0, of
     # at most 16 bits. None: all alike, as before training and wherever no model is at hand.
     chances: Array = None
+    # bool[L] the hidden tokens that begin a span of their own although the token before them is
+    # hidden too. None: each run of hidden tokens is one span.
+    hidden_starts: Array = None
 
 
 # The kinds of rows that an objective may require, from the least to the most demanding;

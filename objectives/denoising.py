@@ -26,9 +26,9 @@ from .splicing import (
     document_bits,
     documents,
     frame_of,
+    hidden_runs,
     interleaved,
     joined,
-    marked_runs,
     piece,
     pieces,
     splice,
@@ -38,6 +38,7 @@ from .splicing import (
 from .token_ids import TokenIds
 
 Placement = Literal["end", "anywhere"]
+LengthDrawnPer = Literal["span", "document"]
 MeanSpanLength = Annotated[float, Interval(ge=1, le=10**6)]
 
 
@@ -48,6 +49,8 @@ def span_corruption(
     mean_span_length: MeanSpanLength | Sequence[Count] = 3.0,
     mode: str | None = None,
     placement: Placement = "end",
+    length_drawn_per: LengthDrawnPer = "span",
+    closing_sentinel: bool = True,
 ) -> Objective:
     """T5's span corruption: each noise span becomes one sentinel; the targets are the spans.
 
@@ -59,14 +62,19 @@ def span_corruption(
     Args:
       ids: needs `sentinels`, as many as `lengths` gives, and the `mode` token if one is set.
       noise_density: share of noise tokens.
-      mean_span_length: in tokens. From a pair (low, high) of whole numbers the length of each span
-        is drawn uniformly, and the last covers what noise is left; `lengths` are then those of the
-        most spans.
+      mean_span_length: in tokens. With a pair (low, high) of whole numbers, span lengths are drawn
+        uniformly from low to high. The last span covers the remaining noise tokens, so the number
+        of noise tokens is still exact. `lengths` are then those of the most spans.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
       placement: of spans. "end" is T5's: a document starts with text and ends with noise, so that
-        a single span is always the end. "anywhere": text may also come last, and a sentinel more
-        then closes the targets, as T5 marks such text; every mask with these counts is equally
-        likely, which suits short documents.
+        a single span is always the end. "anywhere": text may also come last, and every mask with
+        these counts is equally likely, which suits short documents.
+      length_drawn_per: with a pair as `mean_span_length`, whether a length is drawn for each "span"
+        or once for a "document", whose spans then all have it, except a shorter last one.
+      closing_sentinel: whether a further sentinel closes the targets of a document that ends with
+        text. T5's code writes one there, since it replaces each run of text by a sentinel. A
+        document that ends with noise never has one. So with placement "end" the setting only
+        matters for chosen tokens (`objectives.hide`).
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets of every document, and counts in `lengths`.
@@ -77,6 +85,15 @@ def span_corruption(
     density = ratio(noise_density, "noise_density")
     anywhere = int(placement == "anywhere")
     mean, span_range = _span_lengths(mean_span_length)
+    if length_drawn_per == "document" and not span_range:
+        raise ValueError(
+            f"Got length_drawn_per='document' and mean_span_length={mean_span_length}, from which "
+            "no length is drawn: give a pair (low, high) as mean_span_length, or leave out "
+            "length_drawn_per."
+        )
+    low, high = span_range or (0, 0)
+    closes = int(closing_sentinel)
+    most_closing = anywhere * closes
     form = PromptForm("infill", before=ids.mode_tokens(mode), after=(ids.eos,))
     modes = len(form.before)
 
@@ -88,8 +105,8 @@ def span_corruption(
             count = min(-(-noise // span_range[0]), n - noise)
         return {
             "inputs": modes + n - noise + count + 1,
-            "targets": noise + count + anywhere + 1,
-            "sentinels": count + anywhere,
+            "targets": noise + count + most_closing + 1,
+            "sentinels": count + most_closing,
         }
 
     return Objective(
@@ -97,8 +114,9 @@ def span_corruption(
         corrupt=Partial(
             _corrupt_spans,
             counts=traced(density, mean),
-            drawn=jnp.array(span_range or (0, 0), jnp.int32),  # 0, 0: lengths are not drawn
+            drawn=jnp.array([low, high, length_drawn_per == "document"], jnp.int32),
             anywhere=jnp.int32(anywhere),
+            closes=jnp.int32(closes),
             sentinels=jnp.array(ids.sentinels, jnp.int32),
             frame=frame_of(form.before, form.after),
         ),
@@ -115,6 +133,7 @@ def iid_denoising(
     replace: Replace = "spans",
     predict: Literal["noise", "everything"] = "noise",
     mode: str | None = None,
+    closing_sentinel: bool = True,
 ) -> Objective:
     """Denoising of tokens that are hidden independently of each other, as in T5's ablation.
 
@@ -138,9 +157,10 @@ def iid_denoising(
         BERT-style noise: one mask in ten is random text instead.
       predict: "noise" or "everything".
       mode: name of a mode token put before each document's inputs.
+      closing_sentinel: with "spans", whether a further sentinel closes the targets of a document
+        that ends with text, as in T5's code (`span_corruption`).
 
-    Sentinel k comes before piece k in the targets, also when a document starts with noise. With
-    "spans" one more says that text comes last, as in T5.
+    Sentinel k comes before piece k in the targets, also when a document starts with noise.
 
     Features as in `span_corruption`.
 
@@ -162,7 +182,7 @@ def iid_denoising(
         return from_noise(ids, inputs, mode=mode)
     # Only sentinels assign parts of the answer to blanks.
     prompt_mode = "infill" if replace in ("spans", "tokens") else None
-    targets = iid_told(ids, noise_density, replace)
+    targets = iid_told(ids, noise_density, replace, closing_sentinel)
     return from_noise(ids, inputs, targets, mode, prompt_mode=prompt_mode)
 
 
@@ -195,7 +215,7 @@ def _span_lengths(mean_span_length: float | Sequence[int]):
 
 
 def _corrupt_spans(
-    key, row, partner, lengths, max_documents, *, counts, drawn, anywhere, sentinels, frame
+    key, row, partner, lengths, max_documents, *, counts, drawn, anywhere, closes, sentinels, frame
 ):
     S = max(lengths["sentinels"], 1)
     document = documents(row.segments, max_documents)
@@ -203,14 +223,15 @@ def _corrupt_spans(
     if row.hidden is None:
         begin, end = _drawn_spans(key, document, S, counts, drawn, anywhere)
     else:
-        begin, end = marked_runs(row.hidden, row.segments, document, S)
+        begin, end = hidden_runs(row, document, S)
         anywhere = 1
     source, (sentinel_at, mode_at, eos_at) = with_specials(row.tokens, sentinels, *frame)
     span = end > begin
     sentinel = pieces(sentinel_at + jnp.arange(S, dtype=jnp.int32)[None], span)
-    # The sentinel of text behind all noise, which T5's targets have too.
+    # T5's code replaces each run of text by a sentinel in the targets, also the last one.
     text_follows = present & (jnp.max(jnp.where(span, end, 0), axis=1) < document.length)
-    last_sentinel = piece(sentinel_at + jnp.sum(span, axis=1), text_follows * anywhere)
+    has_closing = text_follows * anywhere * closes
+    last_sentinel = piece(sentinel_at + jnp.sum(span, axis=1), has_closing)
     closing = piece(eos_at, present)
 
     inputs = joined(
@@ -245,8 +266,9 @@ def _drawn_spans(key, document: Documents, size: int, counts, drawn, anywhere):
 def _draw_spans(bits_Sx2, n, noise, spans, drawn, anywhere):
     """Draws the spans of a document of n tokens: (their number, their edges in noise, in text)."""
     noise_bits, text_bits = bits_Sx2.T
-    low, high = drawn
-    covered = jnp.cumsum(low + below(noise_bits, high - low + 1))  # by spans of drawn lengths
+    low, high, once = drawn  # all are 0 if lengths are not drawn
+    length_bits = jnp.where(once, noise_bits[0], noise_bits)
+    covered = jnp.cumsum(low + below(length_bits, high - low + 1))  # by spans of drawn lengths
     drawn_spans = jnp.minimum(jnp.sum(covered < noise) + 1, jnp.minimum(noise, n - noise))
     spans = jnp.where(high > 0, drawn_spans, spans)
     # One more token before the text and one after it allow empty text at both ends.

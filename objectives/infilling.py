@@ -22,6 +22,7 @@ from .splicing import (
     Pieces,
     document_bits,
     documents,
+    hidden_runs,
     interleaved,
     joined,
     marked_runs,
@@ -178,7 +179,7 @@ def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels,
     ends = jax.vmap(_distinct_cuts)(bits[:, 1:], document.length, 2 * spans)
     begin, end = ends[:, 0::2], ends[:, 1::2]
     if row.hidden is not None:
-        begin, end = marked_runs(row.hidden, row.segments, document, S)
+        begin, end = hidden_runs(row, document, S)
 
     source, (sentinel_at, eos_at) = with_specials(row.tokens, sentinels, eos)
     k = jnp.arange(S, dtype=jnp.int32)[None]

@@ -296,6 +296,11 @@ def _added(name: str, one: Term, other: Term) -> Term:
     )
 
 
+def _one_length(low: int, high: int, **settings: Any) -> dict[str, Any]:
+    """Returns the settings of spans that all have one length, drawn for each document."""
+    return {"mean_span_length": (low, high), "length_drawn_per": "document", **settings}
+
+
 # name, builder's settings, rate
 _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
     # Tay et al. 2022 (UL2, arXiv:2205.05131), table 1: about equal participation.
@@ -326,11 +331,12 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_32_50", {"mean_span_length": 32, "noise_density": 0.5, "mode": "X"}, 1),
         ("s_75", {"suffix_share": 0.75, "mode": "S"}, 4),
     ),
-    # A variant found in tutorials: S there means short spans, and the length of each span is drawn.
+    # A variant found in tutorials. Its S stands for short spans, not for the end of a text, and one
+    # span length is drawn for each document.
     "tutorial": (
-        ("r", {"mean_span_length": (3, 8), "noise_density": 0.15, "mode": "R"}, 2),
-        ("s", {"mean_span_length": (1, 3), "noise_density": 0.15, "mode": "S"}, 1),
-        ("x", {"mean_span_length": (12, 64), "noise_density": 0.5, "mode": "X"}, 1),
+        ("r", _one_length(low=3, high=8, noise_density=0.15, mode="R"), 2),
+        ("s", _one_length(low=1, high=3, noise_density=0.15, mode="S"), 1),
+        ("x", _one_length(low=12, high=64, noise_density=0.5, mode="X"), 1),
     ),
 }
 
@@ -341,6 +347,7 @@ def ul2(
     preset: Literal["paper", "ul2r", "t5gemma2", "tutorial"] = "paper",
     rates: Sequence[NonNegative] | None = None,
     placement: Placement = "end",
+    closing_sentinel: bool = True,
 ) -> Objective:
     """UL2's mixture of denoisers.
 
@@ -349,8 +356,11 @@ def ul2(
         (three-token spans at density one half), more than T5's hundred.
       preset: "paper" (seven denoisers at equal rates), "ul2r" (to continue a causal model, half of
         it prefix language modelling), "t5gemma2" (to adapt a decoder to an encoder-decoder, half of
-        it prefix language modelling of three quarters), or "tutorial" (three, with drawn spans).
+        it prefix language modelling of three quarters), or "tutorial": three denoisers, with one
+        span length drawn for each document. R hides 15% in spans of 3 to 8 tokens, S 15% in short
+        spans of 1 to 3, and X 50% in spans of 12 to 64; the rates are 2, 1 and 1.
       rates: other rates, one for each denoiser in the preset's order; 0 leaves it out.
+      closing_sentinel: of the spans' targets (`span_corruption`).
       placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
         row of up to 636 tokens, too few for a second span: a second prefix language modelling.
 
@@ -365,7 +375,9 @@ def ul2(
             f"rates needs {len(denoisers)} numbers, one for each of "
             f"{[name for name, _, _ in denoisers]}, got {len(rates)}."
         )
-    spans = functools.partial(span_corruption, placement=placement)
+    spans = functools.partial(
+        span_corruption, placement=placement, closing_sentinel=closing_sentinel
+    )
     members = {}
     for i, (name, settings, usual) in enumerate(denoisers):
         build = prefix_lm if "suffix_share" in settings else spans

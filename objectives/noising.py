@@ -47,11 +47,12 @@ class Text(NamedTuple):
     tokens: Array  # i32[N]
     segments: Array  # i32[N] segment ids; 0 is padding, at the end
     hidden: Array = None  # bool[N] the tokens to hide; None: they are drawn
+    hidden_starts: Array = None  # bool[N] as `Row.hidden_starts`
 
 
 def text_of(row: Row, size: int) -> Text:
     """Returns the documents of a row, with padding to `size` slots."""
-    columns = row.tokens, row.segments, row.hidden
+    columns = row.tokens, row.segments, row.hidden, row.hidden_starts
     return Text(*(None if x is None else fit(x, size) for x in columns))
 
 
@@ -141,6 +142,7 @@ def from_noise(
     {'inputs': 11, 'targets': 11}
     """
     targets = targets or untouched()
+    sentinels = [noise.sentinels for noise in (inputs, targets) if noise.sentinels]
     before, after = ids.mode_tokens(mode), (ids.eos,)
 
     def lengths(n: int) -> dict[str, int]:
@@ -148,7 +150,7 @@ def from_noise(
             "inputs": len(before) + inputs.longest(n) + 1,
             "targets": targets.longest(n) + 1,
         }
-        return slots | ({"sentinels": inputs.sentinels(n)} if inputs.sentinels else {})
+        return slots | ({"sentinels": max(x(n) for x in sentinels)} if sentinels else {})
 
     return Objective(
         lengths=lengths,
@@ -158,7 +160,7 @@ def from_noise(
         rows=Rows(
             rows,
             closes_documents=True,
-            sentinels=len(ids.sentinels) if inputs.sentinels else None,
+            sentinels=len(ids.sentinels) if sentinels else None,
         ),
     )
 
@@ -223,8 +225,7 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
 
     def pieces(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        # Runs are separated by text, and a sentinel more stands for text behind them all.
-        return min(hidden, n // 2) + 1 if kind.whole_runs else hidden
+        return min(hidden, _most_runs(n)) if kind.whole_runs else hidden
 
     return Noise(
         longest=lambda n: n,
@@ -233,22 +234,43 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
     )
 
 
+def _most_runs(n: int) -> int:
+    """Returns the most runs of hidden tokens that text separates in a document of n tokens."""
+    return (n + 1) // 2
+
+
 @checked
-def iid_told(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
+def iid_told(
+    ids: TokenIds, noise_density: OpenShare, replace: Replace, closing_sentinel: bool = True
+) -> Noise:
     """Returns the tokens that `iid_hidden` hides with the same key, pieces after their sentinels.
 
-    Where pieces are runs and text comes last, one more sentinel says so, as in T5's targets.
+    If pieces are runs, a further sentinel closes a document that ends with text, as in T5's
+    targets, unless `closing_sentinel` is False.
     """
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     marked = kind.stand_in == "sentinel"
+    closes = kind.whole_runs and closing_sentinel
 
     def longest(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        if kind.whole_runs:  # h tokens make at most h runs, and n - h with text behind them all
+        if closes:  # h tokens make at most h runs, and n - h with text behind them all
             return min(2 * hidden, n) + 1
+        if kind.whole_runs:
+            return min(2 * hidden, n + 1)
         return hidden * (1 + marked)
 
-    return Noise(longest, Partial(_tell_hidden, hiding, np.bool_(marked)))
+    def sentinels(n: int) -> int:
+        hidden = int(most_hidden(n, density, np))
+        if closes:  # n // 2 runs with text behind them all
+            return min(hidden, n // 2) + 1
+        return min(hidden, _most_runs(n)) if kind.whole_runs else hidden
+
+    return Noise(
+        longest=longest,
+        apply=Partial(_tell_hidden, hiding, np.bool_(marked), np.bool_(closes)),
+        sentinels=sentinels if marked else None,
+    )
 
 
 class _Hiding(NamedTuple):
@@ -288,10 +310,10 @@ def _drop_hidden(hiding: _Hiding, key, text: Text, count: int) -> Text:
     return _compact(text.tokens, text.segments, ~hidden, text.tokens.size)
 
 
-def _tell_hidden(hiding: _Hiding, marked, key, text: Text, count: int) -> Text:
+def _tell_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) -> Text:
     hidden, opens, number = _iid_pieces(hiding, key, text, count)
     last = text.segments != jnp.append(text.segments[1:], 0)  # of its document
-    text_follows = last & ~hidden & hiding.whole_runs
+    text_follows = last & ~hidden & closes
     tokens = alternated(_from_table(hiding.stand_ins, key, number), text.tokens)
     keep = alternated((opens | text_follows) & marked, hidden)
     return _compact(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
@@ -309,6 +331,8 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     if text.hidden is not None:
         hidden = text.hidden
     opens = hidden & ~(_continues(hidden, text, document) & hiding.whole_runs)
+    if text.hidden_starts is not None:
+        opens |= hidden & text.hidden_starts
     return hidden, opens, _before(opens, text, document)
 
 
@@ -357,7 +381,8 @@ def _permuted(key, text: Text, starts, count: int) -> Text:
     bits = jax.random.bits(key, unit.shape, jnp.uint32)[unit]
     order = _order(bits, text, count)
     hidden = None if text.hidden is None else text.hidden[order]
-    return Text(text.tokens[order], text.segments, hidden)
+    starts = None if text.hidden_starts is None else text.hidden_starts[order]
+    return Text(text.tokens[order], text.segments, hidden, starts)
 
 
 def rotation() -> Noise:
@@ -412,6 +437,8 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     document = documents(text.segments, count)
     if text.hidden is not None:
         opens = text.hidden & ~_continues(text.hidden, text, document)
+        if text.hidden_starts is not None:
+            opens |= text.hidden & text.hidden_starts
         tokens = jnp.where(opens, mask, text.tokens)
         return _compact(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
     hidden_D, most_D = infilling_counts(document.length, density, mean_span_length)

@@ -65,6 +65,7 @@ def _alone(row: Row, where: Documents, number) -> Row:
         parts=None if row.parts is None else moved(row.parts),
         labels=None if row.labels is None else moved(row.labels),
         hidden=None if row.hidden is None else moved(row.hidden) > 0,
+        hidden_starts=None if row.hidden_starts is None else moved(row.hidden_starts) > 0,
         chances=None if row.chances is None else moved(row.chances),
     )
 

@@ -62,10 +62,20 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
     return Documents(document.start + earlier, length)
 
 
-def marked_runs(marked_L, segments_L, document: Documents, most: int):
+def hidden_runs(row: Row, document: Documents, most: int):
+    """Returns (begin, end) i32[D, most]: positions of the spans to hide of a row, as `marked_runs`.
+
+    Hidden tokens that are next to each other are one span, unless `Row.hidden_starts` separates
+    them.
+    """
+    return marked_runs(row.hidden, row.segments, document, most, row.hidden_starts)
+
+
+def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=None):
     """Returns (begin, end) i32[D, most]: positions of each document's runs of marked tokens.
 
-    Both are the document's length for absent runs, as `with_markers` takes them.
+    Both are the document's length for absent runs, as `with_markers` takes them. A run also begins
+    at each marked token of `starts_L` bool[L].
 
     >>> segments = jnp.array([1, 1, 1, 1, 2, 0])
     >>> marked = jnp.array([False, True, True, False, True, False])
@@ -78,6 +88,8 @@ def marked_runs(marked_L, segments_L, document: Documents, most: int):
     position = slot - of_document(document.start, segments_L)
     marked_L &= segments_L > 0
     opens = marked_L & ~(jnp.roll(marked_L, 1) & (position > 0))
+    if starts_L is not None:
+        opens |= marked_L & starts_L
     closes = marked_L & ~jnp.roll(marked_L & ~opens, -1)
     total = running_sum(opens)
     number = total - of_document((total - opens)[document.start], segments_L) - 1

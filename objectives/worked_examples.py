@@ -29,7 +29,8 @@ def hide(
         all from the first hidden token on, and fill-in-the-middle moves the first run of them. A
         mixture's first member is taken.
       tokens: i32[n] text ids.
-      hidden: bool[n].
+      hidden: bool[n], or whole numbers i32[n], 0 for a token that stays. Adjacent hidden tokens are
+        one span, or separate spans if their numbers differ.
       seed: of what remains to be drawn, such as which masked tokens stay as they are.
 
     Returns the columns of `objectives.features`, each i32 of as many slots as are in use.
@@ -38,7 +39,9 @@ def hide(
     there are sentinels, and an objective that hides no tokens of one's choice.
     """
     objective = build(builder, check_token_ids(ids))
-    tokens, hidden = np.asarray(tokens), np.asarray(hidden).astype(bool)
+    tokens = np.asarray(tokens)
+    numbers = np.asarray(hidden)
+    hidden = numbers.astype(bool)
     if tokens.ndim != 1 or tokens.shape != hidden.shape or not hidden.any():
         raise ValueError(
             f"Got tokens of shape {list(tokens.shape)} and hidden of shape {list(hidden.shape)}, "
@@ -54,11 +57,28 @@ def hide(
         )
     tokens = tokens.astype(np.int32)
     check_hides(objective, ids)
-    one = Row(tokens, np.ones_like(tokens), np.int32(0), hidden=hidden)
+    one = Row(
+        tokens=tokens,
+        segments=np.ones_like(tokens),
+        member=np.int32(0),
+        hidden=hidden,
+        hidden_starts=adjacent_starts(numbers),
+    )
     rows = jax.tree.map(lambda x: np.stack([x, x]), one)
     keys = jnp.stack([jax.random.key(seed)] * 2)
     features = hidden_features(objective, keys, rows, [(tokens.size,)])
     return {name: x[0] for name, x in features.items()}
+
+
+def adjacent_starts(numbers: np.ndarray) -> np.ndarray:
+    """Returns bool[..., L]: `Row.hidden_starts` of tokens with the numbers of their spans, or 0.
+
+    >>> adjacent_starts(np.array([0, 1, 1, 2, 0, 3])).astype(int)
+    array([0, 0, 0, 1, 0, 0])
+    """
+    before = np.roll(numbers, 1, axis=-1)
+    before[..., :1] = 0
+    return (numbers != 0) & (before != 0) & (numbers != before)
 
 
 def check_hides(objective: Objective, ids: TokenIds) -> None:
@@ -111,8 +131,10 @@ def hidden_features(
 def _most_runs(rows_B: Row) -> int:
     """Returns the most runs of hidden tokens that a document of these rows has."""
     most = 0
-    for hidden, segments in zip(np.asarray(rows_B.hidden), np.asarray(rows_B.segments)):
-        continues = np.roll(hidden, 1) & (np.roll(segments, 1) == segments)
+    hidden_B = np.asarray(rows_B.hidden)
+    starts_B = np.zeros_like(hidden_B) if rows_B.hidden_starts is None else rows_B.hidden_starts
+    for hidden, starts, segments in zip(hidden_B, starts_B, np.asarray(rows_B.segments)):
+        continues = np.roll(hidden, 1) & (np.roll(segments, 1) == segments) & ~np.asarray(starts)
         continues[:1] = False
         most = max(most, int(np.bincount(segments[hidden & ~continues], minlength=1).max()))
     return most

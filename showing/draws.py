@@ -44,7 +44,7 @@ def draws(
     else:
         asked = marked(documents, hide, reader)
         view = view_of(subject, rows, seed, np.stack([asked] * 2 * count))
-        if not hides(view, 0, asked):
+        if not hides(view, 0, asked > 0):
             raise ValueError(
                 f"{subject.name or 'This objective'} cannot hide {', '.join(map(repr, hide))} and "
                 "nothing else: prefix language modelling hides the end of a text, and "
@@ -54,15 +54,18 @@ def draws(
 
 
 def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reader) -> np.ndarray:
-    """Returns bool[n]: the tokens of these pieces of a text, each the first after the one before.
+    """Returns i32[n]: the number from 1 of the piece that each token of a text is in; 0 for others.
+
+    Each piece is the first of these words after the piece before it.
 
     Raises ValueError for a piece that is not there, or that begins or ends within a token.
     """
     texts = surfaces(reader, np.concatenate(documents))
     numbers = np.repeat(np.arange(len(documents)), list(map(len, documents)))
     whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
-    starts, hidden, at = ends - [len(text) for text in texts], np.zeros(len(texts), bool), 0
-    for piece in pieces:
+    starts, at = ends - [len(text) for text in texts], 0
+    found_in = np.zeros(len(texts), np.int32)
+    for number, piece in enumerate(pieces, 1):
         wanted = "".join(f" {x}" for x in reader.words(piece)) if reader.words else piece
         found = [at + one.start() for one in re.finditer(f"(?={re.escape(wanted)})", whole[at:])]
         runs = [_run(starts, ends, first, first + len(wanted)) for first in found]
@@ -78,8 +81,8 @@ def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reade
                 "or choose a finer vocabulary (--vocabulary=bytes)."
             )
         at = int(ends[inside].max())
-        hidden |= inside
-    return hidden
+        found_in[inside] = number
+    return found_in
 
 
 def _run(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from ..objectives.features import COLUMNS
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import longest
-from ..objectives.worked_examples import check_hides, hidden_features
+from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
 from .tracing import Tracing, trace
 
 STACKS = ("encoder", "decoder")
@@ -102,7 +102,8 @@ def view_of(
 ) -> ModelView:
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
 
-    `hidden`: bool[rows, L] the tokens to hide, in place of those that the objective would draw.
+    `hidden`: i32[rows, L] the tokens to hide, in place of those that the objective would draw: the
+    number of the piece that a token is in, or 0. Pieces that touch stay separate spans.
 
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
     slots that the longest takes. A document has two parts (`halves`) where the objective reads
@@ -130,13 +131,14 @@ def view_of(
     slot = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
     traced = np.where(segments > 0, tracing.write(tokens, slot), tracing.ids.pad)
     keys = jax.random.split(jax.random.key(seed), len(rows))
-    row, most = row._replace(tokens=traced, hidden=hidden), max(map(len, rows))
+    row, most = row._replace(tokens=traced), max(map(len, rows))
     if hidden is None:
         corrupt = objective.corrupt
         corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
         features = jax.device_get(_corrupted(tuple(lengths.items()), most, corrupt, keys, row))
     else:
         check_hides(objective, tracing.ids)
+        row = row._replace(hidden=hidden > 0, hidden_starts=adjacent_starts(hidden))
         features = hidden_features(objective, keys, row, list(sizes))
         lengths = {s: features[c[0]].shape[1] for s, c in COLUMNS.items() if c[0] in features}
     stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())

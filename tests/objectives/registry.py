@@ -245,6 +245,21 @@ CASES = {
     "span_anywhere": _case(
         span_corruption, undo_pieces(IDS), noise_density=0.4, placement="anywhere"
     ),
+    "span_unclosed": _case(
+        span_corruption,
+        undo_pieces(IDS, closes=False),
+        exact=True,
+        noise_density=0.4,
+        placement="anywhere",
+        closing_sentinel=False,
+    ),
+    "iid_unclosed": _case(
+        iid_denoising,
+        undo_pieces(IDS, closes=False),
+        exempt=FAR,
+        noise_density=0.3,
+        closing_sentinel=False,
+    ),
     "iid": _case(iid_denoising, undo_pieces(IDS, R), exempt=FAR, noise_density=0.3, mode="R"),
     "iid_bert": _case(
         iid_denoising,
@@ -266,6 +281,14 @@ CASES = {
     "bart": _case(bart, undo_whole(IDS, permuted_and_infilled(IDS)), exempt=FAR),
     "span_drawn": _case(
         span_corruption, undo_spans(IDS, R), noise_density=0.3, mean_span_length=(1, 3), mode="R"
+    ),
+    "span_one_length": _case(
+        span_corruption,
+        undo_spans(IDS, R),
+        noise_density=0.3,
+        mean_span_length=(1, 3),
+        length_drawn_per="document",
+        mode="R",
     ),
     "middle": _case(fill_in_the_middle, undo_middle(IDS)),
     "middle_always": _case(

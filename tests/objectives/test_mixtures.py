@@ -42,6 +42,7 @@ from tests.objectives.registry import (
     features_of,
     quick_jit,
     row_and_partner,
+    text_row,
 )
 
 
@@ -244,6 +245,29 @@ def _adaptive_mixture(ids):
 def test_bad_members_are_refused(members, message):
     with pytest.raises(ValueError, match=message):
         mixture(IDS, members)
+
+
+def test_the_tutorials_denoisers_have_one_span_length_a_document():
+    """S hides short spans, not the end of a text; the ranges are those of the page."""
+    objective = ul2(IDS, preset="tutorial")
+    assert {m.name: m.rate for m in objective.members} == {"r": 2, "s": 1, "x": 1}
+    ranges, hidden = {"r": (3, 8), "s": (1, 3), "x": (12, 64)}, {"r": 60, "s": 60, "x": 200}
+    row, _ = text_row((400,), 400)
+    rows = jax.tree.map(lambda x: np.stack([x] * 200), row)
+    keys = jax.random.split(jax.random.key(1), 200)
+    for member in objective.members:
+        features = batched(member.objective, member.objective.lengths(400))(keys, rows)
+        found = set()
+        for targets in np.asarray(features["targets"]):
+            targets = targets[: (targets == IDS.eos).argmax()]
+            marks = np.flatnonzero(np.isin(targets, IDS.sentinels))
+            spans = np.diff([*marks, targets.size]) - 1
+            assert spans.sum() == hidden[member.name]
+            assert (spans[:-1] == spans[0]).all() and spans[-1] <= spans[0]
+            found.add(int(spans[0]))
+        low, high = ranges[member.name]
+        assert {low, high} <= found | ({high} if member.name == "x" else set())
+        assert all(low <= length <= high for length in found)
 
 
 def test_half_of_t5gemma2s_denoising_is_prefix_language_modelling():

@@ -12,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from pretrax.objectives import batched, span_corruption
+from pretrax.objectives import batched, iid_denoising, raw_length, span_corruption
 from pretrax.objectives.arithmetic import below, ratio, round_ratio
+from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.span_lengths import noise_counts, span_starts
 from tests.objectives.registry import IDS, packed_lengths, text_row
 
@@ -237,6 +238,68 @@ def test_documents_of_a_row_draw_their_spans_apart():
         )
     ]
     assert_uniform(np.stack(first, 1), 4)
+
+
+def test_one_length_drawn_per_document_is_the_length_of_all_its_spans():
+    objective = span_corruption(IDS, 0.5, (2, 4), length_drawn_per="document")
+    assert objective.lengths(58) == span_corruption(IDS, 0.5, (2, 4)).lengths(58)
+    every = spans_of(corrupt_copies(objective, (58,), 4_000, seed=5))
+    for spans in every:
+        length = spans[0]
+        assert spans.sum() == 29 and (spans[:-1] == length).all()
+        assert spans[-1] == 29 - length * (len(spans) - 1) and 1 <= spans[-1] <= length
+    assert_uniform(np.array([spans[0] for spans in every]), 3)
+
+
+def test_each_document_of_a_row_draws_its_own_length():
+    objective = span_corruption(IDS, 0.5, (1, 2), length_drawn_per="document")
+    features = corrupt_copies(objective, (8, 8), 8_000, seed=6)
+    numbers = [
+        [int(np.isin(row, IDS.sentinels).sum()) for row in x]
+        for x in (
+            np.where(features["targets_segments"] == d, features["targets"], 0) for d in (1, 2)
+        )
+    ]
+    assert set(numbers[0]) == {2, 4}  # spans of two tokens, or of one
+    assert_uniform(np.stack(numbers, 1), 4)
+
+
+def test_a_length_is_drawn_from_a_pair_alone():
+    with pytest.raises(ValueError, match="length_drawn_per='document' and mean_span_length=3"):
+        span_corruption(IDS, mean_span_length=3, length_drawn_per="document")
+    with pytest.raises(ValueError, match="length_drawn_per must be 'span' or 'document', got 'x'"):
+        span_corruption(IDS, mean_span_length=(1, 3), length_drawn_per="x")
+
+
+@pytest.mark.parametrize("build", [span_corruption, iid_denoising])
+def test_the_closing_sentinel_may_be_left_out(build):
+    settings = {"placement": "anywhere"} if build is span_corruption else {}
+    with_it = build(IDS, noise_density=0.5, **settings)
+    without = build(IDS, noise_density=0.5, closing_sentinel=False, **settings)
+    kept, left = (corrupt_copies(x, (10,), 400, seed=8) for x in (with_it, without))
+    np.testing.assert_array_equal(kept["inputs"], left["inputs"])
+    ends_with_text = 0
+    for row in zip(kept["inputs"], kept["targets"], left["targets"]):
+        inputs, closed, bare = (x[: (x == IDS.eos).argmax()].tolist() for x in row)
+        if inputs[-1] in IDS.sentinels:
+            assert closed == bare
+        else:
+            number = sum(token in IDS.sentinels for token in bare)
+            assert closed == [*bare, IDS.sentinels[number]]
+            ends_with_text += 1
+    assert 50 < ends_with_text < 350
+
+
+def test_lengths_are_bisected_without_the_closing_sentinel():
+    closed, bare = (
+        span_corruption(IDS, placement="anywhere", closing_sentinel=x) for x in (True, False)
+    )
+    layout = LAYOUTS["encoder_decoder"]
+    needs = closed.lengths(568)
+    assert needs["targets"] == 115 and needs["sentinels"] == 29
+    assert bare.lengths(568) == {"inputs": 512, "targets": 114, "sentinels": 28}
+    assert raw_length(bare, layout, encoder=512, decoder=114) == 568
+    assert raw_length(closed, layout, encoder=512, decoder=114) < 568
 
 
 def test_spans_that_text_cannot_separate_are_joined_into_the_last():

@@ -9,14 +9,17 @@ import pytest
 
 from pretrax.objectives import (
     Row,
+    blank_infilling,
     causal_lm,
     causal_masking,
     contrastive,
     fill_in_the_middle,
     hide,
+    iid_denoising,
     masked_lm,
     prefix_lm,
     span_corruption,
+    text_infilling,
 )
 from pretrax.objectives.worked_examples import check_hides, hidden_features
 from tests.objectives.inverse import corrupted_documents
@@ -97,6 +100,32 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
     of_deletion = {"token_masking", "contrastive"}
     of_all = {"masked_input_next_token", "masked_input_regularization", "uniform_diffusion"}
     assert reading == of_deletion | of_all
+
+
+def test_adjacent_tokens_with_different_numbers_are_separate_spans():
+    x, y, z = IDS.sentinels[:3]
+    tokens, numbers = TOKENS[:6], [1, 1, 2, 0, 0, 3]
+    features = hide(span_corruption, IDS, tokens, numbers)
+    assert features["inputs"].tolist() == [x, y, 14, 15, z, IDS.eos]
+    assert features["targets"].tolist() == [x, 11, 12, y, 13, z, 16, IDS.eos]
+    runs = hide(iid_denoising, IDS, tokens, numbers)
+    assert runs["targets"].tolist() == features["targets"].tolist()
+    infilled = hide(text_infilling, IDS, tokens, numbers)
+    assert infilled["inputs"].tolist() == [IDS.mask, IDS.mask, 14, 15, IDS.mask, IDS.eos]
+    blanks = hide(blank_infilling, IDS, tokens, numbers)
+    assert blanks["inputs"].tolist() == [IDS.mask, IDS.mask, 14, 15, IDS.mask]
+    moved = hide(causal_masking, IDS, tokens, numbers)
+    assert moved["targets"].tolist()[:5] == [x, y, 14, 15, z]
+    joined = hide(span_corruption, IDS, tokens, np.array(numbers) > 0)
+    assert joined["inputs"].tolist() == [x, 14, 15, y, IDS.eos]
+
+
+def test_the_closing_sentinel_of_chosen_spans_may_be_left_out():
+    for build in (span_corruption, iid_denoising):
+        closed = hide(build, IDS, TOKENS[:4], [0, 1, 0, 0])["targets"].tolist()
+        bare = hide(functools.partial(build, closing_sentinel=False), IDS, TOKENS[:4], [0, 1, 0, 0])
+        assert closed == [IDS.sentinels[0], 12, IDS.sentinels[1], IDS.eos]
+        assert bare["targets"].tolist() == [IDS.sentinels[0], 12, IDS.eos]
 
 
 def test_what_cannot_be_hidden_is_refused():

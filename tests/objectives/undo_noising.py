@@ -14,8 +14,13 @@ from pretrax.objectives import TokenIds
 from tests.objectives.inverse import _without_eos, _without_mode
 
 
-def undo_pieces(ids: TokenIds, mode: int | None = None, whole_runs: bool = True):
-    """Puts pieces back where their sentinels stand, wherever those may stand."""
+def undo_pieces(
+    ids: TokenIds, mode: int | None = None, whole_runs: bool = True, closes: bool = True
+):
+    """Puts pieces back where their sentinels stand, wherever those may stand.
+
+    `closes`: whether a further sentinel closes the targets of a document that ends with text.
+    """
     number = {sentinel: i for i, sentinel in enumerate(ids.sentinels)}
 
     def undo(document):
@@ -28,7 +33,7 @@ def undo_pieces(ids: TokenIds, mode: int | None = None, whole_runs: bool = True)
             else:
                 assert pieces, "a hidden token without a sentinel before it"
                 pieces[-1].append(token)
-        if whole_runs and inputs and inputs[-1] not in number:
+        if whole_runs and closes and inputs and inputs[-1] not in number:
             assert pieces.pop() == [], "one more sentinel closes targets where text comes last"
         assert all(pieces) and (whole_runs or all(len(piece) == 1 for piece in pieces))
         order = [number[token] for token in inputs if token in number]

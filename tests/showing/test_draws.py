@@ -21,7 +21,7 @@ def hidden(tokenizer, ids: TokenIds, text: str, *pieces: str) -> str:
     """The text of the tokens that are marked."""
     tokens = tokenizer.encode_batch([text])[0]
     chosen = marked([tokens], pieces, reader_of(tokenizer, ids))
-    return tokenizer.decode(tokens[chosen])
+    return tokenizer.decode(tokens[chosen > 0])
 
 
 def pieces_and_bytes(folder):
@@ -44,6 +44,12 @@ def test_words_are_those_of_the_vocabulary(piece):
     vocabulary = sample_text.of_words([text]).vocabulary
     found = hidden(vocabulary.tokenizer, vocabulary.ids, text, piece)
     assert found.replace(" ", "") == piece
+
+
+def test_pieces_that_touch_have_numbers_of_their_own():
+    tokens = TOKENIZER.encode_batch(["the cat sat"])[0]
+    found = marked([tokens], ["the", " cat", "at"], reader_of(TOKENIZER, IDS))
+    assert found.tolist() == [1, 1, 1, 2, 2, 2, 2, 0, 0, 3, 3]
 
 
 def test_no_piece_crosses_two_documents():
