@@ -78,3 +78,10 @@ def test_what_cannot_be_checked(module, capsys, arguments, words):
     with pytest.raises(SystemExit) as stopped:
         check.main([argument.format(module=module) for argument in arguments])
     assert stopped.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_setting_that_is_given_twice_is_refused(module, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        check.main([f"{module}.shifted", "by=1", "apart=True", "by=2"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert stopped.value.code == 2 and "by=1" in said and "by=2" in said

@@ -12,6 +12,7 @@ from pretrax import verbs
 from pretrax.data.finding import find_files
 from pretrax.data.folders import Folder
 from pretrax.training.settings.mistakes import explanation
+from pretrax.verbs import predict
 from tests.training.tiny import ROOT, environment
 
 
@@ -84,6 +85,36 @@ def test_help_of_each_verb(verb, capsys):
     said = capsys.readouterr().out
     assert end.value.code == 0
     assert said.startswith(f"usage: pretrax {verb}") and f"\n    pretrax {verb}" in said
+
+
+@pytest.mark.parametrize(
+    "verb, arguments",
+    [
+        ("predict", ["--run=A", "--run=B", "text"]),
+        ("predict", ["--run=A", "--seed=0", "--seed=1", "text"]),  # the first is the default
+        ("evaluate", ["--run=A", "--run", "B", "--heldout"]),
+        ("show", ["--objective=A", "--objective=B"]),
+        ("convert", ["--from=hf:A", "--from=hf:B", "--to=run"]),
+        ("train", ["--profile=A", "--profile=B"]),
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(verb, arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        command.main([verb, *arguments])
+    said = capsys.readouterr().err
+    first, second = ("0", "1") if "--seed=0" in arguments else ("A'", "B'")
+    assert end.value.code == 2 and "given twice" in said and first in said and second in said
+
+
+def test_an_option_may_be_given_again_with_the_same_value_or_in_another_command():
+    for seed in ("1", "2"):
+        options = predict.parse(["--run=A", f"--seed={seed}", "text", f"--seed={seed}"])
+        assert options.seed == int(seed) and "seed" in options.given
+
+
+def test_a_repeated_option_of_several_values_keeps_them_all():
+    options = predict.parse(["--run=A", "text", "--against", "B", "C", "--against", "D"])
+    assert options.against == ["B", "C", "D"] and "against" in options.given
 
 
 def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):

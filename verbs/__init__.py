@@ -25,8 +25,10 @@ VERBS = {
 
 def make_parser(verb: str, about: str | None, **settings):
     """Returns an `argparse.ArgumentParser` whose help has `about` as it is written, with the option
-    of every verb."""
+    of every verb. An option that takes one value is refused if it is given again with another."""
     import argparse  # here, so that `pretrax --help` does not wait for it
+
+    from ..training.settings.command_line import refuse_repeated_options
 
     parser = argparse.ArgumentParser(
         prog=f"pretrax {verb}",
@@ -34,6 +36,7 @@ def make_parser(verb: str, about: str | None, **settings):
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
     )
+    refuse_repeated_options(parser)
     where = "show where in the program an error came up"
     parser.add_argument("--traceback", action="store_true", help=where)
     return parser

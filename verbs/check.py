@@ -60,7 +60,13 @@ def built(name: str, settings: Sequence[str]) -> Objective:
     build = getattr(import_module(module), builder, None)
     if not callable(build):
         raise ValueError(f"{module} has no function {builder!r}.")
-    values = dict(map(_setting, settings))
+    pairs = [_setting(text) for text in settings]
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [setting for setting, _ in pairs]
+        again = next(setting for setting in names if names.count(setting) > 1)
+        given = " and ".join(text for text in settings if text.startswith(f"{again}="))
+        raise ValueError(f"Got {given}: give the setting {again} once.")
     accepted = parameters(build)
     known = list(values) if accepted is None else list(accepted)[1:]  # the first is the token ids
     if unknown := [setting for setting in values if setting not in known]:

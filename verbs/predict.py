@@ -96,7 +96,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "ancestral or gibbs",
     )
     add("--pooling", help="of embeddings: first, mean or last")
-    add("--against", nargs="+", metavar="TEXT", help="texts to compare with")
+    others = "texts to compare with; repeatable"
+    add("--against", nargs="+", action="extend", metavar="TEXT", help=others)
     add("--layer", default="-1", metavar="N", help="of hidden states: 0 the embeddings, -1, all")
     add = parser.add_argument_group("many at once").add_argument
     add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')

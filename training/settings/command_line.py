@@ -36,6 +36,32 @@ class GinArguments(NamedTuple):
     trusted: tuple[str, ...]
 
 
+class OneValue(argparse.Action):
+    """Stores the value of an option, and refuses the same option with another value.
+
+    argparse keeps the last value alone, so that `--run=A --run=B` would do nothing with A. Options
+    that take several values have the action "append" or "extend".
+    """
+
+    _stored: tuple[argparse.Namespace, object] | None = None  # by the parse that goes on
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if self.option_strings and self._stored and self._stored[0] is namespace:
+            first = self._stored[1]
+            if first != values:
+                raise argparse.ArgumentError(
+                    self, f"given twice, with {first!r} and {values!r}: give it once"
+                )
+        self._stored = namespace, values
+        setattr(namespace, self.dest, values)
+
+
+def refuse_repeated_options(parser: argparse.ArgumentParser) -> None:
+    """Makes `OneValue` the action of the options that are added to a parser without an action."""
+    for name in (None, "store"):
+        parser.register("action", name, OneValue)
+
+
 def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Adds what `parse_with_gin` reads; `default` is for the help."""
     standard = f" (default: {default})" if default else ""
