@@ -20,6 +20,7 @@ from .vocabularies import Vocabulary, special_tokens, tokenization
 from .vocabularies.word_training import word_tokenizer
 
 STREAM = 300_000  # tokens that statistics are cut from
+_MOST_ARRANGED = 100  # longest texts of a task among which one with a moved middle is looked for
 OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
 
 
@@ -89,8 +90,12 @@ def of_task(
 ) -> SampleText:
     """Returns the first held-out document of a SeqIO task or mixture, and its text as the stream.
 
-    The task's vocabulary is kept in `folder`; the document is cut to half the `length`, but one
-    with middles that were moved (`arranged_tokens`, as of `seqio_corpora.seqio_mixture`) is whole.
+    The task's vocabulary is kept in `folder`. The document is cut to half the `length`.
+
+    Args:
+      arranged_tokens: of a task that moves middles itself (`seqio_corpora.seqio_mixture`). It moves
+        only a share of them, so the document is the first whose middle was moved, as long as one of
+        the first texts has such a middle. It is not cut.
     """
     from .seqio import seqio_corpora, seqio_vocabularies
 
@@ -102,7 +107,11 @@ def of_task(
         arranged_tokens=arranged_tokens,
         shuffle=False,
     )
-    documents = [piece.tokens for piece in corpus.heldout(4 * length)]
+    enough = _MOST_ARRANGED * arranged_tokens if arranged_tokens else 4 * length
+    documents = [piece.tokens for piece in corpus.heldout(enough)]
+    markers = corpus.ids.fim if arranged_tokens else ()
+    moved = [document for document in documents if np.isin(document, markers).any()]
+    shown = moved[0] if moved else documents[0]
 
     def stream() -> np.ndarray:
         stream = corpus.train(0, 1)
@@ -110,7 +119,7 @@ def of_task(
 
     return SampleText(
         vocabularies.load_vocabulary(folder),
-        [documents[0][: arranged_tokens or length // 2]],
+        [shown[: arranged_tokens or length // 2]],
         documents[-1],
         stream,
         f"SeqIO {name}",

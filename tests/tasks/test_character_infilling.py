@@ -151,8 +151,7 @@ def test_examples_are_what_seqio_packs():
     assert (kept == middle).sum() == len(list(examples)) > len(TEXTS)
 
 
-def corpus(tmp_path, **how):
-    name = "infilling_to_train"
+def corpus(tmp_path, name="infilling_to_train", rate=0.8, **how):
     if name not in seqio.TaskRegistry.names():
         seqio.TaskRegistry.add(
             name,
@@ -162,7 +161,7 @@ def corpus(tmp_path, **how):
                 ),
                 splits=["train", "validation"],
             ),
-            preprocessors=[character_infilling(name=name, rate=0.8)],
+            preprocessors=[character_infilling(name=name, rate=rate)],
             output_features={"targets": seqio.Feature(VOCABULARY)},
         )
     return seqio_mixture(
@@ -186,10 +185,16 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
     assert live(features, "targets") == moved[0]
 
 
-def test_a_text_whose_middle_was_moved_is_shown(tmp_path):
-    corpus(tmp_path)  # registers the task
-    shown = sample_text.of_task(str(tmp_path), "infilling_to_train", None, 8, arranged_tokens=60)
-    assert 8 < shown.documents[0].size <= 60
+@pytest.mark.parametrize("length", [8, 512])
+def test_a_text_whose_middle_was_moved_is_shown(tmp_path, length):
+    """Also where the first held-out text is one that the task has left as it is."""
+    name, ids = "infilling_some", special_tokens.token_ids(BYTES)
+    made = corpus(tmp_path, name, rate=0.3, arranged_tokens=60, shuffle=False)
+    heldout = [piece.tokens.tolist() for piece in made.heldout(10_000)]
+    assert set(ids.fim).isdisjoint(heldout[0])
+    first = next(tokens for tokens in heldout if set(ids.fim) & set(tokens))
+    (shown,) = sample_text.of_task(str(tmp_path), name, None, length, arranged_tokens=60).documents
+    assert shown.tolist() == first and shown.size <= 60
 
 
 def test_documents_with_markers_are_expected_or_refused(tmp_path):
