@@ -164,9 +164,11 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
         'order' or 'summary', a second vocabulary projection; 'next_latent', a prediction of the
         next slot's hidden state; 'classes' or 'token_classes', of an imported classifier.
       ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
-        of num_layers - 1 (Gloeckle et al. 2024), 'sequential', a module for each on the states of
-        the one before (DeepSeek-V3), or 'linear', a norm and a linear layer for each on the states
-        of the last layer. Not used without such heads.
+        of num_layers - 1 (Gloeckle et al. 2024); 'sequential', a module for each on the states of
+        the one before (DeepSeek-V3); 'linear', a norm and a linear layer for each on the states of
+        the last layer; or 'projections', a norm and a vocabulary projection for each on these
+        states. The first three share the model's vocabulary projection. Not used without such
+        heads.
       settings: any field of `models.config.Config`; emb_dim, num_heads, head_dim and mlp_dim must
         be set.
 
@@ -245,7 +247,8 @@ def later_keys_flops(config, slots):
 
 
 def _decoder_layers(config):
-    return config.num_decoder_layers + (config.num_ahead if config.ahead != "linear" else 0)
+    has_layers = config.ahead in ("parallel", "sequential")
+    return config.num_decoder_layers + (config.num_ahead if has_layers else 0)
 
 
 def forward_flops(config, lengths):
@@ -280,12 +283,15 @@ def forward_flops(config, lengths):
         queries = attention(slots, 0) if c.merged_attention else 0  # those of self-attention
         total += c.num_decoder_layers * (attention(slots, sources) - queries)
     square = 2 * slots * c.emb_dim**2
-    total += c.num_ahead * {"parallel": 0, "sequential": 2 * square, "linear": square}[c.ahead]
+    of_each = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
+    total += c.num_ahead * of_each[c.ahead]
     total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
-    predictions = lengths["predict"] * (1 + c.num_ahead) if "vocabulary" in c.heads else 0
+    own = len(c.ahead_projections)  # of the predictions ahead, those of other projections
+    shared = 1 + c.num_ahead - own
+    predictions = lengths["predict"] * shared if "vocabulary" in c.heads else 0
     if "stop" in c.heads:  # `insertion_lm` tells slots apart by all logits of each
         predictions += sources
-    second = lengths["predict"] * len(set(UNEMBEDDINGS) & set(c.heads)) * c.emb_dim
+    second = lengths["predict"] * (len(set(UNEMBEDDINGS) & set(c.heads)) + own) * c.emb_dim
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0
     if width != c.emb_dim:
@@ -297,12 +303,12 @@ def forward_flops(config, lengths):
 @functools.lru_cache(maxsize=64)
 def model_of(config: Config) -> Model:
     """Returns the `Model` of a `Config`; always the same, so that compiled programs are reused."""
-    ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
+    own = config.ahead_projections
     return from_network(
         quantized(Transformer(config), config.quantization),
         layout=config.layout,
-        heads=config.heads,
-        hidden=ahead,
+        heads=(*config.heads, *own),
+        hidden=() if own else config.ahead_names,
         flops=lambda lengths: forward_flops(config, lengths),
         vocab_size=config.vocab_size,
         config=config,

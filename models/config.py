@@ -152,8 +152,8 @@ class Config:
 
     # --- multi-token prediction, of a decoder
     num_ahead: SizeOrZero = 0  # tokens predicted beyond the next one
-    # `transformer.ParallelHeads`, `SequentialModules` or `LinearHeads`.
-    ahead: Literal["parallel", "sequential", "linear"] = "parallel"
+    # `transformer.ParallelHeads`, `SequentialModules`, `LinearHeads` or `ProjectionAhead`.
+    ahead: Literal["parallel", "sequential", "linear", "projections"] = "parallel"
 
     def __post_init__(self):
         for name in ("heads", "mlp_activations", "rope_scaling", "encoder_window"):
@@ -172,6 +172,16 @@ class Config:
     @property
     def num_layers(self) -> int:
         return self.num_encoder_layers + self.num_decoder_layers
+
+    @property
+    def ahead_names(self) -> tuple[str, ...]:
+        """The names of the predictions beyond the next token: "ahead_2", "ahead_3", …"""
+        return tuple(f"ahead_{k + 2}" for k in range(self.num_ahead))
+
+    @property
+    def ahead_projections(self) -> tuple[str, ...]:
+        """Those predictions that have a vocabulary projection of their own."""
+        return self.ahead_names if self.ahead == "projections" else ()
 
     @property
     def num_key_heads(self) -> int:

@@ -37,7 +37,7 @@ from . import attention, positions, rematerialisation
 from .activations import ACTIVATIONS
 from .config import Config
 from .experts import ROUTING, Experts
-from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, projection
+from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, Unembedding, projection
 from .kernels import fused_attention
 from .kernels.attention_blocks import padded
 from .linear import (
@@ -75,7 +75,8 @@ class Transformer(nn.Module):
             self.encoder_embedding = self.param("encoder_embedding", *table)
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
-        self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS}
+        ahead = {name: ProjectionAhead(c) for name in c.ahead_projections}
+        self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS} | ahead
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
         if c.num_decoder_layers:
@@ -108,7 +109,7 @@ class Transformer(nn.Module):
     def initialise(self, batch):
         """Creates every parameter, those of the heads included."""
         top = self(batch)["top"]
-        for name in self.config.heads:
+        for name in (*self.config.heads, *self.config.ahead_projections):
             if name not in FURTHER_STATES:  # whose parameters are the stack's
                 self.head(name, top[:, 0])
 
@@ -121,7 +122,8 @@ class Transformer(nn.Module):
         """Returns the `Projection` of a head over the vocabulary, and None for the others."""
         if name == "vocabulary":
             return self.vocabulary(hidden, self.token_embedding)
-        return self.projections[name](hidden) if name in UNEMBEDDINGS else None
+        own = (*UNEMBEDDINGS, *self.config.ahead_projections)
+        return self.projections[name](hidden) if name in own else None
 
     def _run(self, stack, side, batch, encoded=None):
         """Returns the stack's hidden states; of a batch with noised copies "noised" as well."""
@@ -277,6 +279,7 @@ class Stack(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxE, batch, side, encoded=None):
         """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any;
+        with `ahead_projections`, which take them, instead "last" [B, T, E], before the final norm;
         with a head of that name also "next_latent" [B, T, E].
 
         `side`: "encoder" or "decoder", as the names of its arrays in the batch begin. It may have
@@ -327,6 +330,8 @@ class Stack(nn.Module):
         c, ahead = self.config, {}
         if c.num_ahead and c.ahead == "linear":
             ahead = LinearHeads(c, name="ahead")(x_BxTxE)
+        if c.ahead_projections:
+            ahead = {"last": inner_dropout(self, x_BxTxE)}
         if c.norm_place != "after":
             x_BxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         if c.num_ahead and c.ahead == "sequential":
@@ -494,6 +499,21 @@ class LinearHeads(nn.Module):
         heads = _ahead(LinearHead, c.num_ahead, "modules", c)
         _, ahead_NxBxTxE = heads(None, x_BxTxE)
         return {"ahead": inner_dropout(self, ahead_NxBxTxE, _OF_AHEAD)}
+
+
+class ProjectionAhead(nn.Module):
+    """A norm and a vocabulary projection of its own, for one of the tokens beyond the next.
+
+    It takes the states of the last layer, before the final norm. Nothing but these states is shared
+    with the other heads.
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, hidden) -> Projection:
+        normed = Norm(self.config, name="norm")(hidden)
+        return Unembedding(self.config, name="unembedding")(normed)
 
 
 class LinearHead(nn.Module):

@@ -66,8 +66,8 @@ def _split(path: str, array: jax.Array, first: int, repeated: int):
 def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
     """Returns (model, params) that predict the next token only, without those of tokens ahead.
 
-    The first of parallel last layers becomes the last layer of a plain stack; sequential modules
-    and linear heads are left out. Takes parameters as `unrolled` returns them.
+    The first of parallel last layers becomes the last layer of a plain stack; sequential modules,
+    linear heads and projections ahead are left out. Takes parameters as `unrolled` returns them.
     """
     config = model.config
     if config is None or not config.num_ahead:
@@ -79,11 +79,12 @@ def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
     renamed = {"decoder/ahead/final_norm": "decoder/final_norm"} | {
         "decoder/ahead/layers_0/layer": f"decoder/layers_{last}"
     }
+    own = tuple(f"projections_{name}/" for name in config.ahead_projections)
     result = {}
     for path, array in named(params).items():
         for old, new in renamed.items():
             path = path.replace(old, new)
-        if "/ahead/" not in path:
+        if "/ahead/" not in path and not path.startswith(own):
             result[path] = array
     return model_of(plain), nested(result.items())
 

@@ -116,7 +116,7 @@ class ModelOutputs(Protocol):
 
     @property
     def hidden(self) -> dict[str, Array]:
-        """Hidden states by name: "top" f[B, T, d], "ahead" f[n, B, T, d], …"""
+        """Hidden states by name: "top" f[B, T, d], "ahead" f[n, B, T, d] or "last" f[B, T, d], …"""
 
     def head(self, name: str, hidden: Array) -> Array:
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""

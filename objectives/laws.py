@@ -363,6 +363,9 @@ class AnyStates:
         self._states = states
         self._ahead = sum(head.startswith("ahead_") for head in heads)
 
+    def __contains__(self, name: str) -> bool:
+        return True
+
     def __getitem__(self, name: str):
         if name == "ahead":  # of several tokens at once, one array for each
             return jnp.broadcast_to(self._states, (self._ahead, *self._states.shape))

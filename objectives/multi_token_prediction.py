@@ -1,9 +1,11 @@
 """Multi-token prediction: every slot predicts the next token and those after it.
 
 Sources: Gloeckle et al. 2024 (arXiv:2404.19737), parallel heads; DeepSeek-V3 (arXiv:2412.19437),
-sequential modules. The model chooses, these or linear heads: `models.decoder`'s `ahead`.
+sequential modules. The model chooses among these and the linear heads of textbooks: `ahead` of
+`models.decoder`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,6 +31,7 @@ def multi_token_prediction(
     ids: TokenIds,
     tokens: AtLeastTwo = 4,
     ahead_scale: Positive | Callable | None = None,
+    average: bool = False,
 ) -> Objective:
     """Causal language modelling that predicts `tokens` tokens from every slot.
 
@@ -43,22 +46,33 @@ def multi_token_prediction(
       ahead_scale: what the mean of the terms beyond the first is multiplied by: DeepSeek-V3's
         lambda, 0.3 and later 0.1. A number, or a function of the step such as an optax schedule.
         None: each of them counts as much as the first, as in Gloeckle et al. 2024.
+      average: whether the loss is the mean of all n terms, as in textbooks, and not their sum.
 
     Only one head's logits are in memory at a time, also in the gradient.
 
     >>> list(multi_token_prediction(ids, tokens=3).heads)
     ['vocabulary', 'ahead_2', 'ahead_3']
 
-    The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15.
+    The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15. With `average`
+    those of all three terms are 1/3.
+
+    Raises ValueError for both `ahead_scale` and `average`.
     """
-    scale: Any = 1.0  # of each of the terms
+    if average and ahead_scale is not None:
+        raise ValueError(
+            f"Got average=True and ahead_scale={ahead_scale}, expected one of them: with average "
+            "all terms count alike."
+        )
+    first: float = 1 / tokens if average else 1.0
+    scale: Any = first  # of each of the terms ahead
     if callable(ahead_scale):
         scale = _Share(ahead_scale, tokens - 1)
     elif ahead_scale is not None:
         scale = ahead_scale / (tokens - 1)
 
     def loss(outputs, batch) -> dict[str, Term]:
-        terms = token_loss(outputs, batch)
+        (next_token,) = token_loss(outputs, batch).values()
+        terms = {"tokens": dataclasses.replace(next_token, scale=first)}
         for k, sums in enumerate(ahead_losses(outputs, batch, tokens - 1), 1):
             name = f"ahead_{k + 1}"
             later, weights = ahead_tokens(batch, k)
@@ -97,17 +111,26 @@ def ahead_tokens(batch, k):
 
 
 def ahead_losses(outputs, batch, count: int):
-    """Returns sums f32[count, B] of the losses of the first `outputs.hidden["ahead"]` [N, B, T, d].
+    """Returns sums f32[count, B] of the losses of tokens 1 … `count` after the next.
 
-    Another member of a mixture may predict farther: N is at least `count`.
+    A model gives a state for each, `outputs.hidden["ahead"]` [N, B, T, d], which the vocabulary
+    projection takes; or one state for all, `outputs.hidden["last"]` [B, T, d], which the heads
+    "ahead_2", … take. Another member of a mixture may predict farther: N is at least `count`.
     """
     _, slots, _ = predictions(batch)
 
-    def one_head(_, numbered):
-        hidden, k = numbered
+    def losses(head, hidden, k):
         hidden = hidden if slots is None else at_slots(hidden, slots)
         tokens, w = ahead_tokens(batch, k)
-        return None, head_cross_entropy(outputs, "vocabulary", hidden, tokens, w).losses
+        return head_cross_entropy(outputs, head, hidden, tokens, w).losses
+
+    if "ahead" not in outputs.hidden:
+        one_by_one = jax.checkpoint(losses, static_argnums=(0, 2))
+        last, ks = outputs.hidden["last"], range(1, count + 1)
+        return jnp.stack([one_by_one(f"ahead_{k + 1}", last, k) for k in ks])
+
+    def one_head(_, numbered):
+        return None, losses("vocabulary", *numbered)
 
     numbered = (outputs.hidden["ahead"][:count], jnp.arange(1, count + 1))
     return lax.scan(jax.checkpoint(one_head), None, numbered)[1]

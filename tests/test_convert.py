@@ -180,6 +180,7 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
         (bert(40, ("classes", "embedding"), num_classes=2), ["projections_embedding"]),
         (llama(64, ("vocabulary", "ahead_2"), ahead="sequential"), ["decoder/ahead"]),
         (llama(64, ("vocabulary", "ahead_2"), ahead="linear"), ["decoder/ahead"]),
+        (llama(64, ("vocabulary", "ahead_2"), ahead="projections"), ["projections_ahead_2"]),
         (llama(), []),
     ):
         family = family_of(model.config)

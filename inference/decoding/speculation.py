@@ -263,17 +263,23 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
 
 
 def independent_drafter(model) -> Drafter:
-    """Drafts by the model's parallel or linear heads, from its hidden state of the last accepted
-    token."""
-    number = model.config.num_ahead
+    """Drafts by the model's parallel heads, linear heads or projections ahead.
+
+    They take the hidden state of the last accepted token.
+    """
+    number, own = model.config.num_ahead, model.config.ahead_projections
 
     def start(params, prompts, capacity):
         return ()
 
     def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
         rows, outputs = jnp.arange(verified.last.shape[0]), verified.outputs
-        hidden_BxNxE = jnp.moveaxis(outputs.hidden["ahead"][:, rows, verified.last], 0, 1)
-        logits_BxNxV = outputs.head("vocabulary", hidden_BxNxE)
+        if own:
+            last_BxE = outputs.hidden["last"][rows, verified.last]
+            logits_BxNxV = jnp.stack([outputs.head(name, last_BxE) for name in own], 1)
+        else:
+            hidden_BxNxE = jnp.moveaxis(outputs.hidden["ahead"][:, rows, verified.last], 0, 1)
+            logits_BxNxV = outputs.head("vocabulary", hidden_BxNxE)
         tokens = [choose(_folded(keys_B, n), logits_BxNxV[:, n], sampling) for n in range(number)]
         return drafter_state, Drafts(jnp.stack(tokens, 1), logits_BxNxV)
 

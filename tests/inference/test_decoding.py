@@ -62,6 +62,7 @@ ARCHITECTURES = {
     "parallel heads, windows": lambda: ahead("parallel", window=2, global_every=2),
     "sequential modules": lambda: ahead("sequential"),
     "linear heads": lambda: ahead("linear"),
+    "projections ahead": lambda: ahead("projections"),
     "sequential modules, relative": lambda: ahead("sequential", **RELATIVE),
 }
 QUICK = ["t5", "bart", "gpt2", "parallel heads, windows", "sequential modules"]

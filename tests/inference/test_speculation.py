@@ -41,18 +41,29 @@ from tests.inference.test_decoding import (
 from tests.models.test_transformer import init
 
 NEW = 8
+OWN = ("parallel heads", "sequential modules", "linear heads", "projections ahead")
 
 
 @functools.cache
 def speculator(name):
     """(plain, four): what `decode` and what `speculate` wants, of a model and its drafts."""
-    if name in ("parallel heads", "parallel heads, windows", "sequential modules", "linear heads"):
+    if name == "projections ahead":
+        model, params = made(name)
+        return form(name), own_drafts(model, with_one_projection(params))
+    if name in (*OWN, "parallel heads, windows"):
         return form(name), own_drafts(*made(name))
     target, _, drafts = name.partition(" with ")
     model, params = form(target)
     by = 0.03 if target == "bart" else 0.1  # so that some drafts are accepted, and some not
     other = params if drafts == "itself" else disturbed(params, by)
     return form(target), (model, params, model_drafter(model, 3), other)
+
+
+def with_one_projection(params):
+    """The projections ahead are the model's own, so that some of their drafts are accepted."""
+    alike = {"embedding": params["vocabulary"]["embedding"]}
+    ahead = {name: x for name, x in params.items() if name.startswith("projections_ahead")}
+    return params | {name: x | {"unembedding": alike} for name, x in ahead.items()}
 
 
 def disturbed(params, by):
@@ -67,7 +78,7 @@ DRAFTED = [
     *(
         pytest.param(name, marks=pytest.mark.slow)
         for name in (
-            *("sequential modules", "linear heads", "parallel heads, windows"),
+            *(*OWN[1:], "parallel heads, windows"),
             *("t5 with another", "bart with another"),
         )
     ),
@@ -172,7 +183,7 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
 # --- drafts of the model's own ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["parallel heads", "sequential modules", "linear heads"])
+@pytest.mark.parametrize("name", OWN)
 def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
     """After a prompt, from a run of the model as it is trained over prompt and drafts."""
     model, params = made(name)
@@ -181,6 +192,9 @@ def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
     @jax.jit
     def ahead_of(batch, last, n):
         outputs = model.apply(params, batch)
+        if name == "projections ahead":
+            state = outputs.hidden["last"][0, last]
+            return jnp.stack([outputs.head(f"ahead_{k}", state) for k in (2, 3)])[n].argmax()
         return outputs.head("vocabulary", outputs.hidden["ahead"][n, 0, last]).argmax()
 
     for row in PROMPTS[:2]:  # of one width, and one program

@@ -37,6 +37,9 @@ BUILDERS = {
         64, THREE, **SMALL, ahead="sequential", **settings
     ),
     "linear": lambda **settings: models.decoder(64, THREE, **SMALL, ahead="linear", **settings),
+    "projections": lambda **settings: models.decoder(
+        64, THREE, **SMALL, ahead="projections", **settings
+    ),
     "encoder": lambda **settings: models.encoder(
         64, ("vocabulary", *ENCODER_HEADS), num_classes=3, **SMALL, **settings
     ),
@@ -146,16 +149,17 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
 def test_parameter_counts_of_heads_ahead():
     """A parallel head is a layer more than a plain decoder of so many layers has."""
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=3)
-    plain, parallel, sequential, linear = (
+    plain, parallel, sequential, linear, projections = (
         models.decoder(10, heads, **shape, ahead=ahead)
         for heads, ahead in (
             (("vocabulary",), "parallel"),
             (THREE, "parallel"),
             (THREE, "sequential"),
             (THREE, "linear"),
+            (THREE, "projections"),
         )
     )
-    assert parallel.heads == sequential.heads == linear.heads == THREE
+    assert parallel.heads == sequential.heads == linear.heads == projections.heads == THREE
     assert plain.heads == ("vocabulary",)
     kernels = 4 * 4 * 12 + 3 * 4 * 8
     norms, join = 2 * 4, 2 * 4 * 4
@@ -163,6 +167,7 @@ def test_parameter_counts_of_heads_ahead():
     assert count(init_shapes(parallel)) == base + 2 * (kernels + norms)
     assert count(init_shapes(sequential)) == base + 2 * (kernels + norms + join + 3 * 4)
     assert count(init_shapes(linear)) == base + 2 * (4 * 4 + 4)
+    assert count(init_shapes(projections)) == base + 2 * (10 * 4 + 4)
 
     lengths = {"decoder": 5, "predict": 2}
     layer = 2 * 5 * (kernels + 2 * 5 * 2 * 6)  # products with weights; five keys, two heads of six
@@ -171,6 +176,7 @@ def test_parameter_counts_of_heads_ahead():
     assert parallel.flops(lengths) == 5 * layer + 3 * vocabulary
     assert sequential.flops(lengths) == 5 * layer + 3 * vocabulary + 2 * 2 * 5 * join
     assert linear.flops(lengths) == 3 * layer + 3 * vocabulary + 2 * 2 * 5 * 4 * 4
+    assert projections.flops(lengths) == 3 * layer + 3 * vocabulary
 
 
 def test_a_second_vocabulary_projection_has_rows_and_products_of_its_own():
@@ -301,7 +307,7 @@ def test_bad_values_are_refused_with_a_remedy(change, message):
         (
             models.decoder,
             dict(ahead="twice"),
-            "ahead must be 'parallel', 'sequential' or 'linear', got 'twice'",
+            "ahead must be 'parallel', .* or 'projections', got 'twice'",
         ),
         (models.decoder, dict(heads=THREE, num_layers=1), "num_layers=1, expected 2 or more"),
     ],

@@ -603,6 +603,47 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
         assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(trunk))
 
 
+def test_a_projection_ahead_is_trained_by_its_own_term_alone():
+    """Its logits are those of its own norm and matrix on the states of the last layer."""
+    ids = objectives.TokenIds(size=64, text=(2, 64))
+    objective = objectives.multi_token_prediction(ids, tokens=3)
+    model = build("decoder", layers=2, heads=objective.heads, ahead="projections", norm="layer")
+    batch = make_batch(PACKED_CAUSAL)
+    batch |= {
+        "decoder_target_tokens": 1 + batch["decoder_input_tokens"],
+        "decoder_loss_weights": (batch["decoder_segment_ids"] > 0).astype(jnp.int32),
+    }
+    params = init(model, batch)
+    outputs = model.apply(params, batch)
+    last, own = np.asarray(outputs.hidden["last"]), params["projections_ahead_3"]
+    centred = last - last.mean(-1, keepdims=True)
+    normed = (
+        centred
+        / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+        * np.asarray(own["norm"]["scale"])
+    )
+    expected = normed @ np.asarray(own["unembedding"]["embedding"]).T
+    assert_close(outputs.head("ahead_3", last), expected)
+
+    def sums(params):
+        terms = objective.loss(model.apply(params, batch), batch)
+        return {name: term.sums.sum() for name, term in terms.items()}
+
+    gradients = jax.jit(jax.jacrev(sums))(params)
+    assert set(gradients) == {"tokens", "ahead_2", "ahead_3"}
+    heads = {
+        "tokens": "vocabulary",
+        "ahead_2": "projections_ahead_2",
+        "ahead_3": "projections_ahead_3",
+    }
+    for term, own in heads.items():
+        for head in heads.values():
+            taught = {bool(np.abs(x).max() > 0) for x in jax.tree.leaves(gradients[term][head])}
+            assert taught == {head == own}, (term, head)
+        trunk = gradients[term]["decoder"]["layers"]
+        assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(trunk))
+
+
 @pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
 def test_dropout_after_the_norm_is_drawn_for_each_head(ahead):
     model = build("decoder", layers=2, heads=THREE, ahead=ahead, dropout_rate=0.5)

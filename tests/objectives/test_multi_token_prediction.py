@@ -121,6 +121,40 @@ def test_lambda_is_of_the_mean_of_the_terms_ahead(ahead_scale, total):
     assert sum(scales.values()) == pytest.approx(total) and len(set(scales.values())) == 1
 
 
+def test_the_terms_may_be_averaged():
+    outputs = Outputs(3, 9)
+    summed, averaged = (
+        terms_of(multi_token_prediction(IDS, tokens=4, average=x), outputs, batch())
+        for x in (False, True)
+    )
+    for name, term in averaged.items():
+        assert (summed[name].scale, term.scale) == (1.0, 0.25)
+        np.testing.assert_array_equal(term.sums, summed[name].sums)
+    with pytest.raises(ValueError, match="average=True and ahead_scale=0.3"):
+        multi_token_prediction(IDS, average=True, ahead_scale=0.3)
+
+
+def test_heads_may_have_projections_of_their_own():
+    """They take one state, and the loss is that of each head's own logits."""
+    shared, matrices = Outputs(2, 9), np.random.default_rng(1).normal(size=(3, V, V))
+    last = shared.hidden["top"]
+
+    class Own:
+        hidden = {"top": last, "last": last}
+
+        def head(self, name, hidden):
+            if name == "vocabulary":
+                return hidden
+            return hidden @ matrices[int(name.removeprefix("ahead_")) - 2].astype(np.float32)
+
+    shared.hidden["ahead"] = np.stack([last @ x for x in matrices]).astype(np.float32)
+    objective = multi_token_prediction(IDS, tokens=4)
+    expected, got = (terms_of(objective, x, batch()) for x in (shared, Own()))
+    assert got.keys() == expected.keys()
+    for name, term in got.items():
+        np.testing.assert_allclose(term.sums, expected[name].sums, rtol=1e-5)
+
+
 def test_one_head_of_logits_is_in_memory_at_a_time():
     """The program holds no array as large as the logits of all heads."""
     B, T, heads, wide = 2, 16, 3, 97

@@ -38,6 +38,7 @@ def test_parameters_of_each_step(tmp_path):
     [
         ("decoder", ("multi_token_prediction",), dict(num_layers=2)),
         ("decoder", ("multi_token_prediction",), dict(ahead="linear")),
+        ("decoder", ("multi_token_prediction",), dict(ahead="projections")),
         ("encoder", ("contrastive_pairs",), {}),
         ("encoder", ("sequence_classification",), dict(num_classes=3)),
         ("encoder", ("masked_lm",), dict(logits_via_embedding=True)),
@@ -63,6 +64,7 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
     "builder, name, settings",
     [
         ("decoder", "multi_token_prediction", dict(num_layers=2)),
+        ("decoder", "multi_token_prediction", dict(ahead="projections")),
         ("encoder_decoder", "ul2", {}),
         ("electra", "replaced_token_detection", {}),
         ("two_towers", "contrastive_pairs", {}),
