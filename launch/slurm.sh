@@ -1,8 +1,20 @@
 #!/usr/bin/env bash
-# A run as a Slurm job, a process for each GPU, from a shared folder with an environment in .venv:
-#   sbatch --nodes=2 --gpus-per-node=8 launch/slurm.sh train --gin_file=… --run_dir=/shared/runs/mine
+# A run as a Slurm job, a process for each GPU, submitted from the folder of your project:
+#
+#   PATH_OF_PRETRAX/launch/slurm.sh --nodes=2 --gpus-per-node=8 -- \
+#       train --gin_file=my_run.gin --module=my_tasks.py --run_dir=/shared/runs/mine
+#
+# Options of sbatch come before --, the command after it. The command is checked before anything is
+# queued. It runs in your folder, which all nodes must share, so that relative paths to your modules and
+# gin files are the same as here. The environment is .venv of that folder, or else the active one.
+# `sbatch --nodes=2 … slurm.sh train …` queues the same job without the checks.
+#
 # Two minutes before the end all processes are sent SIGTERM, at which they save a checkpoint, and the
 # job is queued again.
+#
+# Settings, given before the script:
+#   DRY_RUN=1        print what would be queued and run, and queue nothing
+#   EXTRAS='[seqio]' extras of pretrax that the environment must have
 #SBATCH --job-name=pretrax
 #SBATCH --output=pretrax-%j.log
 #SBATCH --open-mode=append
@@ -13,7 +25,31 @@
 set -euo pipefail
 
 # shellcheck source=/dev/null
-source .venv/bin/activate
+[ ! -e .venv/bin/activate ] || source .venv/bin/activate
+
+say() { # a command
+    printf '+' >&2
+    printf ' %q' "$@" >&2
+    echo >&2
+}
+
+submit() { # OPTIONS -- COMMAND
+    local options=() requirement
+    while [ "$1" != -- ]; do
+        options+=("$1")
+        shift
+    done
+    shift
+    requirement=$(python3 "$(dirname "$0")/pack.py" --installed --extras="${EXTRAS:-}" -- "$@")
+    echo "Nothing is installed: the job uses $requirement of this environment." >&2
+    say sbatch "${options[@]}" "$0" "$@"
+    if [ -n "${DRY_RUN:-}" ]; then
+        echo "In the job, in $PWD:" >&2
+        run "$@"
+    else
+        sbatch "${options[@]}" "$0" "$@"
+    fi
+}
 
 again() { # To the processes, past srun, which would kill them at a SIGTERM of its own.
     scancel --signal=TERM "$SLURM_JOB_ID"
@@ -21,13 +57,29 @@ again() { # To the processes, past srun, which would kill them at a SIGTERM of i
     scontrol requeue "$SLURM_JOB_ID"
     exit 0
 }
-trap again USR1
 
-# Each process sees all GPUs of its node, and JAX takes the one of its rank; without a number of
-# CPUs, Slurm would bind each to a single one.
-tasks="${SLURM_GPUS_ON_NODE:-1}"
-srun --ntasks-per-node="$tasks" --cpus-per-task="$((${SLURM_CPUS_ON_NODE:-$(nproc)} / tasks))" \
-    --gpu-bind=none --kill-on-bad-exit=1 \
-    pretrax "$@" --gin.training.Run.distributed=True &
-step=$!
-wait "$step"
+run() { # COMMAND
+    # Each process sees all GPUs of its node, and JAX takes the one of its rank; without a number of
+    # CPUs, Slurm would bind each to a single one.
+    local tasks="${SLURM_GPUS_ON_NODE:-1}" cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
+    local words=(srun --ntasks-per-node="$tasks" --cpus-per-task="$((cpus / tasks))"
+        --gpu-bind=none --kill-on-bad-exit=1
+        pretrax "$@" --gin.training.Run.distributed=True)
+    if [ -n "${DRY_RUN:-}" ]; then
+        say "${words[@]}"
+        echo "(Slurm says in the job how many GPUs and CPUs a node has.)" >&2
+        return
+    fi
+    "${words[@]}" &
+    step=$!
+    wait "$step"
+}
+
+for word in "$@"; do
+    if [ "$word" = -- ]; then
+        submit "$@"
+        exit
+    fi
+done
+trap again USR1
+run "$@"

@@ -1,17 +1,26 @@
 #!/usr/bin/env bash
-# A run on a Cloud TPU VM, one host or a slice, from a checkout on your own machine:
+# A run on a Cloud TPU VM, one host or a slice, started from the folder of your project:
 #
-#   launch/tpu_vm.sh start NAME ZONE TYPE train --gin_file=… --gin.training.Run.checkpoint_dir=gs://…
-#   launch/tpu_vm.sh keep NAME ZONE TYPE train …   # spot: start it again whenever it is taken away
-#   launch/tpu_vm.sh logs NAME ZONE                # follow the first host's
-#   launch/tpu_vm.sh stop NAME ZONE                # delete the VM
+#   PATH_OF_PRETRAX/launch/tpu_vm.sh start NAME ZONE TYPE train --gin_file=my_run.gin --module=my_tasks.py
+#   … keep NAME ZONE TYPE train …   # spot: start it again whenever it is taken away
+#   … logs NAME ZONE                # follow the first host's
+#   … stop NAME ZONE                # delete the VM
 #
-# TYPE is such as v5litepod-8 or v5p-64. The command runs on every host, detached: it goes on when ssh
-# drops, and its output is kept in ~/pretrax.log there. Checkpoints belong in a bucket: the disks go
-# with the VM. On a slice of several hosts `train` wants --gin.training.Run.distributed=True. `keep` goes
-# on until you stop it: delete the VM when the run is done. Settings: VERSION, the VM's software, if it is
-# not that of the type; EXTRAS of pretrax, such as '[seqio]'; SPOT=1 for `start`; DRY_RUN=1 prints what
-# gcloud would be called with.
+# TYPE is such as v5litepod-8 or v5p-64. Your folder is sent to ~/project on every host, and the command
+# runs there, so that relative paths to your modules and gin files are the same as here. Nothing has to
+# be committed. Data, run directories and hidden files are not sent: keep data in a bucket.
+#
+# The command runs on every host, detached: it continues when ssh drops, and its output is kept in
+# ~/pretrax.log there. Checkpoints belong in a bucket, since the disks go with the VM. On a slice of
+# several hosts, `train` needs --gin.training.Run.distributed=True. `keep` continues until you stop it:
+# delete the VM when the run is done.
+#
+# Settings, given before the script:
+#   DRY_RUN=1        print what would be sent and run, and create nothing
+#   EXTRAS='[seqio]' extras of pretrax to install (default: [all]; '' for none)
+#   PRETRAX=PATH     another checkout of pretrax to install, or a wheel (default: this script's)
+#   SPOT=1           a spot VM for `start`
+#   VERSION=…        the VM's software, if it is not the usual one of the type
 set -euo pipefail
 
 EVERY=${EVERY:-60} # seconds between two looks at a spot VM
@@ -39,6 +48,7 @@ gcloud_tpu() { # prints the command, and runs it unless DRY_RUN
 }
 
 on_hosts() { # COMMAND: on every host
+    [ -z "${DRY_RUN:-}" ] || printf 'On every host, in ~:\n%s\n' "$1" >&2
     gcloud_tpu ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"
 }
 
@@ -47,20 +57,18 @@ create() {
         ${SPOT:+--spot}
 }
 
-install() { # Python by uv: the VM's own may be older than pretrax wants
-    local archive
-    archive=$(mktemp -d)/pretrax.tar.gz
-    git archive --format=tar.gz --prefix=pretrax/ -o "$archive" "$COMMIT" &&
-        gcloud_tpu scp "$archive" "$NAME:" --zone="$ZONE" --worker=all &&
-        on_hosts "tar xzf pretrax.tar.gz && curl -LsSf https://astral.sh/uv/install.sh | sh &&
+install() { # Python by uv: the VM's own may be older than pretrax needs
+    gcloud_tpu scp "$ARCHIVE" "$NAME:" --zone="$ZONE" --worker=all &&
+        on_hosts "tar xzf sent.tar.gz && curl -LsSf https://astral.sh/uv/install.sh | sh &&
         ~/.local/bin/uv venv --allow-existing --python 3.12 ~/environment &&
-        ~/.local/bin/uv pip install --python ~/environment './pretrax${EXTRAS:-}' 'jax[tpu]<0.11' gcsfs"
+        ~/.local/bin/uv pip install --python ~/environment '$REQUIREMENT' 'jax[tpu]<0.11' gcsfs"
 }
 
 begin() { # The command, on every host, whatever becomes of this connection.
     local command
     printf -v command ' %q' "$@"
-    on_hosts "nohup ~/environment/bin/pretrax$command >> ~/pretrax.log 2>&1 < /dev/null &"
+    # `;` and not `&&`, since a list of both in the background would keep ssh's output open.
+    on_hosts "cd ~/project || exit 1; nohup ~/environment/bin/pretrax$command >> ~/pretrax.log 2>&1 < /dev/null &"
 }
 
 start() { # one list, since `until` below has `set -e` ignored in it
@@ -84,7 +92,7 @@ insist() { # as `start`, until there is room for a spot VM
     done
 }
 
-keep() { # A spot VM that is taken away is deleted and made anew: the run goes on from its checkpoint.
+keep() { # A spot VM that is taken away is deleted and made again: the run continues from its checkpoint.
     SPOT=1
     insist "$@"
     while [ -z "${DRY_RUN:-}" ]; do
@@ -104,7 +112,11 @@ start | keep)
     TYPE=$1
     shift
     VERSION=${VERSION:-$(version_of "$TYPE")}
-    COMMIT=$(git rev-parse HEAD) # the same on every VM; before the first: none is made without it
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    # Before the first VM is created, and the same for every VM that `keep` makes.
+    ARCHIVE=$folder/sent.tar.gz
+    REQUIREMENT=$(python3 "$(dirname "$0")/pack.py" --archive="$ARCHIVE" --extras="${EXTRAS-[all]}" -- "$@")
     "$VERB" "$@"
     ;;
 logs) gcloud_tpu ssh "$NAME" --zone="$ZONE" --worker=0 --command='tail -n 100 -F ~/pretrax.log' ;;

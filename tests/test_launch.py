@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pretrax.training.settings.command_line import add_gin_arguments, parse_with
 from pretrax.training.settings.configuration import read_run
 from tests.training.tiny import ROOT
 
-HAVING_ENVIRONMENTS = ("Dockerfile", "sky.yaml", "tpu_vm.sh")
+HAVING_ENVIRONMENTS = ("Dockerfile", "sky.sh", "tpu_vm.sh")
 TRAIN = ["train", "--gin_file=runs/decoder.gin", "--files=data/my texts/*.txt"]
 
 
@@ -35,7 +36,7 @@ def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
     path = f"{folder}:{os.environ['PATH']}"
     done = subprocess.run(
         command,
-        cwd=ROOT,
+        cwd=folder,
         env={**os.environ, "PATH": path, "NOTES": str(notes), "FOLDER": str(folder), **settings},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -46,7 +47,7 @@ def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
 
 def test_a_command_reaches_every_host_as_it_was_typed(tmp_path):
     stand_in(tmp_path, "gcloud", "")
-    script = "launch/tpu_vm.sh"
+    script = f"{ROOT}/launch/tpu_vm.sh"
     calls, status = noted(tmp_path, [script, "start", "mine", "zone", "v5p-64", *TRAIN])
     assert status == 0 and "<create> <mine>" in calls[0] and "<--spot>" not in calls[0]
     assert "<scp>" in calls[1]
@@ -60,17 +61,16 @@ def test_a_command_reaches_every_host_as_it_was_typed(tmp_path):
 
 def test_a_dry_run_calls_nothing(tmp_path):
     stand_in(tmp_path, "gcloud", "exit 1")
-    start = ["launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
+    start = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
     assert noted(tmp_path, start, DRY_RUN="1") == ([], 0)
 
 
-def test_no_machine_is_made_outside_of_a_checkout(tmp_path):
+def test_no_machine_is_made_without_a_pretrax_to_send(tmp_path):
     """Else `keep` would make one and delete it again, minute by minute."""
     stand_in(tmp_path, "gcloud", "")
-    stand_in(tmp_path, "git", "exit 128")
-    keep = ["launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
-    ((call,), status) = noted(tmp_path, keep, EVERY="0.1")
-    assert call == "git <rev-parse> <HEAD>" and status == 128
+    keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
+    calls, status = noted(tmp_path, keep, EVERY="0.1", PRETRAX=str(tmp_path))
+    assert calls == [] and status == 1
 
 
 def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
@@ -83,7 +83,7 @@ def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
     case $(wc -l < "$FOLDER/tries") in 2) exit 1 ;; 3) kill "$PPID" ;; esac ;;
 esac"""
     stand_in(tmp_path, "gcloud", body)
-    keep = ["launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
+    keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
     calls, _ = noted(tmp_path, keep, EVERY="0.1")
     did = [re.findall(r"<(create|scp|ssh|describe|delete)>", call) for call in calls]
     did = [one[0] for one in did if one]  # a command of several lines has others
@@ -94,7 +94,7 @@ esac"""
 
 def test_too_few_words_print_the_usage(tmp_path):
     for words in ([], ["start", "mine", "zone"], ["begin", "mine", "zone", "v5p-64"]):
-        assert noted(tmp_path, ["launch/tpu_vm.sh", *words]) == ([], 2)
+        assert noted(tmp_path, [f"{ROOT}/launch/tpu_vm.sh", *words]) == ([], 2)
 
 
 def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
@@ -112,9 +112,10 @@ def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
 
 def test_no_process_under_slurm_has_one_cpu_alone():
     """As srun would have it: JAX, the rows and the checkpoints of a process would share that."""
-    texts = [path.read_text() for path in (*ROOT.glob("docs/*.md"), *ROOT.glob("launch/*.sh"))]
-    calls = re.findall(r"^srun (?:.*\\\n)*.*", "\n".join(texts), re.MULTILINE)
-    assert len(calls) == 2 and all("--cpus-per-task=" in call for call in calls)
+    docs = "\n".join(path.read_text() for path in ROOT.glob("docs/*.md"))
+    (call,) = re.findall(r"^srun (?:.*\\\n)*.*", docs, re.MULTILINE)
+    (words,) = re.findall(r"\(srun [^)]*\)", (ROOT / "launch/slurm.sh").read_text())
+    assert "--cpus-per-task=" in call and "--cpus-per-task=" in words
 
 
 def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
@@ -136,16 +137,27 @@ def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
     assert calls[1:] == ["scancel <--signal=TERM> <17>", "scontrol <requeue> <17>"]
 
 
-def test_the_run_of_skypilot_is_one():
-    sky = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
-    typed = sky["run"].splitlines()[-1].replace("$COMMAND", sky["envs"]["COMMAND"])
-    _, verb, *arguments = typed.replace("$BUCKET", "gs://bucket/run").split()
+def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
+    """All of it, since the disks of spot machines are lost."""
+    copying = 'case $word in --workdir=*) cp "${word#--workdir=}"/*.sh "$FOLDER" ;; esac'
+    stand_in(tmp_path, "sky", f'for word in "$@"; do {copying}; done')
+    words = ["jobs", "launch", "--", "train", "--gin_file=runs/decoder.gin"]
+    start = [f"{ROOT}/launch/sky.sh", *words, "--gin.mesh.make_mesh.data=-1"]
+    assert noted(tmp_path, start, BUCKET="") == ([], 2)
+    ((call,), status) = noted(tmp_path, start, BUCKET="gs://bucket/run")
+    assert status == 0 and call.startswith("sky <jobs> <launch> <--workdir=")
+    typed = re.search(r"bin/pretrax (.*)", (tmp_path / "run.sh").read_text())
+    assert typed
+    verb, *arguments = shlex.split(typed[1])
     _, given = parse_with_gin(made_for(verb), arguments)
-    run = read_run(given.files, given.bindings)  # all of it is in the bucket, as disks are lost
+    run = read_run(given.files, given.bindings)
     assert checkpoints(run.run_dir, run.checkpoint_dir) == "gs://bucket/run/checkpoints"
     with pytest.raises(ValueError, match="expected a folder on disk or in gs://"):
         check_place("s3://bucket/run")
-    assert "gcsfs" in sky["setup"] and "s3fs" not in sky["setup"]  # what checkpoints take
+    setup = (tmp_path / "setup.sh").read_text()
+    assert "gcsfs" in setup and "s3fs" not in setup  # what checkpoints take
+    sky = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
+    assert (sky["setup"], sky["run"]) == ("bash setup.sh", "bash run.sh")
 
 
 def made_for(verb: str) -> argparse.ArgumentParser:

@@ -1,0 +1,519 @@
+#!/usr/bin/env python3
+"""Checks the files that a command names, and packs your project and pretrax for its hosts.
+
+    python3 launch/pack.py --archive=sent.tar.gz -- train --gin_file=my_run.gin --module=my_tasks.py
+
+The start scripts call this before they create anything. The archive holds `project/`, the folder
+that you start from, and `pretrax/`, the checkout that holds this script, both as they are on disk:
+nothing has to be committed. `PRETRAX` names another checkout, or a wheel.
+
+With `--installed` nothing is packed: the command will run in this folder, on a disk that its hosts
+share, with the pretrax of the Python that runs this script.
+
+Standard output has one line, what to install: `./pretrax[all]`. Everything else goes to standard
+error. The machine that you start from may have no pretrax, so this file needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+LARGEST_FILE = 10 * 2**20  # bytes; larger files are data, which belongs in a bucket
+LARGEST_PROJECT = 100 * 2**20
+SHOWN = 20  # files in a list
+UNLISTED = "hidden, or made by a program"  # a reason that nobody asks about
+NOT_PACKAGED = (
+    "tests",
+    "docs",
+    "benchmarks",
+)  # folders of a checkout that installing does not need
+
+
+class Mistake(Exception):
+    """A mistake of the user, which the message explains."""
+
+
+class Sources(NamedTuple):
+    """The pretrax that will run the command."""
+
+    path: Path  # a checkout, a wheel, or the folder of an installed package
+    extras: set[str]
+    gin_files: set[str]  # "runs/decoder.gin", and the same below "gin_configs/"
+
+
+class Files(NamedTuple):
+    """Files below a folder, by their paths within it, and what is left out, with the reason."""
+
+    sent: list[str]
+    left_out: dict[str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--archive", help="the file to write")
+    parser.add_argument("--extras", default="", help="extras of pretrax, such as [seqio]")
+    parser.add_argument("--installed", action="store_true", help="check the command alone")
+    parser.add_argument("command", nargs="+", help="the words after `pretrax`")
+    options = parser.parse_args()
+    try:
+        print((check_installed if options.installed else pack)(options))
+    except Mistake as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error.filename}: {error.strerror}")
+
+
+def pack(options: argparse.Namespace) -> str:
+    """Writes the archive, says what is in it, and returns what to install."""
+    folder = Path.cwd()
+    if folder in (Path.home(), Path(folder.anchor)):
+        raise Mistake(f"{folder} would be sent. Start from the folder of your project.")
+    sources = find_sources(os.environ.get("PRETRAX"))
+    extras = read_extras(options.extras, sources)
+    named = named_files(options.command, folder, sources, relative=True)
+    files = files_below(folder, sources.path)
+    files = Files([*sorted(named), *sorted({*files.sent} - named)], files.left_out)
+    size = sum(os.path.getsize(folder / name) for name in files.sent)
+    if size > LARGEST_PROJECT:
+        raise Mistake(
+            f"{folder} holds {in_units(size)} to send, expected at most "
+            f"{in_units(LARGEST_PROJECT)}. Move data to a bucket, or start from a smaller folder. "
+            f"The largest files: {', '.join(largest(folder, files.sent))}."
+        )
+    say(f"Your project: {folder} ({len(files.sent)} files, {in_units(size)})")
+    say("is sent to ~/project on every host, where the command runs:")
+    say_list(files.sent)
+    say("Not sent: what git ignores, hidden files, and")
+    say_list([f"{name} ({reason})" for name, reason in sorted(files.left_out.items())])
+    for name in unsent_data(options.command, folder, files.sent):
+        say(f"The command names {name}, which is here and is not sent.")
+    say(f"pretrax: {describe(sources.path)}, with the extras {extras or '(none)'}")
+    if options.archive:
+        write_archive(options.archive, folder, files.sent, sources.path)
+    package = sources.path.name if sources.path.is_file() else "pretrax"
+    return f"./{package}{extras}"
+
+
+def check_installed(options: argparse.Namespace) -> str:
+    """Says where the command will run, and returns what its environment needs to have installed."""
+    sources = installed_sources()
+    extras = read_extras(options.extras, sources)
+    if absent := absent_packages(extras):
+        raise Mistake(
+            f"{sys.prefix} lacks {', '.join(absent)}, which EXTRAS={extras} asks for. Install "
+            f"pretrax there again, with {extras} after its name or path."
+        )
+    named = named_files(options.command, Path.cwd(), sources, relative=False)
+    say(f"Nothing is copied. The command runs in {Path.cwd()}, which every node must share,")
+    say("and reads its files when the job starts:")
+    say_list(sorted(named))
+    say(f"pretrax: {sources.path}, of the environment {sys.prefix}")
+    return f"pretrax{extras}"
+
+
+# --- pretrax --------------------------------------------------------------------------------------
+
+
+def find_sources(given: str | None) -> Sources:
+    """Returns the checkout or wheel that is given; None stands for the checkout of this script."""
+    path = Path(given).expanduser().resolve() if given else Path(__file__).resolve().parents[1]
+    if path.suffix == ".whl" and path.is_file():
+        with zipfile.ZipFile(path) as wheel:
+            names = wheel.namelist()
+            (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+            extras = re.findall(r"^Provides-Extra: (.*)$", wheel.read(about).decode(), re.MULTILINE)
+        within = [name.partition("/")[2] for name in names]
+        return Sources(path, {extra.strip() for extra in extras}, gin_names(within))
+    setup, project = path / "setup.py", path / "pyproject.toml"
+    if not project.is_file() or 'name = "pretrax"' not in project.read_text(encoding="utf-8"):
+        raise Mistake(
+            f"{path} is not a checkout of pretrax. Set PRETRAX to the path of a checkout, or of a "
+            "wheel (pretrax-….whl)."
+        )
+    return Sources(path, extras_of(setup), gin_files_below(path))
+
+
+def installed_sources() -> Sources:
+    """Returns the pretrax that this Python imports."""
+    found = importlib.util.find_spec("pretrax")
+    if found is None or found.origin is None:
+        raise Mistake(
+            f"{sys.executable} has no pretrax. Activate an environment that has it, or make one in "
+            ".venv of this folder."
+        )
+    path = Path(found.origin).parent
+    try:
+        about = importlib.metadata.metadata("pretrax")
+    except importlib.metadata.PackageNotFoundError:
+        raise Mistake(
+            f"{sys.executable} finds pretrax in {path}, where it is not installed: there is no "
+            f"command `pretrax`. Install it: pip install -e {path}."
+        ) from None
+    return Sources(path, set(about.get_all("Provides-Extra") or ()), gin_files_below(path))
+
+
+def extras_of(setup: Path) -> set[str]:
+    """Returns the extras that a setup.py declares."""
+    for node in ast.walk(ast.parse(setup.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword) and node.arg == "extras_require":
+            assert isinstance(node.value, ast.Dict)
+            return {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
+    return set()
+
+
+def gin_files_below(root: Path) -> set[str]:
+    return gin_names(str(path.relative_to(root)) for path in root.glob("gin_configs/*/*.gin"))
+
+
+def gin_names(paths: Iterable[str]) -> set[str]:
+    """Returns the names that gin files of pretrax can be given by, of the paths of its files."""
+    full = {path for path in paths if path.startswith("gin_configs/")}
+    return full | {path[len("gin_configs/") :] for path in full}
+
+
+def read_extras(text: str, sources: Sources) -> str:
+    """Returns extras in brackets, as pip takes them; "seqio,grain" becomes "[seqio,grain]"."""
+    names = [name.strip() for name in text.strip().strip("[]").split(",") if name.strip()]
+    for name in names:
+        if name not in sources.extras:
+            raise Mistake(
+                f"EXTRAS={text}: pretrax has no extra {name!r}. Expected some of "
+                f"{', '.join(sorted(sources.extras))}."
+            )
+    return f"[{','.join(names)}]" if names else ""
+
+
+def absent_packages(extras: str) -> list[str]:
+    """Returns the packages that extras of the installed pretrax ask for and that are not there."""
+    absent = []
+    for requirement in importlib.metadata.requires("pretrax") or ():
+        package, _, marker = requirement.partition(";")
+        asked = re.search(r"extra == ['\"](.*?)['\"]", marker)
+        if not asked or asked[1] not in extras.strip("[]").split(","):
+            continue
+        name = re.match(r"[\w.-]+", package)
+        assert name
+        try:
+            importlib.metadata.version(name[0])
+        except importlib.metadata.PackageNotFoundError:
+            absent.append(name[0])
+    return absent
+
+
+def describe(path: Path) -> str:
+    """Returns the words for a wheel or a checkout."""
+    if path.is_file():
+        return f"the wheel {path}"
+    commit = git(path, "rev-parse", "--short=8", "HEAD")
+    if commit is None:
+        return f"the checkout {path}"
+    changed = git(path, "status", "--porcelain")
+    ending = ", with changes that are not committed" if changed else ""
+    return f"the checkout {path} at {commit.strip()}{ending}"
+
+
+# --- the files that a command names ---------------------------------------------------------------
+
+
+def named_files(
+    command: Sequence[str], folder: Path, sources: Sources, *, relative: bool
+) -> set[str]:
+    """Returns the user's own modules and gin files that a command names, with what these include.
+
+    `relative`: the paths must lie within the folder, since only the folder is sent.
+
+    Raises Mistake for a file that does not exist, or that would not be sent.
+    """
+    options = list(split_options(command))
+    searched = [
+        value
+        for name, text in options
+        if name == "gin_search_paths"
+        for value in filter(None, text.split(","))
+    ]
+    reader = _Named(folder, sources, searched, relative)
+    for name, text in options:
+        if name == "gin_bindings":
+            reader.read_gin(text, None)
+        for value in texts_in(text):
+            if value.endswith(".gin"):
+                reader.add_gin_file(value, None)
+            elif value.endswith(".py"):
+                reader.add(value)
+            elif name in ("module", "trust") or name.endswith(".module"):
+                reader.add_module(value)
+    return reader.found
+
+
+def split_options(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields the options of a command with their values, and words that are neither with "".
+
+    >>> list(split_options(["train", "--module=a.py", "--gin_file", "my.gin"]))
+    [('', 'train'), ('module', 'a.py'), ('gin_file', 'my.gin')]
+    """
+    waiting = ""
+    for word in command:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            waiting = "" if equals else name
+            if equals:
+                yield name, value
+        else:
+            yield waiting, word
+            waiting = ""
+
+
+def texts_in(value: str) -> list[str]:
+    """Returns the texts of a value as the command line takes it.
+
+    >>> texts_in("['a.py', 'b']"), texts_in("a.py")
+    (['a.py', 'b'], ['a.py'])
+    """
+    try:
+        read = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return [value]
+    values = read if isinstance(read, (list, tuple)) else [read]
+    return [text for text in values if isinstance(text, str)] or [value]
+
+
+class _Named:
+    """Collects the files of a project that a command names."""
+
+    def __init__(self, folder: Path, sources: Sources, searched: Sequence[str], relative: bool):
+        self._folder = folder
+        self._sources = sources
+        self._searched = [folder / path for path in searched]
+        self._relative = relative
+        self.found: set[str] = set()
+
+    def add(self, path: str) -> None:
+        """Adds a file by its path, as it is seen from the folder."""
+        full = Path(os.path.abspath(self._folder / path))
+        if self._relative and Path(path).is_absolute():
+            raise Mistake(
+                f"{path} is an absolute path, which the hosts do not have. Give it relative to "
+                f"{self._folder}."
+            )
+        if not full.is_file():
+            raise Mistake(f"There is no file {path} in {self._folder}: the command names it.")
+        if self._relative and self._folder not in full.parents:
+            raise Mistake(
+                f"{path} is outside of {self._folder}, and only this folder is sent. Start from a "
+                "folder that holds all of your files, or copy it here."
+            )
+        self.found.add(os.path.relpath(full, self._folder))
+
+    def add_module(self, name: str) -> None:
+        """Adds the file of a module that a dotted name gives."""
+        if name == "None" or name.split(".")[0] == "pretrax":
+            return
+        parts = name.replace(".", "/")
+        for path in (f"{parts}.py", f"{parts}/__init__.py"):
+            if (self._folder / path).is_file():
+                self.add(path)
+                return
+        if self._relative and not (self._folder / parts).is_dir():
+            raise Mistake(
+                f"There is no module {name!r} in {self._folder}: expected {parts}.py or the folder "
+                f"{parts}."
+            )
+
+    def add_gin_file(self, name: str, beside: Path | None) -> None:
+        """Adds a gin file of the user's, and what it names; `beside`: the folder that includes it.
+
+        Folders are searched in the order in which `training.settings.configuration` does.
+        """
+        own = [self._folder] if beside is None else [beside]
+        for folder in (*own, *self._searched):
+            if (folder / name).is_file():
+                self._add_found(folder / name)
+                return
+        if name in self._sources.gin_files:
+            return
+        if beside is not None and (self._folder / name).is_file():
+            self._add_found(self._folder / name)
+            return
+        raise Mistake(
+            f"There is no gin file {name} in {self._folder}, nor in gin_configs of pretrax."
+        )
+
+    def _add_found(self, path: Path) -> None:
+        shown = os.path.relpath(path, self._folder)
+        if shown not in self.found:
+            self.add(shown)
+            self.read_gin(path.read_text(encoding="utf-8"), path.parent)
+
+    def read_gin(self, text: str, beside: Path | None) -> None:
+        """Adds the files that lines of gin include or give as values."""
+        text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
+        for name in re.findall(r"^\s*include\s+['\"](.+?)['\"]", text, re.MULTILINE):
+            self.add_gin_file(name, beside or self._folder)
+        for name in re.findall(r"['\"]([^'\"\n]+\.py)['\"]", text):
+            self.add(name)
+
+
+def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> list[str]:
+    """Returns paths that a command names, which exist here and are not sent."""
+    folders = {str(parent) for name in sent for parent in Path(name).parents}
+    found = []
+    for name, text in split_options(command):
+        for pattern in (part.strip() for value in texts_in(text) for part in value.split(",")):
+            if not name or not pattern or re.match(r"\w+://", pattern):
+                continue
+            for path in glob.glob(str(folder / pattern)):
+                if os.path.relpath(path, folder) not in {*sent, *folders}:
+                    found.append(os.path.relpath(path, folder) if path != pattern else path)
+    return found
+
+
+# --- the files of a folder ------------------------------------------------------------------------
+
+
+def files_below(folder: Path, sources: Path) -> Files:
+    """Returns the files of a folder that are sent, and what is left out of it."""
+    listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    names = sorted(filter(None, listed.split("\0"))) if listed else walk(folder, sources)
+    sent: list[str] = []
+    left_out: dict[str, str] = {}
+    for name in names:
+        part, reason = left_out_part(folder, name, sources)
+        if not reason:
+            sent.append(name)
+        elif reason != UNLISTED:
+            left_out[part] = reason
+    return Files(sent, left_out)
+
+
+def walk(folder: Path, sources: Path) -> Iterator[str]:
+    """Yields the files of a folder, and folders that are left out."""
+    for root, folders, names in os.walk(folder):
+        for name in sorted(folders):
+            path = Path(root, name)
+            if folder_reason(path, sources):
+                folders.remove(name)
+                yield str(path.relative_to(folder))
+        yield from (str(Path(root, name).relative_to(folder)) for name in sorted(names))
+
+
+def left_out_part(folder: Path, name: str, sources: Path) -> tuple[str, str]:
+    """Returns the part of a path that is left out and the reason, which is "" if it is sent."""
+    parts = Path(name).parts
+    for i in range(1, len(parts)):
+        part = str(Path(*parts[:i]))
+        if reason := folder_reason(folder / part, sources):
+            return part, reason
+    path = folder / name
+    if path.is_dir():
+        return name, folder_reason(path, sources) or "a repository of its own"
+    return name, file_reason(path)
+
+
+def file_reason(path: Path) -> str:
+    """Returns why a file is not sent, "" if it is."""
+    if path.name.startswith("."):
+        return UNLISTED
+    if not path.is_file():
+        return "not a file, or removed"
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        return f"{in_units(size)}: files over {in_units(LARGEST_FILE)} belong in a bucket"
+    return ""
+
+
+@functools.cache
+def folder_reason(path: Path, sources: Path) -> str:
+    """Returns why a folder is not sent, "" if it is."""
+
+    def holds(*names: str) -> bool:
+        return all((path / name).exists() for name in names)
+
+    if path.name.startswith(".") or path.name in ("__pycache__", "node_modules"):
+        return UNLISTED
+    if path.is_symlink():
+        return "a link to a folder"
+    if path == sources:
+        return "pretrax, which is sent separately"
+    if holds("pyvenv.cfg"):
+        return "a Python environment"
+    if holds("config.gin", "vocabulary.json") or holds("config.gin", "run_id"):
+        return "a run directory"
+    if holds("comparison.gin"):
+        return "a comparison"
+    return "a token store" if holds("store.json") else ""
+
+
+def write_archive(archive: str, folder: Path, sent: Sequence[str], sources: Path) -> None:
+    """Writes the files of a project and pretrax into one archive."""
+
+    def nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        return entry
+
+    with tarfile.open(archive, "w:gz", compresslevel=6, dereference=True) as tar:
+        empty = tarfile.TarInfo("project")
+        empty.type, empty.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(empty)
+        for name in sent:
+            tar.add(folder / name, f"project/{name}", filter=nobody)
+        if sources.is_file():
+            tar.add(sources, sources.name, filter=nobody)
+            return
+        for name in files_below(sources, sources).sent:
+            if Path(name).parts[0] not in NOT_PACKAGED:
+                tar.add(sources / name, f"pretrax/{name}", filter=nobody)
+
+
+def git(folder: Path, *words: str) -> str | None:
+    """Returns what git prints for a folder, None without git or outside of a repository."""
+    try:
+        return subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, check=True, text=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def say_list(lines: Sequence[str]) -> None:
+    for line in lines[:SHOWN]:
+        say(f"  {line}")
+    if len(lines) > SHOWN:
+        say(f"  and {len(lines) - SHOWN} more")
+    if not lines:
+        say("  nothing else")
+
+
+def in_units(size: int) -> str:
+    if size < 1024:
+        return f"{size} bytes"
+    return f"{size / 2**10:.1f} kB" if size < 2**20 else f"{size / 2**20:.1f} MB"
+
+
+def largest(folder: Path, names: Sequence[str]) -> list[str]:
+    by_size = sorted(names, key=lambda name: -os.path.getsize(folder / name))
+    return [f"{name} ({in_units(os.path.getsize(folder / name))})" for name in by_size[:3]]
+
+
+if __name__ == "__main__":
+    main()

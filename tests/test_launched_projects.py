@@ -1,0 +1,327 @@
+"""A user's own modules and gin files reach the hosts that the scripts of launch/ start.
+
+The stand-ins for gcloud, sky and sbatch run what they are given, with a folder of each host as its
+home, so that a module is really looked for where the command runs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+
+import pytest
+
+from tests.test_launch import stand_in
+from tests.training.tiny import ROOT
+
+COMMAND = (
+    "train",
+    "--gin_file=my_run.gin",
+    "--module=['tasks/my_tasks.py', 'my_mixture']",
+    "--files=data/my texts/*.txt",
+    """--gin.note=it's "quoted" $HOME""",
+)
+# A command `pretrax` that imports the modules it is given as pretrax does, from where it runs.
+IMPORTS_MODULES = """
+import ast, importlib, json, os, runpy, sys
+sys.path.append(os.getcwd())
+for word in sys.argv[1:]:
+    name, _, value = word.partition("=")
+    if name == "--gin_file":
+        open(value).close()
+    if name == "--module":
+        for module in ast.literal_eval(value):
+            runpy.run_path(module) if module.endswith(".py") else importlib.import_module(module)
+print(json.dumps([os.getcwd(), sys.argv[1:]]), flush=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with a module that imports another, gin files that include others, and data."""
+    folder = tmp_path / "my project"
+    files = {
+        "my_run.gin": 'include "configs/mine.gin"\ninclude "runs/own_task.gin"\n',
+        "configs/mine.gin": '# include "none.gin"\ninclude "beside.gin"\n',
+        "configs/beside.gin": "STEPS = 2\n",
+        "tasks/my_tasks.py": "import helpers\n\nhelpers.register()\n",
+        "helpers.py": "def register():\n    pass\n",
+        "my_mixture.py": "import helpers\n",
+        "data/my texts/a.txt": "A text.\n",
+        ".env": "SECRET=1\n",
+        ".git_not/config": "",
+        "runs/mine/config.gin": "",
+        "runs/mine/run_id": "",
+        "environment/pyvenv.cfg": "",
+        "environment/lib/module.py": "",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    with open(folder / "data/large.txt", "wb") as file:
+        file.truncate(11 << 20)
+    return folder
+
+
+@pytest.fixture
+def clouds(tmp_path):
+    """A folder of stand-ins for clouds of two hosts, whose homes are `host0` and `host1` there."""
+    folder = tmp_path / "clouds"
+    for host in ("host0", "host1"):
+        (folder / host).mkdir(parents=True)
+    (folder / "command.py").write_text(IMPORTS_MODULES)
+    stand_in(folder, "pretrax", f'exec "{sys.executable}" "{folder}/command.py" "$@"')
+    stand_in(
+        folder,
+        "uv",
+        f"""[ "$1" = pip ] || exit 0
+ls -d pretrax* > /dev/null || exit 1
+mkdir -p ~/environment/bin; cp "{folder}/pretrax" ~/environment/bin/""",
+    )
+    stand_in(folder, "curl", f"echo \"mkdir -p ~/.local/bin; cp '{folder}/uv' ~/.local/bin/uv\"")
+    each = f'for home in "{folder}"/host?; do'
+    stand_in(
+        folder,
+        "gcloud",
+        f"""verb=$4
+for word in "$@"; do case $word in --command=*) command=${{word#--command=}} ;; esac; done
+case $verb in
+scp) {each} cp "$5" "$home/"; done ;;
+ssh) {each} (cd "$home" && HOME=$home bash -c "$command"); done ;;
+esac""",
+    )
+    stand_in(
+        folder,
+        "sky",
+        f"""for word in "$@"; do
+case $word in --workdir=*) workdir=${{word#--workdir=}} ;; esac
+done
+{each} export HOME=$home; cp -r "$workdir" ~/sky_workdir; cd ~/sky_workdir
+bash setup.sh && bash run.sh > ~/pretrax.log; done""",
+    )
+    # As sbatch does, it runs a copy of the script, in a folder without pack.py.
+    stand_in(
+        folder,
+        "sbatch",
+        f"""while [[ $1 == --* ]]; do shift; done
+mkdir -p "{folder}/spool"; cp "$1" "{folder}/spool/slurm_script"; shift
+SLURM_JOB_ID=1 SLURM_GPUS_ON_NODE=2 SLURM_CPUS_ON_NODE=4 "{folder}/spool/slurm_script" "$@" """,
+    )
+    stand_in(
+        folder,
+        "srun",
+        f"""while [[ $1 == --* ]]; do shift; done
+{each} "$@" > "$home/pretrax.log"; done""",
+    )
+    return folder
+
+
+def launched(script: str, *words: str, at, clouds, **settings: str) -> subprocess.CompletedProcess:
+    path = f"{clouds}:{os.environ['PATH']}"
+    notes = str(clouds / "notes")
+    return subprocess.run(
+        [str(ROOT / "launch" / script), *words],
+        cwd=at,
+        env={**os.environ, "PATH": path, "NOTES": notes, **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def what_ran(clouds) -> list[tuple[str, list[str]]]:
+    """The folder and the arguments of the command, of each host, once it has run there."""
+    logs = [clouds / host / "pretrax.log" for host in ("host0", "host1")]
+    end = time.monotonic() + 20
+    while not all(log.exists() and log.read_text().endswith("\n") for log in logs):
+        assert time.monotonic() < end, [log.exists() and log.read_text() for log in logs]
+        time.sleep(0.05)
+    return [tuple(json.loads(log.read_text())) for log in logs]
+
+
+SCRIPTS = {
+    "tpu_vm.sh": ("start", "mine", "zone", "v5p-64"),
+    "sky.sh": ("launch", "--cloud", "gcp", "--"),
+    "slurm.sh": ("--nodes=2", "--"),
+}
+ADDED = {
+    "tpu_vm.sh": [],
+    "sky.sh": ["--run_dir=gs://bucket/run"],
+    "slurm.sh": ["--gin.training.Run.distributed=True"],
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_own_modules_are_found_where_the_command_runs(script, project, clouds):
+    (project / ".venv/bin").mkdir(parents=True)
+    (project / ".venv/bin/activate").write_text("")
+    words = (*SCRIPTS[script], *COMMAND)
+    settings = dict(BUCKET="gs://bucket/run", EXTRAS="[seqio]")
+    done = launched(script, *words, at=project, clouds=clouds, **settings)
+    assert done.returncode == 0, done.stderr
+    shared = script == "slurm.sh"
+    homes = [clouds / "host0", clouds / "host1"]
+    folders = [str(project if shared else home / "project") for home in homes]
+    assert what_ran(clouds) == [(folder, [*COMMAND, *ADDED[script]]) for folder in folders]
+    installs = [line for line in (clouds / "notes").read_text().splitlines() if "<pip>" in line]
+    assert len(installs) == (0 if shared else 2)
+    assert all("<./pretrax[seqio]>" in line and "<gcsfs>" in line for line in installs)
+    if not shared:
+        sent = {str(p.relative_to(homes[1] / "project")) for p in (homes[1] / "project").rglob("*")}
+        assert {"helpers.py", "configs/beside.gin", "data/my texts/a.txt"} <= sent
+        assert not sent & {".env", "runs/mine", "environment", "data/large.txt"}
+        assert (homes[1] / "pretrax/gin_configs/runs/own_task.gin").is_file()
+        assert not (homes[1] / "pretrax/tests").exists()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(script, project, clouds):
+    words = (*SCRIPTS[script], *COMMAND)
+    settings = dict(BUCKET="gs://bucket/run", EXTRAS="seqio", DRY_RUN="1")
+    done = launched(script, *words, at=project, clouds=clouds, **settings)
+    assert done.returncode == 0, done.stderr
+    assert not (clouds / "notes").exists()
+    shown = done.stderr
+    assert "tasks/my_tasks.py" in shown and "configs/beside.gin" in shown
+    assert "pretrax[seqio]" in shown and "--gin_file=my_run.gin" in shown
+    if script == "slurm.sh":
+        assert str(project) in shown and "+ srun" in shown
+        return
+    assert "helpers.py" in shown and "cd ~/project" in shown
+    assert "runs/mine (a run directory)" in shown and "data/large.txt (11.0 MB" in shown
+    assert "environment (a Python environment)" in shown and ".env" not in shown
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    "word, named",
+    [
+        ("--module=none.py", "none.py"),
+        ("--gin_file=none.gin", "none.gin"),
+        ("--module=['tasks/my_tasks.py', 'none.py']", "none.py"),
+        ("--gin_bindings=MODULE = 'none.py'", "none.py"),
+        ("--gin_file=bad.gin", "absent.gin"),
+    ],
+)
+def test_a_missing_file_is_refused_before_anything_is_created(script, word, named, project, clouds):
+    (project / "bad.gin").write_text('include "absent.gin"\n')
+    words = (*SCRIPTS[script], *COMMAND, word)
+    done = launched(script, *words, at=project, clouds=clouds, BUCKET="gs://bucket/run")
+    assert done.returncode and named in done.stderr and "Traceback" not in done.stderr
+    assert not (clouds / "notes").exists()
+
+
+@pytest.mark.parametrize("script", ["tpu_vm.sh", "sky.sh"])
+def test_what_the_hosts_could_not_find_is_refused(script, project, clouds, tmp_path):
+    (tmp_path / "outside.py").write_text("")
+    inside = project / "helpers.py"
+    for word, named in [
+        ("--module=../outside.py", "../outside.py"),
+        (f"--module={inside}", str(inside)),
+        ("--module=no_such_module", "no_such_module"),
+    ]:
+        words = (*SCRIPTS[script], "train", word)
+        done = launched(script, *words, at=project, clouds=clouds, BUCKET="gs://bucket/run")
+        assert done.returncode and named in done.stderr and not (clouds / "notes").exists()
+    words = (*SCRIPTS[script], *COMMAND)
+    settings = dict(BUCKET="gs://bucket/run", EXTRAS="[sequio]")
+    done = launched(script, *words, at=project, clouds=clouds, **settings)
+    assert done.returncode and "'sequio'" in done.stderr and not (clouds / "notes").exists()
+
+
+def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(project, clouds):
+    (project / ".gitignore").write_text("runs/\nsecret.py\nmy_mixture.py\n*.pem\n")
+    (project / "secret.py").write_text("")
+    (project / "key.pem").write_text("")
+    subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
+    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
+    assert launched("tpu_vm.sh", *words, at=project, clouds=clouds).returncode == 0
+    what_ran(clouds)
+    sent = {p.name for p in (clouds / "host0/project").rglob("*")}
+    assert {"helpers.py", "my_mixture.py"} <= sent and not sent & {"secret.py", "key.pem", "runs"}
+
+
+def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path):
+    wheel = tmp_path / "pretrax-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("pretrax-0.1.0.dist-info/METADATA", "Name: pretrax\nProvides-Extra: seqio\n")
+        file.writestr("pretrax/gin_configs/runs/own_task.gin", "")
+    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
+    settings = dict(PRETRAX=str(wheel), EXTRAS="[seqio]")
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, **settings)
+    assert done.returncode == 0, done.stderr
+    what_ran(clouds)
+    assert f"<./{wheel.name}[seqio]>" in (clouds / "notes").read_text()
+    settings = dict(PRETRAX=str(project))
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, **settings)
+    assert done.returncode and "PRETRAX" in done.stderr
+
+
+def test_neither_a_home_nor_hundreds_of_megabytes_are_sent(project, clouds):
+    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, HOME=str(project))
+    assert done.returncode and str(project) in done.stderr
+    for i in range(11):
+        with open(project / f"{i}.bin", "wb") as file:
+            file.truncate(10 << 20)
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds)
+    assert done.returncode and "110.0 MB" in done.stderr and "0.bin" in done.stderr
+    assert not (clouds / "notes").exists()
+
+
+def test_slurm_refuses_an_environment_without_the_extras(project, clouds, tmp_path):
+    """An environment of its own, with a pretrax that has an extra nobody has installed."""
+    site = tmp_path / "site"
+    (site / "pretrax-9.dist-info").mkdir(parents=True)
+    (site / "pretrax").mkdir()
+    (site / "pretrax/__init__.py").write_text("")
+    (site / "pretrax-9.dist-info/METADATA").write_text(
+        "Name: pretrax\nVersion: 9\nProvides-Extra: seqio\n"
+        'Requires-Dist: no-such-package>=1; extra == "seqio"\n'
+    )
+    words = (*SCRIPTS["slurm.sh"], "train")
+    settings = dict(PYTHONPATH=str(site), EXTRAS="[seqio]")
+    done = launched("slurm.sh", *words, at=project, clouds=clouds, **settings)
+    assert done.returncode and "no-such-package" in done.stderr
+    assert not (clouds / "notes").exists()
+
+
+@pytest.mark.slow
+def test_a_seqio_task_of_ones_own_trains_on_a_tpu_vm(project, clouds):
+    """The pretrax that was sent, from its own folder, trains on the task that was sent."""
+    pytest.importorskip("seqio")
+    (project / "tasks/my_tasks.py").write_text(
+        "import helpers\nimport seqio\n\n"
+        "seqio.TaskRegistry.add(\n"
+        '    "sent_text",\n'
+        '    source=seqio.TextLineDataSource({"train": "a.txt", "validation": "a.txt"}),\n'
+        "    preprocessors=[helpers.as_targets, seqio.preprocessors.tokenize],\n"
+        "    output_features=\n"
+        '        {"targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=False)},\n'
+        ")\n"
+    )
+    (project / "helpers.py").write_text(
+        'def as_targets(lines):\n    return lines.map(lambda line: {"targets": line})\n'
+    )
+    (project / "a.txt").write_text("Some words of a text.\n" * 400)
+    (project / "my_run.gin").write_text('include "runs/own_task.gin"\nSTEPS = 2\n')
+    (clouds / "command.py").write_text(
+        "import os, runpy, sys\n"
+        "os.makedirs('../package', exist_ok=True)\n"
+        "os.path.exists('../package/pretrax') or os.symlink('../pretrax', '../package/pretrax')\n"
+        "sys.path.insert(0, os.path.abspath('../package'))\n"
+        "runpy.run_module('pretrax', run_name='__main__', alter_sys=True)\n"
+    )
+    words = ("train", "--gin_file=my_run.gin", "--module=tasks/my_tasks.py")
+    words = (*SCRIPTS["tpu_vm.sh"], *words, "--mixture_or_task_name=sent_text")
+    (clouds / "host1").rmdir()  # one host is enough
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, PYTHONPATH="", XLA_FLAGS="")
+    assert done.returncode == 0, done.stderr
+    result = clouds / "host0/project/runs/own_task/result.json"
+    log = clouds / "host0/pretrax.log"
+    end = time.monotonic() + 240
+    while not result.exists():
+        assert time.monotonic() < end and "error:" not in log.read_text(), log.read_text()
+        time.sleep(0.5)
