@@ -2,6 +2,7 @@
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -54,30 +55,100 @@ def heldout_records(documents: DocumentArrays, longest: int = UNCUT) -> Document
     return DocumentRecords(documents, longest, block=np.iinfo(np.int64).max)
 
 
+def document_count(documents: DocumentArrays) -> int:
+    """Returns the number of documents, of which each may be in several pieces."""
+    return int(_document_numbers(documents)[-1]) + 1 if len(documents) else 0
+
+
 def split_heldout(
     documents: DocumentArrays, *, every: int = 20
 ) -> tuple[DocumentArrays, DocumentArrays]:
     """Returns the (training, held-out) ones of documents: one in `every` is held out.
 
-    With fewer documents than that, the last of `every` equal parts of the tokens is held out, and a
-    document may be cut in two. Nothing is copied.
+    A document is on one side with all of its pieces. With fewer documents than `every`, those held
+    out are chosen by their sizes, see `_held_out`. A single document is cut: the last of `every`
+    equal parts of its tokens is held out. Nothing is copied.
 
     Raises ValueError for `every` below 2, and for documents of one token.
     """
     if every < 2:
         raise ValueError(f"heldout_every must be at least 2, got {every}.")
-    if len(documents) >= every:
-        held = np.arange(len(documents)) % every == every - 1
-        return documents.take(~held), documents.take(held)
     if documents.tokens < 2:
         raise ValueError(
             f"{documents.name}: got {documents.tokens} token, expected at least 2, to hold some "
             "out."
         )
+    numbers = _document_numbers(documents)
+    if numbers[-1] == 0:
+        return _cut_in_two(documents, every)
+    held = _held_out(np.bincount(numbers, documents.ends - documents.starts), every)[numbers]
+    return documents.take(~held), documents.take(held)
+
+
+def split_heldout_of_files(
+    files: Sequence[DocumentArrays], *, every: int = 20
+) -> tuple[list[DocumentArrays], list[DocumentArrays]]:
+    """Returns the (training, held-out) documents of several files.
+
+    Each file of several documents is split by `split_heldout`. A file of one document is cut only
+    if it is the only file: if all files are of one document, whole files are held out.
+
+    Raises ValueError as `split_heldout`.
+    """
+    if len(files) == 1:
+        train, heldout = split_heldout(files[0], every=every)
+        return [train], [heldout]
+    single = np.array([document_count(each) == 1 for each in files])
+    held = np.zeros(len(files), bool)
+    if single.all():
+        held = _held_out(np.array([each.tokens for each in files]), every)
+    trained, held_out = [], []
+    for i, each in enumerate(files):
+        if not single[i]:
+            train, heldout = split_heldout(each, every=every)
+            trained.append(train)
+            held_out.append(heldout)
+        elif held[i]:
+            held_out.append(each)
+        else:
+            trained.append(each)
+    return trained, held_out
+
+
+def _document_numbers(documents: DocumentArrays) -> np.ndarray:
+    """Returns for each piece the number of its document, int64 [pieces], from 0."""
+    return np.cumsum(np.append(False, documents.closed[:-1]))
+
+
+def _held_out(sizes: np.ndarray, every: int) -> np.ndarray:
+    """Returns which of two or more documents of these sizes are held out, bool [documents].
+
+    One in `every` is. With fewer than `every`, they are taken from the last one on, each if the
+    held-out tokens come closer to their share of the text with it; and the last of the smallest
+    if there is none.
+
+    >>> _held_out(np.array([50, 3, 60, 2]), 20)    # of 115 tokens 5.75 are the share
+    array([False,  True, False,  True])
+    """
+    if len(sizes) >= every:
+        return np.arange(len(sizes)) % every == every - 1
+    held = np.zeros(len(sizes), bool)
+    left = sizes.sum() / every
+    for i in reversed(range(len(sizes))):
+        if abs(left - sizes[i]) < abs(left):
+            held[i] = True
+            left -= sizes[i]
+    if not held.any():
+        held[len(sizes) - 1 - np.argmin(sizes[::-1])] = True
+    return held
+
+
+def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, DocumentArrays]:
+    """Returns all but the last of `every` equal parts of the tokens, and that part."""
     kept = max(1, int(documents.tokens * (1 - 1 / every)))
     starts, ends, closed = documents.starts, documents.ends, documents.closed
-    before = np.cumsum(ends - starts) - (ends - starts)  # tokens in earlier documents
-    cut = starts + np.clip(kept - before, 0, ends - starts)  # where each document is cut
+    before = np.cumsum(ends - starts) - (ends - starts)  # tokens in earlier pieces
+    cut = starts + np.clip(kept - before, 0, ends - starts)  # where each piece is cut
     first, second = cut > starts, cut < ends
     return (
         dataclasses.replace(documents, ends=cut, closed=closed & ~second).take(first),

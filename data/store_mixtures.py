@@ -118,9 +118,11 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 
 
 def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
-    """Returns the records of both splits; of a store without held-out text, one block in 20 is.
+    """Returns the records of both splits. Without a held-out split, one block in 20 is held out.
 
-    Of few blocks single documents are shuffled and held out, of few records they are cut shorter.
+    Documents that continue in a training block are left out of the held-out text. If there are few
+    blocks, single documents are shuffled and held out; if there are few records, they are cut
+    shorter.
     """
     train = store.records(TRAIN)
 
@@ -136,8 +138,53 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
         both = split_heldout(joined(store.documents(TRAIN)), every=_HELDOUT_EVERY)
         return one_by_one(both[0]), one_by_one(both[1])
     held = np.arange(len(train.blocks)) % _HELDOUT_EVERY == _HELDOUT_EVERY - 1
-    kept, held_out = (StoreRecords(store, TRAIN, train.blocks[some]) for some in (~held, held))
-    return kept, held_out
+    kept = StoreRecords(store, TRAIN, train.blocks[~held])
+    held_out = StoreRecords(store, TRAIN, train.blocks[held])
+    counts = store.counts(TRAIN)
+    if counts.documents == counts.records:  # none is in several pieces
+        return kept, held_out
+    before = StoreRecords(store, TRAIN, train.blocks[np.flatnonzero(held) - 1])
+    return kept, _whole_documents(held_out, before) or held_out
+
+
+def _whole_documents(records: StoreRecords, before: StoreRecords) -> Records | None:
+    """Returns the records of documents that are whole in their block; None if there are none.
+
+    `before` has the block before each block of the records.
+    """
+    firsts = []
+    ends = []
+    tokens = 0
+    for index, previous in zip(records.index(), before.index()):
+        closed = np.append(-1, np.flatnonzero(index & 1))
+        continues = not previous[-1] & 1
+        first = int(closed[:2][-1]) + 1 if continues else 0
+        end = max(first, int(closed[-1]) + 1)
+        firsts.append(first)
+        ends.append(end)
+        tokens += int((index[first:end] >> 1).sum(dtype=np.int64))
+    kept = _SomeRecords(records, np.array(firsts), np.array(ends), tokens)
+    return kept if tokens else None
+
+
+class _SomeRecords:
+    """Consecutive records of each block of others, from the numbers `firsts` up to `ends`."""
+
+    def __init__(self, records: Records, firsts: np.ndarray, ends: np.ndarray, tokens: int):
+        self._blocks = np.flatnonzero(ends > firsts)  # a block has a record or more
+        self._firsts = firsts[self._blocks]
+        self._records = records
+        self.name = records.name
+        self.counts = (ends - firsts)[self._blocks]
+        self.tokens = tokens
+        self.fingerprint = records.fingerprint
+
+    def load(self, blocks: np.ndarray) -> DocumentArrays:
+        own = self._blocks[blocks]
+        sizes = self._records.counts[own].astype(np.int64)
+        starts = np.cumsum(sizes) - sizes + self._firsts[blocks]
+        some = [np.arange(n) + start for start, n in zip(starts, self.counts[blocks])]
+        return self._records.load(own).take(np.concatenate(some))
 
 
 class MixedStream(DocumentStream):

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +51,9 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
     Args:
       vocabulary: a factory of `tasks.vocabularies`, which is given a sample of the documents.
       heldout_every: one document in so many is held out, by a hash of its text, so that it is held
-        out whatever else there is; of a task that would have none, the document of the smallest
-        hash, or the end of its only one.
+        out whatever else there is. A task that would have none holds out the document of the
+        smallest hash. If it has a single document, that is held out whole in the last task and
+        trained on in others. Only if there is no other document at all, its end is held out.
 
     Raises ValueError for documents without a token.
     """
@@ -120,7 +121,11 @@ class _Tokenise(PipelineStep):
         tokenizer, ids, _ = load_vocabulary(self.out)
         hashes = [heldout_hash(one.text) for one in documents_of(self.documents, rank)]
         held_out = {one for one in hashes if one % self.heldout_every == 0}
-        held_out = held_out or {min(hashes, default=0)}
+        is_single = len(hashes) == 1
+        is_last = is_single and not self._have_documents(range(rank + 1, world_size))
+        is_only = is_last and not self._have_documents(range(rank))
+        if not held_out and (is_last or not is_single):
+            held_out = {min(hashes, default=0)}
         with (
             StoreWriter(self.out, "train", rank, ids) as train,
             StoreWriter(self.out, "heldout", rank, ids, longest=UNCUT) as heldout,
@@ -132,7 +137,7 @@ class _Tokenise(PipelineStep):
                     if not tokens.size:
                         self.stat_update("dropped", "dropped_empty")
                         continue
-                    if len(hashes) == 1:
+                    if is_only:
                         cut = tokens.size - -(-tokens.size // self.heldout_every)
                         train.add(Piece(tokens[:cut], True))
                         heldout.add(Piece(tokens[cut:], True))
@@ -144,3 +149,7 @@ class _Tokenise(PipelineStep):
                     unknown = int(np.count_nonzero(tokens == tokenizer.unknown))
                     self.stat_update("unknown", value=unknown)
         yield from ()
+
+    def _have_documents(self, ranks: Iterable[int]) -> bool:
+        """Returns whether any of these tasks has a document."""
+        return any(True for rank in ranks for _ in documents_of(self.documents, rank))

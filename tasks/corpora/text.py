@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from ...constraints import AtLeastTwo, checked
 from ...data.corpus import Corpus, Piece
-from ...data.documents import split_heldout
+from ...data.documents import document_count, split_heldout
 from ...data.finding import find_files, size_and_version
 from ...data.reading import DocumentOf
 from ...data.token_store import HELDOUT, TRAIN
@@ -44,9 +44,9 @@ def text_files(
         training.Run.corpus = @corpora.text_files
         corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
 
-    A plain text file is a document (read in parts of 128 kB, cut at line ends, when it is longer,
-    which are held out and shuffled like documents; only the last one ends it); so is a JSONL line,
-    a row or a web page. The text is tokenised once, into the run directory.
+    A plain text file is a document; so is a JSONL line, a row or a web page. A plain text file of
+    more than 128 kB is read in parts, cut at line ends, which are shuffled like documents, but are
+    all trained on or all held out. The text is tokenised once, into the run directory.
 
     Args:
         files: paths or glob patterns, a list or separated by commas, in a bucket with "://".
@@ -54,8 +54,9 @@ def text_files(
         heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
         text_field: the field of a JSONL line, or the column of a table, that holds the text.
         on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
-        heldout_every: one document in so many is held out; where there are fewer documents, the
-            last part of the tokens: 10 holds out the last tenth of one file.
+        heldout_every: one document in so many is held out. With fewer documents, whole ones are
+            held out that come closest to that share of the tokens. A single document is cut: 10
+            holds out its last tenth.
         seed: of the order of the documents.
 
     Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
@@ -165,8 +166,12 @@ def with_heldout(tokens: Tokenised, split: FileSplit) -> tuple[Tokenised, str]:
     if HELDOUT in tokens.documents:
         return tokens, f"from {counted(split.paths.get(HELDOUT, []))}"
     documents, every = tokens.documents[TRAIN], split.heldout_every
-    both = dict(zip((TRAIN, HELDOUT), split_heldout(documents, every=every)))
-    by_document = len(documents) >= every
-    share = f"the last {100 / every:.3g}% of the tokens"
-    held_out = f"one document in {every}" if by_document else share
-    return tokens._replace(documents=both), held_out
+    train, heldout = split_heldout(documents, every=every)
+    tokens = tokens._replace(documents={TRAIN: train, HELDOUT: heldout})
+    count = document_count(documents)
+    if count >= every:
+        return tokens, f"one document in {every}"
+    if count > 1:
+        share = f"{100 * heldout.tokens / documents.tokens:.3g}% of the tokens"
+        return tokens, f"{document_count(heldout)} of {count} documents, {share}"
+    return tokens, f"the last {100 / every:.3g}% of the tokens of the only document"

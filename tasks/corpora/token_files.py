@@ -4,7 +4,13 @@ import functools
 from collections.abc import Sequence
 
 from ...data.corpus import Corpus
-from ...data.documents import heldout_records, split_heldout, text_size, training_records
+from ...data.documents import (
+    document_count,
+    heldout_records,
+    split_heldout_of_files,
+    text_size,
+    training_records,
+)
 from ...data.finding import find_files
 from ...data.records import DocumentArrays, Joined, RecordStream, Shuffled, first_tokens
 from ...data.token_file_formats import open_token_file
@@ -32,7 +38,9 @@ def token_files(
         files: of the `.bin` or `.ds` files, whose tokens stay where they are.
         vocabulary: a factory of `tasks.vocabularies`: of the tokenizer that made the files, whose
             end-of-sequence id ends documents in them.
-        The others: as for `text_files`, by the documents of each file.
+        heldout_every: of each file one document in so many is held out, see
+            `data.documents.split_heldout_of_files` for files of fewer.
+        The others: as for `text_files`.
 
     Raises ValueError, FileNotFoundError.
     """
@@ -41,14 +49,11 @@ def token_files(
     def opened(patterns: str | Sequence[str]) -> list[DocumentArrays]:
         return [open_token_file(path, made.ids) for path in sorted(find_files(patterns))]
 
+    training_files = opened(files)
     if heldout_files is None:
-        pairs = (split_heldout(each, every=heldout_every) for each in opened(files))
-        train, heldout = map(list, zip(*pairs))
+        train, heldout = split_heldout_of_files(training_files, every=heldout_every)
     else:
-        train, heldout = opened(files), opened(heldout_files)
-    counts = " to train on; ".join(
-        text_size(sum(map(len, each)), sum(one.tokens for one in each)) for each in (train, heldout)
-    )
+        train, heldout = training_files, opened(heldout_files)
 
     @functools.cache
     def order() -> Shuffled:
@@ -59,5 +64,20 @@ def token_files(
         train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
         heldout=lambda n: first_tokens([heldout_records(each) for each in heldout], n),
         codec=made.codec,
-        summary=f"{len(train)} token files: {counts} held out",
+        summary=(
+            f"{len(training_files)} token files: {_counts(train)} to train on; "
+            f"{_counts(heldout)} held out{_how_cut(training_files, heldout_files, heldout_every)}"
+        ),
     )
+
+
+def _counts(files: Sequence[DocumentArrays]) -> str:
+    tokens = sum(each.tokens for each in files)
+    return text_size(sum(map(document_count, files)), tokens)
+
+
+def _how_cut(files: Sequence[DocumentArrays], heldout_files: object, every: int) -> str:
+    """Returns which part is held out, in brackets, if the only document is cut; else ""."""
+    if heldout_files is not None or sum(map(document_count, files)) > 1:
+        return ""
+    return f" (the last {100 / every:.3g}% of the tokens of the only document)"

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...data.corpus import Corpus, Piece
-from ...data.documents import UNCUT, heldout_records, text_size, training_records
+from ...data.documents import (
+    UNCUT,
+    document_count,
+    heldout_records,
+    text_size,
+    training_records,
+)
 from ...data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
 from ...data.token_store import HELDOUT, TRAIN, TokenStore, open_store
 from ...data.token_store_files import is_sealed, write_store
@@ -161,4 +167,4 @@ def corpus_of(
 
 
 def _counts(documents: DocumentArrays) -> str:
-    return text_size(len(documents), documents.tokens)
+    return text_size(document_count(documents), documents.tokens)

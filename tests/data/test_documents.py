@@ -8,7 +8,13 @@ import pytest
 
 from pretrax.data import documents as documents_module
 from pretrax.data.corpus import Piece, checked_for, in_parts
-from pretrax.data.documents import heldout_records, split_heldout, training_records
+from pretrax.data.documents import (
+    document_count,
+    heldout_records,
+    split_heldout,
+    split_heldout_of_files,
+    training_records,
+)
 from pretrax.data.records import RecordStream, Shuffled, first_tokens
 from pretrax.data.store_mixtures import token_store
 from pretrax.data.token_store import open_store
@@ -152,12 +158,49 @@ def test_pieces_are_written_and_held_out_as_such(tmp_path):
     assert found.closed.tolist() == [False, True, True]
     train, held = split_heldout(found)
     assert train.closed.tolist() == [False, True] and held.closed.tolist() == [True]
-    train, held = split_heldout(written(tmp_path / "c", [[5, 6, 7], [8]]), every=3)  # cuts one
-    assert (train.tokens, held.tokens) == (2, 2)
-    assert train.closed.tolist() == [False] and held.closed.tolist() == [True, True]
+    train, held = split_heldout(written(tmp_path / "c", [[5, 6, 7], [8]]), every=3)
+    assert (train.tokens, held.tokens) == (3, 1)
+    one = [Piece(np.array([5 + i]), i == 39) for i in range(40)]  # a single document, which is cut
+    train, held = split_heldout(written(tmp_path / "d", one))
+    assert (train.tokens, held.tokens) == (38, 2)
+    assert not train.closed.any() and held.closed.tolist() == [False, True]
     pieces = [Piece(np.array([5 + i]), i % 2 == 1) for i in range(40)]
     train, held = split_heldout(written(tmp_path / "b", pieces))
-    assert held.closed.all() and train.closed.sum() == 18
+    assert held.closed.tolist() == [False, True] and train.closed.sum() == 19
+
+
+@pytest.mark.parametrize("sizes", [[7, 3], [1, 900, 40], [30] * 19, [5, 80, 1] * 30])
+def test_no_document_is_on_both_sides(tmp_path, sizes):
+    """Documents in pieces of 3 tokens or fewer, all tokens of a document the same."""
+    pieces = [
+        Piece(np.full(min(3, size - at), 5 + i), at + 3 >= size)
+        for i, size in enumerate(sizes)
+        for at in range(0, size, 3)
+    ]
+    found = written(tmp_path / "a", pieces)
+    assert document_count(found) == len(sizes)
+    train, held = split_heldout(found)
+    numbers = [
+        {int(side.piece(i).tokens[0]) - 5 for i in range(len(side))} for side in (train, held)
+    ]
+    assert numbers[0] | numbers[1] == set(range(len(sizes))) and not numbers[0] & numbers[1]
+    assert numbers[0] and numbers[1] and train.tokens + held.tokens == sum(sizes)
+    assert document_count(held) == len(numbers[1])
+
+
+def test_files_of_one_document_are_held_out_whole(tmp_path):
+    one, other, several = (
+        written(tmp_path / str(i), given)
+        for i, given in enumerate([[[5] * 90], [[6] * 10], [[7] * 4] * 40])
+    )
+    for files, sizes in [
+        ([one], ([85], [5])),
+        ([one, other], ([90], [10])),
+        ([other, one], ([90], [10])),
+        ([one, several], ([90, 152], [8])),
+    ]:
+        sides = split_heldout_of_files(files)
+        assert tuple([each.tokens for each in side] for side in sides) == sizes
 
 
 @pytest.mark.parametrize("column", ["parts", "labels"])
@@ -186,9 +229,11 @@ def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
     ]
     whole = np.concatenate(given)
     assert train.tokens + held.tokens == len(whole) and held.tokens > 0
-    if n < 20:  # the end of the text
+    if n == 1:  # the end of the text
         np.testing.assert_array_equal(np.concatenate(parts), whole)
         assert held.tokens == len(whole) - int(len(whole) * 0.95)
+    elif n < 20:  # the document whose size is closest to a twentieth
+        assert len(train) == n - 1 and held.tokens in map(len, given)
     else:
         assert len(held) == n // 20
         np.testing.assert_array_equal(held.piece(0).tokens, given[19])

@@ -158,6 +158,29 @@ def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
     assert len(held) == 512 and len(train) == 256 * 40 and not held & train
 
 
+@pytest.mark.parametrize("longest", [3, 250, 5000])  # records of a document; a block has 256
+def test_no_held_out_block_has_a_piece_of_a_document_that_is_trained_on(tmp_path, longest):
+    sizes = np.random.default_rng(0).integers(1, longest + 1, 256 * 80 // longest).tolist()
+    pieces = [
+        Piece(np.array([5 + i % 200, 5 + i // 200]), at == size - 1)
+        for i, size in enumerate(sizes)
+        for at in range(size)
+    ]
+    store = store_of(tmp_path / "a", pieces)
+    corpus = token_store("unused", stores=str(tmp_path / "a"))
+    held = [tuple(piece.tokens) for piece in corpus.heldout(10**6)]
+    train = set()
+    for shard in range(2):
+        stream = corpus.train(shard, 2)
+        train |= {tuple(stream.next_document().tokens) for _ in range(len(pieces) // 2)}
+    if longest < 5000:
+        assert held and not set(held) & train
+        whole = {(5 + i % 200, 5 + i // 200): size for i, size in enumerate(sizes)}
+        assert all(held.count(document) == whole[document] for document in set(held))
+    else:  # no document is whole within a block
+        assert len(held) == 256 * (len(store.records("train").blocks) // 20)
+
+
 @pytest.mark.parametrize("documents", [300, 600, 256 * 19, 256 * 20])
 def test_a_twentieth_is_held_out_of_any_store(tmp_path, documents):
     corpus = token_store(

@@ -9,6 +9,7 @@ import time
 import pytest
 import zstandard
 
+from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import is_sealed
 from pretrax.tasks.vocabularies import load_vocabulary
 from tests.preparing import planted
@@ -197,6 +198,30 @@ def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
     assert (report["tokens"], report["unknown_tokens"]) == (1000, 104)
     assert "104 tokens unknown to the vocabulary" in capsys.readouterr().out
     assert load_vocabulary(str(tmp_path / "out")).tokenizer.unknown == 1
+
+
+@pytest.mark.parametrize("names", ["ab", "abcde"])
+def test_a_file_that_is_a_task_of_its_own_is_held_out_whole_or_not_at_all(tmp_path, names):
+    for name in names:
+        (tmp_path / f"{name}.txt").write_text(f"{name} " * 5000)
+    settings = {
+        "FILES": str(tmp_path / "*.txt"),
+        "OUT": str(tmp_path / "out"),
+        "preparing.Preparation.steps": [],
+        "sources.files.task_bytes": 1000,
+    }
+    here = "--gin.preparing.Preparation.executor=@executors.this_process"
+    made = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
+    planted.run(here, made, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
+    store = open_store(tmp_path / "out")
+    decode = load_vocabulary(str(tmp_path / "out")).codec.decode
+    sides = []
+    for split in ("train", "heldout"):
+        documents = store.documents(split)
+        pieces = [documents.piece(i).tokens.tolist() for i in range(len(documents))]
+        sides.append(set("".join(map(decode, pieces)).replace(" ", "")))
+    assert sides[0] | sides[1] == set(names) and not sides[0] & sides[1]
+    assert store.counts("heldout").documents == 1
 
 
 def test_a_step_whose_files_have_changed_is_done_again(tmp_path, capsys, monkeypatch):

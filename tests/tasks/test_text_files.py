@@ -4,6 +4,7 @@ import gzip
 import inspect
 import json
 import os
+import re
 import shutil
 import sys
 import tracemalloc
@@ -339,6 +340,39 @@ def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, 
     assert tokens[0] != tokens[1]
 
 
+def files_seen(pieces) -> set[str]:
+    """The files that pieces are of, whose lines are the numbers of their file."""
+    return set(re.findall(r"file \d\d", b"".join(pieces).decode()))
+
+
+@pytest.mark.parametrize("sizes", [[300, 40], [1, 200, 30, 1, 90], [5, 700, 40, 1] * 8])
+def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
+    """Files of several sizes, most of them read in parts, over one epoch of several shards."""
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 256)
+    for i, lines in enumerate(sizes):
+        (tmp_path / f"{i:02}.txt").write_text(f"file {i:02}\n" * lines)
+    settings = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **settings)
+    again = text_files(str(tmp_path / "run"), **settings)  # as another process, or a resumed run
+
+    def text_of(pieces):
+        return [corpus.codec.decode(piece.tokens.tolist()).encode() for piece in pieces]
+
+    held = text_of(corpus.heldout(10**9))
+    assert held == text_of(again.heldout(10**9))
+    for num_shards in (1, 3):
+        trained = []
+        for shard in range(num_shards):
+            stream = corpus.train(shard, num_shards)
+            while stream.epochs < 1:
+                trained.append(stream.next_document())
+        trained = files_seen(text_of(trained))
+        assert trained and files_seen(held) and not trained & files_seen(held)
+        assert trained | files_seen(held) == {f"file {i:02}" for i in range(len(sizes))}
+    counted = f"{len(sizes) - len(files_seen(held))} document"
+    assert counted in corpus.summary and "only document" not in corpus.summary
+
+
 @pytest.mark.parametrize("settings, share", [({}, 5), ({"heldout_every": 10}, 10)])
 def test_one_document_holds_out_its_end(tmp_path, settings, share):
     (tmp_path / "a.txt").write_text("0123456789" * 100)
@@ -349,6 +383,20 @@ def test_one_document_holds_out_its_end(tmp_path, settings, share):
     assert decoded(corpus, heldout) == ["0123456789" * share]
     assert f"the last {share}% of the tokens" in corpus.summary
     assert corpus.summary.count("1 document, ") == 2 and "1 documents" not in corpus.summary
+
+
+def test_one_long_file_is_one_document(tmp_path, monkeypatch):
+    """Which is cut at its end, though it is read in more parts than one in 20 of which is one."""
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 16)
+    text = "".join(f"line {i:04}\n" for i in range(400))
+    (tmp_path / "a.txt").write_text(text)
+    files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **files)
+    train, heldout = everything(corpus)
+    assert "".join(sorted(decoded(corpus, train))) == text[:3800]
+    assert "".join(sorted(decoded(corpus, heldout))) == text[3800:]
+    assert "5% of the tokens of the only document" in corpus.summary
+    assert corpus.summary.count("1 document, ") == 2
 
 
 def test_heldout_files(tmp_path):
