@@ -23,7 +23,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
     words+=("$1")
     shift
 done
-if [ ${#words[@]} -eq 0 ] || [ $# -lt 2 ] || [ -z "${BUCKET:-}" ]; then
+if [ ${#words[@]} -eq 0 ] || [ $# -lt 2 ] || [[ ${BUCKET:-} != *://* ]]; then
     sed -n '2,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p' >&2
     exit 2
 fi

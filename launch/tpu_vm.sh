@@ -97,6 +97,7 @@ keep() { # A spot VM that is taken away is deleted and made again: the run conti
     insist "$@"
     while [ -z "${DRY_RUN:-}" ]; do
         sleep "$EVERY"
+        touch "$ARCHIVE" # a week from now, too, nothing that cleans /tmp may remove it
         is_gone || continue
         gcloud_tpu delete "$NAME" --zone="$ZONE" --quiet || true
         insist "$@"

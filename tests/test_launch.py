@@ -143,7 +143,8 @@ def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
     stand_in(tmp_path, "sky", f'for word in "$@"; do {copying}; done')
     words = ["jobs", "launch", "--", "train", "--gin_file=runs/decoder.gin"]
     start = [f"{ROOT}/launch/sky.sh", *words, "--gin.mesh.make_mesh.data=-1"]
-    assert noted(tmp_path, start, BUCKET="") == ([], 2)
+    for bucket in ("", "runs/mine"):
+        assert noted(tmp_path, start, BUCKET=bucket) == ([], 2)
     ((call,), status) = noted(tmp_path, start, BUCKET="gs://bucket/run")
     assert status == 0 and call.startswith("sky <jobs> <launch> <--workdir=")
     typed = re.search(r"bin/pretrax (.*)", (tmp_path / "run.sh").read_text())

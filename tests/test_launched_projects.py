@@ -6,6 +6,7 @@ home, so that a module is really looked for where the command runs.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -178,7 +179,7 @@ def test_own_modules_are_found_where_the_command_runs(script, project, clouds):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(script, project, clouds):
-    words = (*SCRIPTS[script], *COMMAND)
+    words = (*SCRIPTS[script], *COMMAND, "--store=data/large.txt")
     settings = dict(BUCKET="gs://bucket/run", EXTRAS="seqio", DRY_RUN="1")
     done = launched(script, *words, at=project, clouds=clouds, **settings)
     assert done.returncode == 0, done.stderr
@@ -192,6 +193,7 @@ def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(script,
     assert "helpers.py" in shown and "cd ~/project" in shown
     assert "runs/mine (a run directory)" in shown and "data/large.txt (11.0 MB" in shown
     assert "environment (a Python environment)" in shown and ".env" not in shown
+    assert "names data/large.txt" in shown and "names data/my texts" not in shown
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -286,6 +288,17 @@ def test_slurm_refuses_an_environment_without_the_extras(project, clouds, tmp_pa
     done = launched("slurm.sh", *words, at=project, clouds=clouds, **settings)
     assert done.returncode and "no-such-package" in done.stderr
     assert not (clouds / "notes").exists()
+
+
+def test_an_image_runs_in_the_folder_that_is_mounted():
+    """And all that is installed has the same extras, unless they are given."""
+    image = (ROOT / "launch/Dockerfile").read_text()
+    docs = (ROOT / "docs/accelerators.md").read_text()
+    mounted = re.findall(r'docker run .*-v "\$PWD:(\S+)"', image + docs)
+    assert len(mounted) == 3 and set(mounted) == set(re.findall("^WORKDIR (.*)$", image, re.M))
+    assert 'ARG EXTRAS="[all]"' in image
+    for script in ("tpu_vm.sh", "sky.sh"):
+        assert "${EXTRAS-[all]}" in (ROOT / "launch" / script).read_text()
 
 
 @pytest.mark.slow
