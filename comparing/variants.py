@@ -2,12 +2,23 @@
 
 import dataclasses
 import difflib
+import itertools
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
+from ..training import run_directory
+from ..training.settings import trust
 from ..training.settings.bound import flattened
 from ..training.settings.config_file import gin_text
-from ..training.settings.configuration import GIN_CONFIGS, as_run, read_lines, read_settings
+from ..training.settings.configuration import (
+    GIN_CONFIGS,
+    as_run,
+    read_imports,
+    read_lines,
+    read_settings,
+)
 from ..training.settings.run import Run
 from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
@@ -46,7 +57,46 @@ def read_comparison(
             f"{file} gives no {', no '.join(missing)}: bind "
             f"{' and '.join(f'comparing.Comparison.{n}' for n in missing)} in it."
         )
-    return check(Comparison(**found))
+    imports = read_imports(Comparison, [file], search_paths, trusted)
+    comparison = _with_imports(check(Comparison(**found)), imports)
+    if Path(file).name == run_directory.COMPARISON:  # anybody may have written it
+        for module in _imported_by(comparison):
+            trust.check_import(module, (*trusted, "pretrax"), file)
+    return comparison
+
+
+def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Comparison:
+    """Returns a comparison whose base begins with the imports that its bindings need.
+
+    The bindings of base and variants are texts, which are read again whenever a run is planned, by
+    other processes too. So they have to say themselves what the comparison's file imports.
+    """
+    lines = [*comparison.base, *itertools.chain.from_iterable(comparison.variants.values())]
+    bindings = [line for line in lines if not line.endswith(".gin")]
+    needed = [
+        statement
+        for name, statement in imports.items()
+        if statement not in lines and any(_names(name, binding) for binding in bindings)
+    ]
+    return dataclasses.replace(comparison, base=[*needed, *comparison.base])
+
+
+def _imported_by(comparison: Comparison) -> set[str]:
+    """Returns the modules that the lines of a comparison's base and variants import."""
+    lines = itertools.chain(comparison.base, *comparison.variants.values())
+    found = re.findall(r"^\s*(?:from|import)\s+([\w.]+)", "\n".join(lines), re.MULTILINE)
+    return set(found)
+
+
+def _names(module: str, binding: str) -> bool:
+    """Returns whether a binding names a function of a module, by the name it is imported under.
+
+    >>> _names("mine", "training.Run.objective = @mine.backward_lm")
+    True
+    >>> _names("mine", "training.Run.run_dir = 'mine'"), _names("mine", "not.mine.rate = 1")
+    (False, False)
+    """
+    return re.search(rf"(^|[@/\s]){re.escape(module)}\.", binding) is not None
 
 
 def named_comparisons() -> list[str]:

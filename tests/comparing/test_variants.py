@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import pickle
 import re
 import subprocess
 import sys
@@ -259,6 +260,28 @@ def test_a_later_line_of_a_variant_overrides_an_earlier_one(compared):
     run = runs_of_variants(dataclasses.replace(compared, variants={"x": lines}))["x"]
     assert run.optimizer.settings["learning_rate"].settings["peak"] == 2.0
     assert run.objective.function.__name__ == "prefix_lm"
+
+
+def test_variants_may_name_what_the_comparison_imports(tmp_path):
+    objective = "training.Run.objective = @small.norm"
+    variants_line = f"comparing.Comparison.variants = {{'small': [], 'own': ['{objective}']}}"
+    compared = read_comparison(small.write(tmp_path, variants_line))
+    (tmp_path / "comparison.gin").write_text(comparison_text(compared))
+    again = read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"])
+    for one in (compared, again, pickle.loads(pickle.dumps(compared))):
+        assert runs_of_variants(one)["own"].objective.function is small.norm
+    assert again == compared
+
+
+def test_lines_of_a_directory_import_what_is_trusted(compared, tmp_path):
+    lines = ["import tests.comparing.small"]
+    loss_of = Bound(loss_under, objectives=["causal_lm"])
+    own = dataclasses.replace(compared, yardsticks=[loss_of], variants={"x": lines})
+    (tmp_path / "comparison.gin").write_text(comparison_text(own))
+    file = str(tmp_path / "comparison.gin")
+    with pytest.raises(ValueError, match="--trust=tests.comparing.small"):
+        read_comparison(file)
+    assert read_comparison(file, trusted=["tests"]).variants == {"x": lines}
 
 
 def test_every_variant_is_trained_on_every_budget(compared, tmp_path):

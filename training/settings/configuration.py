@@ -175,6 +175,21 @@ def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[s
     return fields
 
 
+def read_imports(
+    function: Callable,
+    files: Sequence[str],
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, str]:
+    """Returns the import statements of gin files for a function's settings, by the names they bind.
+
+        read_imports(Comparison, ["mine.gin"])    # {"my_objectives": "import my_objectives", …}
+
+    Raises ValueError for what cannot be read, see `read_run`.
+    """
+    return _Reader(function, search_paths, trusted).read(files, ()).imports
+
+
 def as_run(fields: Mapping[str, Any]) -> Run:
     """Returns the run of these fields. Raises ValueError where one without a default is missing."""
     missing = [name for name in FIELDS if is_required(name) and name not in fields]
@@ -371,6 +386,7 @@ class _Reader:
         self._numbers = itertools.count()  # of bindings, in the order of reading
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
+        self.imports: dict[str, str] = {}  # statements, by the names that they bind
         self._used: set[_Key] = set()
         self._count = 0  # number of values that `_value` has returned for these settings
         self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
@@ -453,7 +469,9 @@ class _Reader:
                     if checked:
                         module = MOVED.get(module, module)
                         trust.check_import(module, self._trusted, at)
-                    names[statement.bound_name()] = _imported_module(statement, module, at)
+                    name = statement.bound_name()
+                    names[name] = _imported_module(statement, module, at)
+                    self.imports[name] = statement.format()
                 case config_parser.IncludeStatement(filename):
                     if checked:
                         trust.check_include(filename, at)
