@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
@@ -64,7 +63,7 @@ def gap_sentences(
         mask=jnp.int32(ids.special("mask")),
     )
     scores = {
-        "principal": Partial(_overlap, jnp.asarray(ids.without_copies(np.arange(ids.size)))),
+        "principal": Partial(_overlap),
         "random": Partial(_random),
         "lead": Partial(_earliness),
     }
@@ -151,14 +150,14 @@ def _earliness(key, text: Text, sentences: _Sentences):
     return -jnp.arange(sentences.number.size, dtype=jnp.int32)
 
 
-def _overlap(first_copy_V, key, text: Text, sentences: _Sentences):
+def _overlap(key, text: Text, sentences: _Sentences):
     """Returns the tokens that a sentence and the rest of its document share.
 
     A token that is c times in the sentence and r times in the rest counts min(c, r) times: the k-th
     of it in the sentence counts if k < r, from 0.
     """
     slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
-    columns = text.segments, first_copy_V[text.tokens], sentences.number
+    columns = text.segments, text.tokens, sentences.number
     segments, tokens, number = lax.sort(columns, num_keys=3)  # equal tokens of a document in a run
     new_token = (jnp.diff(segments, prepend=-1) != 0) | (jnp.diff(tokens, prepend=-1) != 0)
     new_sentence = new_token | (jnp.diff(number, prepend=-1) != 0)

@@ -33,9 +33,6 @@ class TokenIds(NamedTuple):
     sentence_ends: bytes = b""
     # (id, 0 … 9) of each text token that is a digit, with or without a space before it.
     digits: tuple[tuple[int, int], ...] = ()
-    # Of each text token, one range of all tokens after another: what a slot holds can be followed
-    # (`showing.tracing`), and ids in the same place of their ranges are the same token.
-    copies: int = 1
 
     def mode(self, name: str) -> int:
         """Returns the id of the mode token `name`; raises ValueError where there is none."""
@@ -61,18 +58,6 @@ class TokenIds(NamedTuple):
                 f"add {name!r} to the vocabulary's specials."
             )
         return found
-
-    def without_copies(self, tokens):
-        """Returns the first of the ids that are the same token, for an array of ids.
-
-        >>> ids = TokenIds(size=12, text=(2, 10), copies=2)
-        >>> ids.without_copies(np.array([1, 3, 7, 10])).tolist()
-        [1, 3, 3, 10]
-        """
-        first, last = self.text
-        kinds = (last - first) // self.copies
-        is_text = (tokens >= first) & (tokens < last)
-        return tokens - is_text * ((tokens - first) // kinds * kinds)
 
     def flags(self, name: str) -> np.ndarray:
         """Returns bool[size] of "word_starts" or "sentence_ends", else raises ValueError."""

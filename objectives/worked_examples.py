@@ -1,6 +1,6 @@
 """Features of a text of which chosen tokens are hidden, such as the worked example of a paper."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -100,12 +100,17 @@ def check_hides(objective: Objective, ids: TokenIds) -> None:
 
 
 def hidden_features(
-    objective: Objective, keys_B, rows_B: Row, documents: Sequence[tuple[int, ...]]
+    objective: Objective,
+    keys_B,
+    rows_B: Row,
+    documents: Sequence[tuple[int, ...]],
+    program: Callable[[Callable], Callable] = jax.jit,
 ) -> dict[str, np.ndarray]:
     """Returns the features of rows with `Row.hidden`, without slots that none of them uses.
 
     Args:
       documents: the lengths of the documents of each kind of row.
+      program: from a function (keys_B, rows_B) -> features_B to the one that is called.
 
     Raises ValueError for more spans than there are sentinels.
     """
@@ -119,7 +124,7 @@ def hidden_features(
     lengths = {name: n if name in PER_DOCUMENT else max(n, enough) for name, n in needs.items()}
     if "sentinels" in needs:
         lengths["sentinels"] = max(sentinels, objective.lengths(size)["sentinels"])
-    corrupt = jax.jit(batched(objective, lengths, count))
+    corrupt = program(batched(objective, lengths, count))
     features = jax.device_get(corrupt(keys_B, rows_B))
     for stream, columns in COLUMNS.items():
         if stream not in PER_DOCUMENT and IN_USE[stream] in features:

@@ -161,7 +161,7 @@ def predicted_tokens(view: ModelView) -> np.ndarray:
 
 
 def _is_text(view: ModelView) -> np.ndarray:
-    first, last = view.tracing.plain.text
+    first, last = view.ids.text
     return (view.segments > 0) & (view.tokens >= first) & (view.tokens < last)
 
 
@@ -241,13 +241,11 @@ class _Describer:
             return Token(f"⟨{number}⟩", "sentinel", number, token)
         if token in self.special:
             return Token(self.reader.names.get(token, text), self.special[token], NO_SPAN, token)
-        if slot < 0:
-            return Token(text, "text", NO_SPAN, token)
-        # A random token is no copy: at the slot that its id names, the raw row has another token.
-        partner, own = divmod(slot, self.view.length)
-        if self.view.tokens[self.row ^ partner, own] != token:
-            return Token(text, "replaced", NO_SPAN, token)
-        if partner:
+        if slot < 0:  # it is not copied from the row: text is a random token then
+            first, last = self.reader.ids.text
+            kind = "replaced" if first <= token < last else "text"
+            return Token(text, kind, NO_SPAN, token)
+        if slot >= self.view.length:
             return Token(text, "other", NO_SPAN, token)
         span = int(self.spans[slot]) if slot < self.spans.size else NO_SPAN
         kind = "kept" if slot in self.labelled and not of_text else "text"

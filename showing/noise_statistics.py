@@ -163,7 +163,7 @@ def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
         from scipy import stats  # here: not for those who only look at examples
 
         tokens, _ = view.read(view.features["inputs"])
-        masks = np.sum((tokens == view.tracing.plain.mask) & (view.features["inputs_segments"] > 0))
+        masks = np.sum((tokens == view.ids.mask) & (view.features["inputs_segments"] > 0))
         counts[0] = max(int(masks) - counts.sum(), 0)
         return counts, masks * stats.poisson.pmf(np.arange(counts.size), mean or 3.0)
     rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)

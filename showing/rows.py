@@ -25,7 +25,7 @@ from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import longest
 from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
-from .tracing import Tracing, trace
+from .tracing import follow, join, read
 
 STACKS = ("encoder", "decoder")
 
@@ -41,16 +41,18 @@ class ShownObjective(NamedTuple):
 
 
 class ModelView(NamedTuple):
-    """Rows as NumPy arrays [rows, …]; tokens are those of `tracing`, own text at 0 … length-1."""
+    """Rows as NumPy arrays [rows, …]."""
 
-    tracing: Tracing
-    tokens: np.ndarray  # i32[rows, L] plain
+    ids: TokenIds
+    tokens: np.ndarray  # i32[rows, L]
     segments: np.ndarray  # i32[rows, L]
-    features: dict[str, np.ndarray]  # of the objective
-    batch: dict[str, np.ndarray]  # of the model's stacks
+    # Features of the objective, and the batch that the model's stacks take. Tokens are traced
+    # (`tracing.join`): `read` returns them with their slots.
+    features: dict[str, np.ndarray]
+    batch: dict[str, np.ndarray]
     gives_loss: np.ndarray  # bool[rows, T]: slots on whose hidden state the loss depends
     # Of each term that predicts other tokens than the batch's targets, such as those further ahead:
-    # their ids and weights, i32[rows, N] and f32[rows, N].
+    # their traced ids and weights, i64[rows, N] and f32[rows, N].
     further: dict[str, tuple[np.ndarray, np.ndarray]]
 
     @property
@@ -58,11 +60,11 @@ class ModelView(NamedTuple):
         return self.tokens.shape[1]
 
     def read(self, traced, row: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the plain tokens of i32[rows, n], or of i32[n] of one row, and their slots in it.
+        """Returns the tokens of i64[rows, n], or of i64[n] of one row, and their slots in the row.
 
         Slots of the partner begin at `length`.
         """
-        tokens, slots = self.tracing.read(traced)
+        tokens, slots = read(traced)
         number = np.arange(len(self.tokens))[:, None] if row is None else row
         own = (slots - number % 2 * self.length) % (2 * self.length)
         return tokens, np.where(slots < 0, slots, own)
@@ -116,36 +118,83 @@ def view_of(
         tokens[i, : text.size] = text
         numbers = 1 + np.arange(len(documents))
         segments[i, : text.size] = np.repeat(numbers, list(map(len, documents)))
-    tracing = trace(subject.ids, 2 * L)
-    objective = subject.build(tracing.ids)
+    ids, objective = subject.ids, subject.build(subject.ids)
     members = members_of(objective)
     sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
     lengths = longest([packed_lengths(objective, each) for each in sizes])
-    check_sentinels("The rows", lengths, len(subject.ids.sentinels))
+    check_sentinels("The rows", lengths, len(ids.sentinels))
 
-    row = Row(None, segments, (np.arange(len(rows)) % len(members)).astype(np.int32))
+    member = (np.arange(len(rows)) % len(members)).astype(np.int32)
+    row = Row(np.where(segments > 0, tokens, ids.pad), segments, member)
     if objective.rows.kind == "parts":
-        row = row._replace(parts=halves(subject.ids, tokens, segments))
+        row = row._replace(parts=halves(ids, tokens, segments))
     elif objective.rows.kind == "labels":
         row = row._replace(labels=np.zeros_like(tokens))
-    slot = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
-    traced = np.where(segments > 0, tracing.write(tokens, slot), tracing.ids.pad)
+    if hidden is not None:
+        row = row._replace(hidden=hidden > 0, hidden_starts=adjacent_starts(hidden))
+    marks = row._replace(
+        **{column: x if x is None else np.zeros_like(x) for column, x in row._asdict().items()}
+    )
+    marks = marks._replace(tokens=_first_marks(ids, tokens, segments))
     keys = jax.random.split(jax.random.key(seed), len(rows))
-    row, most = row._replace(tokens=traced), max(map(len, rows))
+    most = max(map(len, rows))
+    traced = functools.partial(_traced, tokens)
     if hidden is None:
         corrupt = objective.corrupt
         corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-        features = jax.device_get(_corrupted(tuple(lengths.items()), most, corrupt, keys, row))
+        features = traced(_corrupted(tuple(lengths.items()), most, corrupt, keys, row, marks))
     else:
-        check_hides(objective, tracing.ids)
-        row = row._replace(hidden=hidden > 0, hidden_starts=adjacent_starts(hidden))
-        features = hidden_features(objective, keys, row, list(sizes))
+        check_hides(objective, ids)
+
+        def program(corrupt):
+            compiled = jax.jit(functools.partial(follow, corrupt))
+            return lambda keys, row: traced(compiled(keys, row, marks=[None, marks]))
+
+        features = hidden_features(objective, keys, row, list(sizes), program)
         lengths = {s: features[c[0]].shape[1] for s, c in COLUMNS.items() if c[0] in features}
     stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
-    batch = jax.device_get(_arranged(stacks, subject.layout, most, tracing.ids.bos, features))
-    with_loss = slots_with_loss(objective, tracing.ids.text[0], batch)
-    further = further_targets(objective, batch)
-    return ModelView(tracing, tokens, segments, features, batch, with_loss, further)
+    plain, own_marks = _plain_and_marks(features)
+    batch = traced(_arranged(stacks, subject.layout, most, ids.bos, plain, own_marks))
+    plain, own_marks = _plain_and_marks(batch)
+    with_loss = slots_with_loss(objective, ids.text[0], plain)
+    further = further_targets(objective, tokens, plain, own_marks)
+    return ModelView(ids, tokens, segments, features, batch, with_loss, further)
+
+
+def _first_marks(ids: TokenIds, tokens, segments) -> np.ndarray:
+    """Returns i32[rows, L]: a mark for each token of text, 1 plus its slot.
+
+    The slots of odd rows begin at L, so that a row is told from its partner.
+    """
+    rows, L = tokens.shape
+    slots = np.arange(L) + L * (np.arange(rows)[:, None] % 2)
+    first, last = ids.text
+    is_text = (segments > 0) & (tokens >= first) & (tokens < last)
+    return np.where(is_text, slots + 1, 0).astype(np.int32)
+
+
+def _traced(tokens: np.ndarray, outputs_and_marks: tuple[dict, dict]) -> dict[str, np.ndarray]:
+    """Returns the columns of features or of a batch, in which tokens are traced.
+
+    A mark counts only where the slot that it names holds the same token.
+    """
+    outputs, marks = jax.device_get(outputs_and_marks)
+    rows, L = tokens.shape
+    traced = {}
+    for name, x in outputs.items():
+        number = np.arange(rows).reshape(-1, *[1] * (x.ndim - 1))
+        slots = (marks[name] - 1 - number % 2 * L) % (2 * L)
+        is_copy = (marks[name] > 0) & (marks[name] <= 2 * L)
+        is_copy &= tokens[number ^ (slots // L), slots % L] == x
+        traced[name] = join(x, np.where(is_copy, marks[name], 0)) if is_copy.any() else x
+    return traced
+
+
+def _plain_and_marks(traced: dict) -> tuple[dict, dict]:
+    """Returns columns without marks, and their marks."""
+    pairs = {name: read(x) for name, x in traced.items()}
+    plain = {name: tokens for name, (tokens, _) in pairs.items()}
+    return plain, {name: slots + 1 for name, (_, slots) in pairs.items()}
 
 
 def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
@@ -167,15 +216,18 @@ def middle(ids: TokenIds, document: np.ndarray) -> int:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _corrupted(lengths, max_documents, corrupt, keys, rows):
+def _corrupted(lengths, max_documents, corrupt, keys, rows, marks):
     objective = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})  # to corrupt alone
-    return batched(objective, dict(lengths), max_documents)(keys, rows)
+    corrupt_rows = batched(objective, dict(lengths), max_documents)
+    return follow(corrupt_rows, keys, rows, marks=[None, marks])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _arranged(stacks, layout, max_documents, bos, features):
-    arrange = LAYOUTS[layout].arrange
-    return jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)
+def _arranged(stacks, layout, max_documents, bos, features, marks):
+    def arrange(row):
+        return LAYOUTS[layout].arrange(row, dict(stacks), bos, max_documents)
+
+    return follow(jax.vmap(arrange), features, marks=[marks])
 
 
 # --- which slots give a loss --------------------------------------------------------------------
@@ -211,28 +263,39 @@ def slots_with_loss(objective: Objective, first: int, batch: dict) -> np.ndarray
 MOST_TARGETS = 4  # of one term, from one slot
 
 
-def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns (ids, weights) of each term that predicts other tokens than the batch's targets.
+def further_targets(
+    objective: Objective, tokens: np.ndarray, batch: dict, marks: dict
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns (traced ids, weights) of each term that predicts others than the batch's targets.
 
     Of a term that predicts several from each slot they are the first few, by number.
+
+    Args:
+      tokens: i32[rows, L] of the raw rows.
+      marks: of the batch, by column.
     """
     targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
-    labels = jax.device_get(_labels(objective.loss, tuple(objective.heads.items()), batch))
+    found_labels = _labels(objective.loss, tuple(objective.heads.items()), batch, marks)
+    labels, labels_marks = jax.device_get(found_labels)
     found: dict[str, tuple] = {}
     for name, one in labels.items():
-        known = any(np.array_equal(one.values, tokens) for tokens in targets)
+        known = any(np.array_equal(one.values, ids) for ids in targets)
         if objective.heads[one.head] is None and not known:
-            each = max(one.values.shape[1] // targets[-1].shape[1], 1)
-            columns = (np.array_split(x, each, axis=1) for x in (one.values, one.weights))
+            values = _traced(tokens, ({name: one.values}, {name: labels_marks[name].values}))[name]
+            each = max(values.shape[1] // targets[-1].shape[1], 1)
+            columns = (np.array_split(x, each, axis=1) for x in (values, one.weights))
             names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]
             found |= dict(zip(names, zip(*columns)))
     return found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _labels(loss, heads, batch):
-    terms = loss(_outputs(heads, 0, _random_states(batch)), batch)
-    return {name: term.labels for name, term in terms.items() if term.labels is not None}
+def _labels(loss, heads, batch, marks):
+    def labels(batch):
+        terms = loss(_outputs(heads, 0, _random_states(batch)), batch)
+        return {name: term.labels for name, term in terms.items() if term.labels is not None}
+
+    return follow(labels, batch, marks=[marks])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

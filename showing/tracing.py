@@ -1,83 +1,250 @@
-"""Tracing: text ids that encode their slot, so that every token of every feature can be followed.
+"""Tracing: finds the slot of the raw row that each token of the features was copied from.
 
-Given a larger vocabulary, with one text id for each pair of a text id and a slot of the row, an
-objective corrupts a row as always, and its features show exactly which tokens were copied, from
-which slot, and which were not. No texts are compared, so it works for any objective.
+Nothing is changed for it: an objective corrupts the same row with the same ids as in training. Each
+array carries a second array, its marks, with a number for each element: 0, or 1 plus the slot that
+the element was copied from. An operation that moves elements, such as a gather or a sort, moves
+their marks too; other operations drop them. So a token that occurs twice in a row is told apart
+from its twin, and a random token from a copy, whatever tables of ids the objective reads.
+
+Marks are moved as the operations are traced, one by one, in the way of
+https://docs.jax.dev/en/latest/notebooks/Writing_custom_interpreters_in_Jax.html
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-
-from ..objectives import TokenIds, bitmap, check_token_ids
+from jax import lax
+from jax.extend import core
 
 NOWHERE = -1  # the slot of a token that is not copied from the row
 
-
-class Tracing(NamedTuple):
-    """A vocabulary `ids` that has each text id of `plain` once for every slot."""
-
-    plain: TokenIds
-    slots: int
-    ids: TokenIds
-
-    def write(self, tokens, slots) -> np.ndarray:
-        """Returns i32[...]: the traced ids of plain tokens at these slots."""
-        tokens, slots = np.broadcast_arrays(tokens, slots)
-        first, last = self.plain.text
-        is_text = (tokens >= first) & (tokens < last)
-        moved = np.where(tokens >= last, tokens + self.ids.size - self.plain.size, tokens)
-        return np.where(is_text, tokens + slots * (last - first), moved).astype(np.int32)
-
-    def read(self, traced) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (plain tokens, slots) of traced ids; the slot of a special token is `NOWHERE`."""
-        traced = np.asarray(traced)
-        first, last = self.ids.text
-        kinds = self.plain.text[1] - self.plain.text[0]
-        is_text = (traced >= first) & (traced < last)
-        tokens = self.ids.without_copies(traced)
-        tokens = np.where(traced >= last, traced - self.ids.size + self.plain.size, tokens)
-        return tokens, np.where(is_text, (traced - first) // kinds, NOWHERE)
+_MARK_BITS = 32  # a traced token has its id in the lower bits, and its mark above them
 
 
-def trace(ids: TokenIds, slots: int) -> Tracing:
-    """Returns the tracing of `ids` for rows of this many slots.
+def join(tokens, marks) -> np.ndarray:
+    """Returns i64[...]: traced tokens, from tokens and their marks."""
+    return np.asarray(tokens, np.int64) + (np.asarray(marks, np.int64) << _MARK_BITS)
 
-    >>> one = trace(TokenIds(size=12, text=(2, 10), mask=10, cls=11), slots=3)
-    >>> one.ids.size, one.ids.text, one.ids.mask
-    (28, (2, 26), 26)
-    >>> [found.tolist() for found in one.read(one.write([5, 5, 10], [0, 2, 2]))]
-    [[5, 5, 10], [0, 2, -1]]
 
-    Raises ValueError when the ids would exceed 31 bits: show shorter rows.
+def read(traced) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (tokens, slots) of traced tokens; the slot of a token without a mark is `NOWHERE`.
+
+    >>> [found.tolist() for found in read(join([7, 7, 9], [1, 4, 0]))]
+    [[7, 7, 9], [0, 3, -1]]
     """
-    if ids.size * slots >= 2**31:
-        raise ValueError(
-            f"Rows of {slots // 2} tokens of a vocabulary of {ids.size} cannot be followed token "
-            "by token: lower --length."
+    traced = np.asarray(traced, np.int64)
+    marks = traced >> _MARK_BITS
+    return (traced - (marks << _MARK_BITS)).astype(np.int32), marks.astype(np.int32) - 1
+
+
+def follow(function: Callable, *arguments: Any, marks: Sequence[Any]) -> tuple[Any, Any]:
+    """Returns the outputs of a function of arrays, and the marks of its outputs.
+
+    >>> tokens, marks = follow(lambda x: x[::-1], jnp.array([7, 7]), marks=[jnp.array([1, 2])])
+    >>> tokens.tolist(), marks.tolist()
+    ([7, 7], [2, 1])
+
+    Args:
+      marks: of each argument, with its structure: i32 arrays of its shapes, or None for an
+        argument without marks.
+    """
+    jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    given = [
+        each
+        for argument, own in zip(arguments, marks, strict=True)
+        for each in (
+            jax.tree.leaves(own) if own is not None else [None] * len(jax.tree.leaves(argument))
         )
-    first, last = ids.text
-    shift = (slots - 1) * (last - first)  # by which special ids above the text range move up
+    ]
+    outputs, found = _run(jaxpr, jax.tree.leaves(arguments), given)
+    tree = jax.tree.structure(shapes)
+    found = [_marks_or_zeros(x, mark) for x, mark in zip(outputs, found)]
+    return jax.tree.unflatten(tree, outputs), jax.tree.unflatten(tree, found)
 
-    def moved(i):
-        return i if i is None or i < last else i + shift
 
-    def repeated(name: str) -> bytes:
-        if not getattr(ids, name):
-            return b""
-        before, text, after = np.split(ids.flags(name), [first, last])
-        return bitmap(np.concatenate([before, np.tile(text, slots), after]))
+_Values = Sequence[Any]
+_Marks = Sequence[Any]  # i32 arrays; None for an array without marks
 
-    traced = TokenIds(
-        size=ids.size + shift,
-        text=(first, last + shift),
-        **{name: moved(getattr(ids, name)) for name in ("pad", "eos", "bos", "mask", "cls", "sep")},
-        sentinels=tuple(map(moved, ids.sentinels)),
-        modes=tuple((name, moved(i)) for name, i in ids.modes),
-        fim=tuple(map(moved, ids.fim)),
-        word_starts=repeated("word_starts"),
-        sentence_ends=repeated("sentence_ends"),
-        digits=ids.digits,
-        copies=slots,
-    )
-    return Tracing(ids, slots, check_token_ids(traced))
+
+def _run(closed: Any, arguments: _Values, marks: _Marks) -> tuple[list, list]:
+    """Returns the outputs of a closed jaxpr and their marks."""
+    jaxpr = closed.jaxpr
+    values: dict = dict(zip(jaxpr.constvars, closed.consts))
+    values |= dict(zip(jaxpr.invars, arguments))
+    known: dict = dict(zip(jaxpr.invars, marks))
+
+    def value_of(x):
+        return x.val if isinstance(x, core.Literal) else values[x]
+
+    def mark_of(x):
+        return None if isinstance(x, core.Literal) else known.get(x)
+
+    for equation in jaxpr.eqns:
+        given = [value_of(x) for x in equation.invars]
+        given_marks = [mark_of(x) for x in equation.invars]
+        rule = _CONTROL.get(equation.primitive.name)
+        rule = rule or (_unmarked if all(m is None for m in given_marks) else _marked)
+        outputs, found = rule(equation, given, given_marks)
+        values |= dict(zip(equation.outvars, outputs))
+        known |= dict(zip(equation.outvars, found))
+    return [value_of(x) for x in jaxpr.outvars], [mark_of(x) for x in jaxpr.outvars]
+
+
+def _marks_or_zeros(x, mark):
+    return jnp.zeros(jnp.shape(x), jnp.int32) if mark is None else mark
+
+
+# --- operations on arrays -------------------------------------------------------------------------
+
+# Operations that move elements, and which of their arguments hold the elements; () is all of them.
+# Sums move an element too, where all others are 0. `_marked` says so of other operations.
+_MOVES: Mapping[str, tuple[int, ...]] = {
+    "broadcast_in_dim": (0,),
+    "concatenate": (),
+    "copy": (0,),
+    "cumsum": (0,),
+    "dynamic_slice": (0,),
+    "dynamic_update_slice": (0, 1),
+    "expand_dims": (0,),
+    "gather": (0,),
+    "pad": (0, 1),
+    "reduce_max": (0,),
+    "reduce_sum": (0,),
+    "reshape": (0,),
+    "rev": (0,),
+    "scatter": (0, 2),
+    "scatter-add": (0, 2),
+    "slice": (0,),
+    "split": (0,),
+    "squeeze": (0,),
+    "stack": (),
+    "transpose": (0,),
+    "unstack": (0,),
+}
+# Operations on each element, whose result may be one of their arguments: x * 1, x + 0, max(x, 0).
+_ELEMENTWISE = {"add", "clamp", "convert_element_type", "max", "min", "mul", "or", "sub"}
+
+
+def _bind(equation, arguments: _Values) -> list:
+    outputs = equation.primitive.bind(*arguments, **equation.params)
+    return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
+def _unmarked(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+    outputs = _bind(equation, given)
+    return outputs, [None] * len(outputs)
+
+
+def _marked(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+    """Applies an operation on arrays to the values and, if it moves elements, to the marks."""
+    name = equation.primitive.name
+    if name == "sort":
+        marks = [_marks_or_zeros(x, mark) for x, mark in zip(given, marks)]
+        both = _bind(equation, [*given, *marks])
+        return both[: len(given)], both[len(given) :]
+    outputs = _bind(equation, given)
+    if name in _ELEMENTWISE:
+        return outputs, [_kept(outputs[0], given, marks)]
+    if name == "select_n":
+        moved = range(1, len(given))
+    elif name in _MOVES:
+        moved = _MOVES[name] or range(len(given))
+    else:
+        return outputs, [None] * len(outputs)
+    if all(marks[i] is None for i in moved) or given[moved[0]].dtype != jnp.int32:
+        return outputs, [None] * len(outputs)
+    moves = [_marks_or_zeros(x, marks[i]) if i in moved else x for i, x in enumerate(given)]
+    return outputs, _bind(equation, moves)
+
+
+def _kept(output, given: _Values, marks: _Marks):
+    """Returns the marks of the arguments whose elements are those of the output."""
+    kept = jnp.zeros(output.shape, jnp.int32)
+    for x, mark in zip(given, marks):
+        if mark is not None:
+            kept = jnp.where((output == x) & (kept == 0), mark, kept)
+    return kept
+
+
+# --- functions, loops and branches ----------------------------------------------------------------
+
+
+def _call(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+    settings = equation.params
+    inner = settings["call_jaxpr"] if "call_jaxpr" in settings else settings["jaxpr"]
+    closed = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
+    return _run(closed, given, marks)
+
+
+def _all_marks(given: _Values, marks: _Marks) -> list:
+    return [_marks_or_zeros(x, mark) for x, mark in zip(given, marks)]
+
+
+def _run_with_all_marks(closed, arguments: _Values, marks: _Marks) -> tuple[list, list]:
+    outputs, found = _run(closed, arguments, marks)
+    return outputs, _all_marks(outputs, found)
+
+
+def _scan(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+    settings = equation.params
+    first, end = settings["num_consts"], settings["num_consts"] + settings["num_carry"]
+    count = settings["num_carry"]
+    marks = _all_marks(given, marks)
+
+    def step(carry, x):
+        (state, state_marks), (each, each_marks) = carry, x
+        outputs, found = _run_with_all_marks(
+            settings["jaxpr"],
+            [*given[:first], *state, *each],
+            [*marks[:first], *state_marks, *each_marks],
+        )
+        return (outputs[:count], found[:count]), (outputs[count:], found[count:])
+
+    carry = list(given[first:end]), marks[first:end]
+    each = list(given[end:]), marks[end:]
+    ended, stacked = lax.scan(step, carry, each, settings["length"], settings["reverse"])
+    return [*ended[0], *stacked[0]], [*ended[1], *stacked[1]]
+
+
+def _while(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+    settings = equation.params
+    first = settings["cond_nconsts"]
+    begin = first + settings["body_nconsts"]
+    marks = _all_marks(given, marks)
+
+    def goes_on(carry):
+        state, state_marks = carry
+        constants = given[:first]
+        outputs, _ = _run(
+            settings["cond_jaxpr"], [*constants, *state], [*marks[:first], *state_marks]
+        )
+        return outputs[0]
+
+    def step(carry):
+        state, state_marks = carry
+        return _run_with_all_marks(
+            settings["body_jaxpr"],
+            [*given[first:begin], *state],
+            [*marks[first:begin], *state_marks],
+        )
+
+    return lax.while_loop(goes_on, step, (list(given[begin:]), marks[begin:]))
+
+
+def _branches(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+    branches = [
+        lambda arguments, own, closed=closed: _run_with_all_marks(closed, arguments, own)
+        for closed in equation.params["branches"]
+    ]
+    return lax.switch(given[0], branches, list(given[1:]), _all_marks(given, marks)[1:])
+
+
+_CONTROL: Mapping[str, Callable] = {
+    **dict.fromkeys(("jit", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call"), _call),
+    "cond": _branches,
+    "scan": _scan,
+    "while": _while,
+}
