@@ -1,7 +1,7 @@
 """The objective that is shown: its name, what the catalogue says of it, and the layout it is on."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ..objectives import Builder, TokenIds, members_of
@@ -17,6 +17,8 @@ class Choice(NamedTuple):
     model: Callable | None = None  # (vocabulary rows, heads) -> the run's model, if it names one
     corpus: Callable | None = None  # of the run, where it names one
     mark_document_ends: bool | None = None  # None: as in any run of the objective
+    packing: str | None = None  # of the run, where it has one
+    sequence_lengths: Mapping[str, int] | None = None  # of the run's stacks, where it has them
     mean_span_length: float | None = None  # where the objective is given one
 
     def facts(self, layout: str) -> list[str]:

@@ -2,11 +2,14 @@
 
 import codecs
 import contextlib
+import functools
 import importlib
+import inspect
 import io
 import itertools
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..training.run_directory import VOCABULARY, check_is_run
+from ..training.settings.bound import Bound, bound, parameters
 from . import vocabularies
 from .python_library.python_sources import library_documents
 from .vocabularies import Vocabulary, special_tokens, tokenization
@@ -79,6 +83,80 @@ def of_words(documents: Sequence[str]) -> SampleText:
     text = of_texts(Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {}), documents)
     stream = np.resize(np.concatenate(text.documents), STREAM)
     return text._replace(stream=lambda: stream, stream_name="this text, repeated")
+
+
+class _VocabularyMade(Exception):
+    """Ends the opening of a corpus once its vocabulary is made: its text need not be tokenised."""
+
+    def __init__(self, vocabulary: Vocabulary, texts: Callable[[], Iterable[str]]):
+        super().__init__("The vocabulary is made.")
+        self.vocabulary, self.texts = vocabulary, texts
+
+
+def of_corpus(corpus: Callable, length: int) -> SampleText:
+    """Returns the first text of a run's corpus in the run's vocabulary, and more as the stream.
+
+    The vocabulary is made as a run makes it, and not kept. A corpus without texts to make it of,
+    such as a token store, is opened, and gives held-out documents. The text is cut to half of
+    `length` tokens.
+
+    Raises ValueError and OSError for what a run could not open either.
+    """
+    with tempfile.TemporaryDirectory(prefix="pretrax-show-") as folder:
+        try:
+            opened = _until_vocabulary(corpus)(folder)
+        except _VocabularyMade as made:
+            return _of_texts_of_a_corpus(made.vocabulary, made.texts, length)
+        documents = [piece.tokens for piece in opened.heldout(4 * length)]
+        train = opened.train(0, 1)
+        stream = _enough(train.next_document().tokens for _ in itertools.count())
+        vocabulary = vocabularies.load_vocabulary(folder)
+    return SampleText(
+        vocabulary,
+        [documents[0][: length // 2]],
+        documents[-1],
+        lambda: stream,
+        "the run's corpus",
+    )
+
+
+def _of_texts_of_a_corpus(
+    vocabulary: Vocabulary, texts: Callable[[], Iterable[str]], length: int
+) -> SampleText:
+    encode = vocabulary.tokenizer.encode_batch
+    encoded = (encode([text])[0] for text in texts())
+    some = list(itertools.islice((tokens for tokens in encoded if tokens.size > 1), 2))
+    if not some:
+        raise ValueError("The corpus has no text of two tokens: give --text='some words'.")
+    return SampleText(
+        vocabulary,
+        [some[0][: length // 2]],
+        some[-1],
+        lambda: _enough(encode([text])[0] for text in texts()),
+        "the run's corpus",
+    )
+
+
+def _until_vocabulary(corpus: Callable) -> Callable:
+    """Returns a corpus that raises `_VocabularyMade` with its texts, if it has some."""
+    one = bound(corpus)
+    default = (parameters(one.function) or {}).get("vocabulary")
+    settings = dict(one.settings)
+    factory = settings.get("vocabulary", default and default.default)
+    if callable(factory) and factory is not inspect.Parameter.empty:
+        settings["vocabulary"] = functools.partial(_make_and_stop, factory)
+    if callable(within := settings.get("corpus")):
+        settings["corpus"] = _until_vocabulary(within)
+    return Bound(one.function, **settings)
+
+
+def _make_and_stop(
+    factory: vocabularies.Factory, run_dir: str, source: vocabularies.VocabularySource
+) -> Vocabulary:
+    made = factory(run_dir, source)
+    if source.texts is not None:
+        raise _VocabularyMade(made, source.texts)
+    return made
 
 
 def of_task(

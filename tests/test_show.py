@@ -173,6 +173,31 @@ def test_an_objective_of_ones_own(capsys, tmp_path):
     assert "causal_masking  on a decoder" in said
 
 
+def test_a_gin_file_gives_text_vocabulary_and_row_length(capsys, tmp_path):
+    (tmp_path / "mine.txt").write_text("Some words of mine, and some of somebody else.")
+    file = tmp_path / "own.gin"
+    file.write_text(
+        "from __gin__ import dynamic_registration\nfrom pretrax import objectives\n"
+        "from pretrax import training\nfrom pretrax.tasks import corpora\n"
+        "from pretrax.tasks import vocabularies\n"
+        "training.Run.objective = @objectives.causal_masking\n"
+        "training.Run.corpus = @corpora.text_files\n"
+        f"corpora.text_files.files = '{tmp_path}/*.txt'\n"
+        "corpora.text_files.heldout_every = 2\n"
+        "corpora.text_files.vocabulary = @vocabularies.utf8_bytes\n"
+        "training.Run.sequence_lengths = {'decoder': 32}\n"
+        "training.Run.packing = 'single'\n"
+    )
+    given = f"--gin_file={file}"
+    said = prints(capsys, given, "--text=Five.")
+    assert re.search(r"Text  [56] tokens", said) and "packing = 'single' is not used" in said
+    assert "corpus of the gin files" not in said
+    assert "Some words" in prints(capsys, given)
+    assert "32" in fails(capsys, given, "--text=" + "long " * 20)
+    said = prints(capsys, given, BYTES, "--text=Five.")
+    assert "corpus of the gin files is not used: --vocabulary" in said
+
+
 def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
     (tmp_path / "shown_objectives.py").write_text(
         "from pretrax.objectives import span_corruption\n\n\n"

@@ -11,8 +11,9 @@
     pretrax show --gin_file=my_run.gin                         the objective of a run to come
     pretrax show --run=runs/quickstart                         a run's objective and vocabulary
 
-Nothing is downloaded: without --run or --vocabulary, a vocabulary is learned from Python's own
-library and kept in runs/show.
+Nothing is downloaded. Text and vocabulary are those of the corpus that a gin file names. Without a
+corpus, --run or --vocabulary, a vocabulary is learned from Python's own library and kept in
+runs/show.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from ..showing.examples import Example, Reader
 from ..showing.listing import LEGEND, objectives_table
 from ..showing.noise_statistics import measure_each
 from ..showing.objective_page import Heading, page
-from ..showing.rows import ShownObjective, subjects
+from ..showing.rows import ShownObjective, first_stack, subjects
 from ..showing.terminal import print_examples, print_heading
 from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
@@ -66,6 +67,7 @@ CACHE = "runs/show"
 DEFAULT = "span_corruption"
 MOST_MEMBERS = 8  # of a mixture that are shown
 STATISTICS_ROWS = 1000
+LENGTH = 512  # slots of the encoder or the single stack
 WIDTH = 136  # where the output is a file
 
 
@@ -108,13 +110,15 @@ def show(
 ) -> None:
     """Prints examples of one objective and, if asked to, writes the page."""
     choice = choose(options, gin_arguments)
-    text = open_text(console, options, choice)
+    text = open_text(console, options, gin_arguments, choice)
     found = drawn(options, choice, text)
     print_heading(console, choice.name, found.layout, found.facts)
     print_examples(console, found.examples[:: found.each if options.html else 1])
     if found.others:
         shown = len(found.members)
         console.print(f"The first {shown} of {shown + found.others} members.")
+    for sentence in unused(options, gin_arguments, choice):
+        console.print(sentence, markup=False, soft_wrap=True)
     if options.html:
         members = track(found.members, "Counting", console=console, disable=not console.is_terminal)
         write_page(options.html, options, found, members, text, command)
@@ -130,7 +134,7 @@ def show_all(
     console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
 ) -> None:
     """Writes a page of each objective into --out, and one that lists them."""
-    text = open_text(console, options, choose(options, gin_arguments))
+    text = open_text(console, options, gin_arguments, choose(options, gin_arguments))
     text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
     pages, refused = {}, {}
     index = os.path.join(options.out, "index.html")
@@ -261,8 +265,9 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     vocabulary = "'bytes', 'words' (those of the text), a SentencePiece .model or a tokenizer.json"
     add("--vocabulary", metavar="PATH", help=vocabulary)
     add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
-    length = "of the encoder or the single stack: the most the text may take (default: 512)"
-    add("--length", type=at_least(1), default=512, metavar="SLOTS", help=length)
+    length = "slots of the encoder or the single stack, which the text may take (default: the "
+    length += f"sequence_lengths of the gin files, else {LENGTH})"
+    add("--length", type=at_least(1), metavar="SLOTS", help=length)
     add("--rows", type=at_least(1), metavar="N", help="examples of each (default: 1, on a page 3)")
     add("--seed", type=int, default=0, help="of the noise (default: 0)")
     add("--html", metavar="FILE", help="write a page with examples and statistics")
@@ -308,11 +313,45 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     build = bound(fields["objective"])
     name = name or name_of(build.function).rpartition(".")[2]
     mean = dict(flattened("", build)).get(".mean_span_length")
-    more = {key: fields.get(key) for key in ("model", "corpus", "mark_document_ends")}
+    used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
+    more = {key: fields.get(key) for key in used}
     return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
 
 
-def open_text(console: Console, options: argparse.Namespace, choice: Choice) -> SampleText:
+def _uses_corpus(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> bool:
+    """Returns whether text and vocabulary are those of the corpus that the gin files name."""
+    if not gin_arguments.files or choice.corpus is None:
+        return False
+    return not (options.run or options.vocabulary or options.task)
+
+
+def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
+    """Returns the slots of the first stack of the run that gin files describe, else `LENGTH`."""
+    lengths = choice.sequence_lengths if gin_arguments.files else None
+    return lengths[first_stack(lengths)] if lengths else LENGTH
+
+
+def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> list[str]:
+    """Returns what the gin files bind, and the picture does not show, in sentences."""
+    sentences = []
+    if not gin_arguments.files:
+        return sentences
+    if choice.corpus is not None and not _uses_corpus(options, gin_arguments, choice):
+        given = next(name for name in ("run", "vocabulary", "task") if getattr(options, name))
+        sentences.append(
+            f"The corpus of the gin files is not used: --{given} gives the vocabulary instead."
+        )
+    if choice.packing is not None:
+        sentences.append(
+            f"training.Run.packing = {choice.packing!r} is not used: a row holds this text alone."
+        )
+    return sentences
+
+
+def open_text(
+    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice
+) -> SampleText:
+    options.length = options.length or _row_length(gin_arguments, choice)
     sources = [name for name in ("text", "file", "task") if getattr(options, name) is not None]
     if len(sources) > 1:
         raise ValueError(f"Give one of --{' and --'.join(sources)}, not both.")
@@ -325,6 +364,13 @@ def open_text(console: Console, options: argparse.Namespace, choice: Choice) -> 
         arranged = bound(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
         task = options.task, options.module
         return sample_text.of_task(folder, *task, options.length, arranged)
+    if _uses_corpus(options, gin_arguments, choice):
+        console.print("Making the vocabulary of the run's corpus.")
+        text = sample_text.of_corpus(choice.corpus, options.length)
+        if options.text is None and options.file is None:
+            return text
+        own = sample_text.read_documents(options.text, options.file)
+        return text._replace(documents=text.vocabulary.tokenizer.encode_batch(own))
     documents = sample_text.read_documents(options.text, options.file)
     if options.vocabulary == "words":
         return sample_text.of_words(documents)
