@@ -11,9 +11,11 @@ _BITMAPS = ("word_starts", "sentence_ends")
 
 
 def ids_to_json(ids: TokenIds) -> dict[str, Any]:
-    """Returns `ids` as JSON values, which `ids_from_json` reads."""
+    """Returns `ids` as JSON values, which `ids_from_json` reads; their texts are left out."""
     bitmaps = {name: getattr(ids, name).hex() for name in _BITMAPS}
-    return ids._asdict() | {"modes": dict(ids.modes)} | bitmaps
+    values = ids._asdict() | {"modes": dict(ids.modes)} | bitmaps
+    del values["texts"]
+    return values
 
 
 def ids_from_json(values: dict[str, Any]) -> TokenIds:

@@ -79,7 +79,7 @@ from .supervised import (
     text_to_text,
     token_classification,
 )
-from .token_ids import TokenIds, bitmap, check_token_ids
+from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
 from .uniform_diffusion import uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
@@ -97,6 +97,7 @@ __all__ = [
     "RowGroup",
     "Term",
     "TokenIds",
+    "TokenTexts",
     "adaptive_masked_lm",
     "annealed",
     "attention_mask",

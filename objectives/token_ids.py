@@ -1,11 +1,50 @@
 """`TokenIds`: the ids of text and of special tokens, as objectives read and write them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 MOST_IDS = 2**31 - 1  # ids are int32
+
+
+class TokenTexts:
+    """The texts of ids, which are read from the vocabulary when they are asked for.
+
+    They follow from the ids, so that two `TokenIds` are equal whether or not either knows them.
+    """
+
+    def __init__(self, read: Callable[[], Sequence[str]] | None = None):
+        self._read = read
+
+    def __call__(self) -> list[str]:
+        """Returns the text of each id, as `TokenIds.texts` has it.
+
+        Raises ValueError where they are not known.
+        """
+        if self._read is None:
+            raise ValueError(
+                "The objective asks for the texts of tokens, and these token ids come without "
+                "them: take the ids of a vocabulary (`tasks.vocabularies`), or give "
+                "`ids._replace(texts=TokenTexts(lambda: [...]))`, a text for each id."
+            )
+        return list(self._read())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenTexts)
+
+    def __hash__(self) -> int:
+        return hash(TokenTexts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'…' if self._read else ''})"
+
+    def __reduce__(self):
+        return _known_texts, (None if self._read is None else self(),)
+
+
+def _known_texts(texts: Sequence[str] | None) -> TokenTexts:
+    return TokenTexts(None if texts is None else lambda: texts)
 
 
 class TokenIds(NamedTuple):
@@ -33,6 +72,9 @@ class TokenIds(NamedTuple):
     sentence_ends: bytes = b""
     # (id, 0 … 9) of each text token that is a digit, with or without a space before it.
     digits: tuple[tuple[int, int], ...] = ()
+    # texts() is a list of `size` strings: how each id of text reads within a text, such as " the"
+    # with the space before it; "" for all other ids.
+    texts: TokenTexts = TokenTexts()
 
     def mode(self, name: str) -> int:
         """Returns the id of the mode token `name`; raises ValueError where there is none."""
@@ -79,8 +121,8 @@ def bitmap(flags) -> bytes:
 def specimen_ids(size: int) -> TokenIds:
     """Returns a vocabulary with everything that an objective may need, to check or to plan with.
 
-    Its first 60% of ids are text, of which every second begins a word, and every eighth ends a
-    sentence.
+    Its first 60% of ids are text, of which every second begins a word, every third begins with a
+    capital, and every eighth ends a sentence.
 
     Raises ValueError for fewer than 50 ids, which leave too few for text or sentinels.
     """
@@ -100,8 +142,20 @@ def specimen_ids(size: int) -> TokenIds:
             digits=tuple((2 + value, value) for value in range(10)),
             word_starts=bitmap(every % 2 == 0),
             sentence_ends=bitmap(every % 8 == 0),
+            texts=TokenTexts(
+                lambda: [_specimen_text(i) if 2 <= i < text else "" for i in range(size)]
+            ),
         )
     )
+
+
+def _specimen_text(i: int) -> str:
+    """
+    >>> [_specimen_text(i) for i in (5, 12, 13, 16)]
+    ['3', ' A12', 'a13', ' a16.']
+    """
+    word = str(i - 2) if i < 12 else f"{'a' if i % 3 else 'A'}{i}"
+    return " " * (i % 2 == 0) + word + "." * (i % 8 == 0)
 
 
 def check_token_ids(ids: TokenIds) -> TokenIds:

@@ -50,7 +50,7 @@ def token_store(
             f"The vocabulary in {opened[0].folder.path} has other token ids than its text: got "
             f"{kept.ids}, expected {corpus.ids}. Write the store anew."
         )
-    return corpus._replace(codec=kept.codec)
+    return corpus._replace(codec=kept.codec, ids=kept.ids)  # its ids know their texts
 
 
 def _vocabulary_files(store: TokenStore) -> dict[str, bytes]:

@@ -24,7 +24,7 @@ from ...objectives import TokenIds, check_token_ids
 from ...training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ..progress_bar import progress_bar
 from .sentencepiece_training import SentencePieceType, train_sentencepiece
-from .special_tokens import DEFAULT_SPECIALS, codec, special_names, token_ids
+from .special_tokens import DEFAULT_SPECIALS, codec, special_names, texts_of, token_ids
 from .tokenization import (
     Tokenizer,
     byte_tokenizer,
@@ -270,6 +270,7 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
         most = tokenizer.size + len(special_names(tokenizer, ids))  # others have no name
         if ids.size > most:
             raise ValueError(f"got {ids.size:,} ids, expected at most {most:,}")
+        ids = ids._replace(texts=texts_of(tokenizer, ids.size, ids.text))
         return Vocabulary(tokenizer, ids, dict(values["about"]))
     except UNLIKE as error:
         raise damaged(file, error) from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...data.corpus import Codec
 from ...data.whole_files import read_record
-from ...objectives import TokenIds, bitmap, check_token_ids
+from ...objectives import TokenIds, TokenTexts, bitmap, check_token_ids
 from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer, tokenizer_of
 
 DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
@@ -74,6 +74,7 @@ def token_ids(
             sentinels=sentinel_ids,
             modes=modes,
             fim=fim,
+            texts=texts_of(tokenizer, size, text),
             **_facts_of_text(tokenizer, blocked, size, text),
             **singles,
         )
@@ -223,6 +224,15 @@ def _facts_of_text(
             digits.append((i, int(surface)))
     flags = {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
     return flags | {"digits": tuple(digits)}
+
+
+def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTexts:
+    """Returns the texts of so many ids, of which those in a range are text."""
+
+    def read() -> list[str]:
+        return [tokenizer.surface(i) if text[0] <= i < text[1] else "" for i in range(size)]
+
+    return TokenTexts(read)
 
 
 def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:

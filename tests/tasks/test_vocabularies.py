@@ -1,6 +1,7 @@
 import argparse
 import inspect
 import json
+import pickle
 
 import pytest
 import tokenizers
@@ -355,6 +356,22 @@ def test_digits_are_known_for_every_kind_of_vocabulary(hugging_face, model):
         for i, value in ids.digits:
             assert tokenizer.decode([i]).strip(" #") == str(value), name
         assert ids_from_json(json.loads(json.dumps(ids_to_json(ids)))) == ids
+
+
+def test_ids_know_their_texts(hugging_face, model, tmp_path):
+    for name in ("bytes", model, *hugging_face.values()):
+        tokenizer = tokenization.open_tokenizer(name)
+        ids = token_ids(tokenizer)
+        texts = ids.texts()
+        assert len(texts) == ids.size and not any(texts[i] for i in ids.sentinels)
+        assert all(texts[i].strip(" #") == str(value) for i, value in ids.digits)
+        vocabularies.save_vocabulary(str(tmp_path), vocabularies.Vocabulary(tokenizer, ids, {}))
+        assert vocabularies.load_vocabulary(str(tmp_path)).ids.texts() == texts
+    assert pickle.loads(pickle.dumps(ids)).texts() == texts
+    bare = ids_from_json(ids_to_json(ids))
+    assert bare == ids and hash(bare) == hash(ids)
+    with pytest.raises(ValueError, match="texts=TokenTexts"):
+        bare.texts()
 
 
 def test_a_part_of_a_character_starts_no_word(hugging_face, model):
