@@ -158,16 +158,30 @@ def run_fields() -> str:
 
 def t5x() -> str:
     """What T5X calls a setting, from training/settings/configuration.py."""
-    module = ast.parse((ROOT / "training" / "settings" / "configuration.py").read_text())
-    names = next(
-        ast.literal_eval(node.value)
-        for node in module.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "T5X_NAMES"
-    )
+    names = literal("training/settings/configuration.py", "T5X_NAMES")
     return table(
         ["in T5X", "here"],
         [[f"`{name}`", here.replace("{", "&#123;")] for name, here in names.items()],
     )
+
+
+def heads() -> str:
+    """The heads that models can have, from models/heads.py."""
+    builders = literal("models/heads.py", "HEADS_OF")
+    rows = []
+    for name, meaning in literal("models/heads.py", "MEANINGS").items():
+        having = [one for one, names in builders.items() if name in names] or ["decoder"]
+        rows.append([f"`{name}`", meaning, ", ".join(f"`{one}`" for one in having)])
+    return table(["head", "what it gives", "models"], rows)
+
+
+def literal(file: str, name: str):
+    """The value that a module gives a name, which must be a literal."""
+    for node in ast.parse((ROOT / file).read_text()).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if getattr(targets[0], "id", None) == name:
+            return ast.literal_eval(node.value)
+    raise ValueError(f"{file} gives {name} no value.")
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
@@ -183,4 +197,5 @@ TABLES = {
     "comparison_files": lambda: configs("comparisons"),
     "run_files": lambda: configs("runs"),
     "model_files": lambda: configs("models"),
+    "heads": lambda: heads(),
 }

@@ -2,13 +2,14 @@
 two towers."""
 
 from .builders import Model, Outputs, decoder, encoder, encoder_decoder
-from .heads import Projection
+from .heads import Projection, add_head
 from .pairs_of_stacks import electra, masked_autoencoder, two_towers
 
 __all__ = [
     "Model",
     "Outputs",
     "Projection",
+    "add_head",
     "decoder",
     "electra",
     "encoder",

@@ -5,7 +5,7 @@ may share the embedding.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -169,13 +169,72 @@ HEADS: dict[str, Callable[[Config], nn.Module]] = {
 
 # The heads that models of each builder can have; of a decoder also "ahead_2", "ahead_3", …
 HEADS_OF: dict[str, tuple[str, ...]] = {
-    "encoder": ("vocabulary", *(name for name in HEADS if name not in UNEMBEDDINGS)),
-    "decoder": ("vocabulary", *UNEMBEDDINGS, *FURTHER_STATES, *CLASSIFIERS),
+    "encoder": (
+        "vocabulary",
+        "pair",
+        "stop",
+        "classes",
+        "token_classes",
+        "embedding",
+        "logit_scale",
+        "replaced",
+    ),
+    "decoder": ("vocabulary", "order", "summary", "next_latent", "classes", "token_classes"),
     "encoder_decoder": ("vocabulary", "classes"),
     "electra": ("generator", "replaced"),
     "masked_autoencoder": ("vocabulary", "restored"),
     "two_towers": ("embedding", "logit_scale"),
 }
+TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # the builders with one `Transformer`
+
+# What each head gives for a hidden state.
+MEANINGS: dict[str, str] = {
+    "vocabulary": "logits of the ids of the vocabulary",
+    "ahead_2": "hidden states for the token after the next; `ahead_3`, … for those after it",
+    "order": "a second projection onto the vocabulary: which tokens come sooner",
+    "summary": "a second projection onto the vocabulary: which tokens come at all",
+    "next_latent": "a prediction of the next slot's hidden state",
+    "pair": "logits of two classes of a pair of texts",
+    "stop": "logits of two classes: whether anything is missing in a slot",
+    "classes": "logits of the classes of a text, as many as the objective says",
+    "token_classes": "logits of the classes of each token, as many as the objective says",
+    "embedding": "the embedding of a text",
+    "logit_scale": "a learned factor for similarities, the same for all states",
+    "replaced": "the logit that a token was replaced",
+    "generator": "logits of ELECTRA's generator over the vocabulary",
+    "restored": "logits over the vocabulary of the decoder that restores a text from one state",
+}
+
+
+def add_head(
+    name: str, build: Callable[[Config], nn.Module], builders: Sequence[str] = TRANSFORMERS
+) -> None:
+    """Adds a head of your own, which models have whenever an objective asks for it by this name.
+
+        models.add_head("capital", lambda config: nn.Dense(2))
+
+    An objective then has `heads={"vocabulary": None, "capital": 2}`, and its loss calls
+    `outputs.head("capital", states)`. Call this in the module of the objective, so that every
+    command that opens a run adds the head too. To add a head again replaces it.
+
+    Args:
+      build: from the model's settings to a module of Flax that takes hidden states [..., E] and
+        returns float32 [..., classes].
+      builders: those of `models` whose models may have it.
+
+    Raises ValueError for the name of a head that models have already, or an unknown builder.
+    """
+    if name in MEANINGS or name.startswith("ahead_") or not name.isidentifier():
+        raise ValueError(
+            f"Got {name!r} as the name of a head of your own, expected a Python name other than "
+            f"{', '.join(MEANINGS)}."
+        )
+    if unknown := [one for one in builders if one not in TRANSFORMERS]:
+        raise ValueError(f"Got the builders {unknown}, expected some of {list(TRANSFORMERS)}.")
+    HEADS[name] = build
+    for one in TRANSFORMERS:
+        others = tuple(head for head in HEADS_OF[one] if head != name)
+        HEADS_OF[one] = (*others, name) if one in builders else others
 
 
 def builders_with(heads: Iterable[str]) -> list[str]:
@@ -187,6 +246,23 @@ def builders_with(heads: Iterable[str]) -> list[str]:
     named = {name for name in heads if not name.startswith("ahead_")}
     able = [builder for builder, known in HEADS_OF.items() if named <= set(known)]
     return able if named == set(heads) else [name for name in able if name == "decoder"]
+
+
+def check_heads(heads: Iterable[str], own: Iterable[str] | None = None) -> None:
+    """Raises ValueError for heads that no builder of `models` gives one model.
+
+    `own`: the heads of the model that is to be trained, if it is known.
+    """
+    if builders_with(heads):
+        return
+    offered = "; ".join(f"{builder}: {', '.join(names)}" for builder, names in HEADS_OF.items())
+    raise ValueError(
+        f"The objective needs the heads {list(heads)}, and no model of pretrax has all of them "
+        f"({offered}; of a decoder also ahead_2, ahead_3, …). Add a head of your own by "
+        "models.add_head(NAME, BUILD) in the objective's module, change the objective's heads, or "
+        "train a model of your own that has them."
+        + (f" This model offers {tuple(own) or 'none of them'}." if own is not None else "")
+    )
 
 
 def dense(features, dtype, axes=("embed", "mlp"), **settings):

@@ -28,6 +28,10 @@ def failing(ids):
     return ids.none
 
 
+def with_a_head(ids):
+    return shifted(ids)._replace(heads={"vocabulary": None, "pooled": 3})
+
+
 def of_rows_in_words(ids):
     return shifted(ids)._replace(rows="documents")
 """
@@ -71,6 +75,7 @@ def test_a_broken_one(module, capsys, settings, words):
         (["{module}.shifted", "apart=true"], "as Python writes it: apart=True"),
         (["{module}.of_rows_in_words"], "must be Rows(kind), with a kind of "),
         (["{module}.failing"], "own_objectives.py, line 22: AttributeError: "),
+        (["{module}.with_a_head"], "needs the heads ['vocabulary', 'pooled']"),
         (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),
     ],
 )

@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from ..models import Model, Outputs
-from ..models.heads import builders_with
+from ..models.heads import builders_with, check_heads
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from ..objectives.catalogue import SMALL_RUNS
 from ..objectives.layouts import LAYOUTS
@@ -46,6 +46,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
     """Raises ValueError when the objective requires what the model or the batch does not have."""
     missing = [head for head in recipe.objective.heads if head not in recipe.model.heads]
     if missing:
+        check_heads(recipe.objective.heads, recipe.model.heads)
         able = builders_with(recipe.objective.heads)[:1]
         such = (f", such as models.{one}, as --gin_file=runs/{SMALL_RUNS[one]}.gin" for one in able)
         raise ValueError(

@@ -4,7 +4,8 @@
     pretrax check my_objectives.mine noise_density=0.3     with settings, as Python writes them
 
 Small rows of random text go through it, packed rows and mixtures included; nothing is trained. The
-exit status is 1 where a law is broken, and 2 where it cannot be checked.
+exit status is 1 if a law is broken, and 2 if the objective cannot be checked or needs heads that
+no model has.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ..data.printable import PrintableConsole
+from ..models.heads import check_heads
 from ..objectives import Objective, members_of
 from ..objectives.contract import check_rows
 from ..objectives.laws import LAWS, USUAL, broken, raised
@@ -36,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = PrintableConsole()
     with mistakes_in_words(options.traceback):
         objective = built(options.objective, options.settings)
+        check_heads(objective.heads)
         count = print_laws(console, objective)
         settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
         see = f"To see it: pretrax show --objective={options.objective}{settings}"

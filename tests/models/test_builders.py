@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 from pretrax import models, objectives
+from pretrax.models import heads as model_heads
 from pretrax.models import transformer
 from pretrax.training.step import Recipe, check_recipe
 
@@ -144,6 +145,29 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
     said = f"needs the heads .*{missing}.*choose a model.* models.{able}, as .*runs/.*gin"
     with pytest.raises(ValueError, match=said):
         check_recipe(recipe)
+
+
+def test_a_head_of_ones_own(monkeypatch):
+    monkeypatch.setattr(model_heads, "HEADS", dict(model_heads.HEADS))
+    monkeypatch.setattr(model_heads, "HEADS_OF", dict(model_heads.HEADS_OF))
+    asked = objectives.masked_lm(IDS)._replace(heads={"vocabulary": None, "tone": 5})
+    with pytest.raises(ValueError, match="'tone'.*models.add_head"):
+        model_heads.check_heads(asked.heads)
+    models.add_head("tone", lambda config: nn.Dense(5), ["encoder"])
+    assert model_heads.builders_with(asked.heads) == ["encoder"]
+    model_heads.check_heads(asked.heads)
+    with pytest.raises(ValueError, match="'classes'"):
+        models.add_head("classes", lambda config: nn.Dense(5))
+    with pytest.raises(ValueError, match="electra"):
+        models.add_head("tone", lambda config: nn.Dense(5), ["electra"])
+
+
+def test_every_head_says_what_it_gives():
+    known = {name for names in model_heads.HEADS_OF.values() for name in names}
+    built = {name: build.__module__ for name, build in model_heads.HEADS.items()}
+    added = {name for name, module in built.items() if not module.startswith("pretrax.")}
+    assert (known | {"ahead_2"}) - added == model_heads.MEANINGS.keys()
+    assert built.keys() <= known
 
 
 def test_parameter_counts_of_heads_ahead():

@@ -599,7 +599,7 @@ def test_a_missing_head_is_an_error_when_the_run_is_configured():
     objective = objectives.span_corruption(tiny.IDS)._replace(
         heads={"vocabulary": None, "pooled": 3}
     )
-    with pytest.raises(ValueError, match="pooled.*the model offers.*choose a model"):
+    with pytest.raises(ValueError, match="pooled.*models.add_head.*offers .'vocabulary'"):
         tiny.plan(tiny.decoder(), objective, {"decoder": 32})
 
 
