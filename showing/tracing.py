@@ -148,6 +148,7 @@ def _marked(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
     outputs = _bind(equation, given)
     if name in _ELEMENTWISE:
         return outputs, [_kept(outputs[0], given, marks)]
+    moved: Sequence[int]
     if name == "select_n":
         moved = range(1, len(given))
     elif name in _MOVES:

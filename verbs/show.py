@@ -22,7 +22,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -318,11 +318,12 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
 
 
-def _uses_corpus(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> bool:
-    """Returns whether text and vocabulary are those of the corpus that the gin files name."""
-    if not gin_arguments.files or choice.corpus is None:
-        return False
-    return not (options.run or options.vocabulary or options.task)
+def _corpus_of(
+    options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice
+) -> Callable | None:
+    """Returns the corpus of the gin files, unless an option gives the vocabulary."""
+    is_given = options.run or options.vocabulary or options.task
+    return choice.corpus if gin_arguments.files and not is_given else None
 
 
 def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
@@ -333,10 +334,10 @@ def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
 
 def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> list[str]:
     """Returns what the gin files bind, and the picture does not show, in sentences."""
-    sentences = []
+    sentences: list[str] = []
     if not gin_arguments.files:
         return sentences
-    if choice.corpus is not None and not _uses_corpus(options, gin_arguments, choice):
+    if choice.corpus is not None and _corpus_of(options, gin_arguments, choice) is None:
         given = next(name for name in ("run", "vocabulary", "task") if getattr(options, name))
         sentences.append(
             f"The corpus of the gin files is not used: --{given} gives the vocabulary instead."
@@ -364,9 +365,9 @@ def open_text(
         arranged = bound(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
         task = options.task, options.module
         return sample_text.of_task(folder, *task, options.length, arranged)
-    if _uses_corpus(options, gin_arguments, choice):
+    if (corpus := _corpus_of(options, gin_arguments, choice)) is not None:
         console.print("Making the vocabulary of the run's corpus.")
-        text = sample_text.of_corpus(choice.corpus, options.length)
+        text = sample_text.of_corpus(corpus, options.length)
         if options.text is None and options.file is None:
             return text
         own = sample_text.read_documents(options.text, options.file)
