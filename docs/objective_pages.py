@@ -233,7 +233,8 @@ def overview() -> str:
 def examples(name: str) -> list[Example]:
     read, given = show.read_command_line(options(name))
     choice = show.choose(read, given)
-    return show.drawn(read, choice, show.open_text(Console(), read, choice)).examples
+    text = show.open_text(Console(), read, given, choice)
+    return show.drawn(read, choice, text).examples
 
 
 def _drawn(some: Sequence[Example]) -> str:
