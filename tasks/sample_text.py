@@ -102,20 +102,22 @@ def of_corpus(corpus: Callable, length: int) -> SampleText:
 
     Raises ValueError and OSError for what a run could not open either.
     """
-    with tempfile.TemporaryDirectory(prefix="pretrax-show-") as folder:
-        try:
-            opened = _until_vocabulary(corpus)(folder)
-        except _VocabularyMade as made:
-            return _of_texts_of_a_corpus(made.vocabulary, made.texts, length)
-        documents = [piece.tokens for piece in opened.heldout(4 * length)]
+    folder = tempfile.TemporaryDirectory(prefix="pretrax-show-")
+    try:
+        opened = _until_vocabulary(corpus)(folder.name)
+    except _VocabularyMade as made:
+        return _of_texts_of_a_corpus(made.vocabulary, made.texts, length)
+    documents = [piece.tokens for piece in opened.heldout(4 * length)]
+
+    def stream(keep=folder) -> np.ndarray:  # the corpus reads its vocabulary from the folder
         train = opened.train(0, 1)
-        stream = _enough(train.next_document().tokens for _ in itertools.count())
-        vocabulary = vocabularies.load_vocabulary(folder)
+        return _enough(train.next_document().tokens for _ in itertools.count())
+
     return SampleText(
-        vocabulary,
+        vocabularies.load_vocabulary(folder.name),
         [documents[0][: length // 2]],
         documents[-1],
-        lambda: stream,
+        stream,
         "the run's corpus",
     )
 
@@ -175,14 +177,18 @@ def of_task(
         only a share of them, so the document is the first whose middle was moved, as long as one of
         the first texts has such a middle. It is not cut.
     """
-    from .seqio import seqio_corpora, seqio_vocabularies
+    from .seqio import seqio_corpora, seqio_objectives, seqio_vocabularies
 
-    corpus = seqio_corpora.seqio_mixture(
+    open_corpus: Callable = functools.partial(
+        seqio_corpora.seqio_mixture, arranged_tokens=arranged_tokens
+    )
+    if seqio_objectives.has_objectives(name, module):
+        open_corpus = seqio_corpora.seqio_objectives
+    corpus = open_corpus(
         folder,
         mixture_or_task_name=name,
         vocabulary=seqio_vocabularies.of_task,
         module=module,
-        arranged_tokens=arranged_tokens,
         shuffle=False,
     )
     enough = _MOST_ARRANGED * arranged_tokens if arranged_tokens else 4 * length

@@ -198,6 +198,33 @@ def test_a_gin_file_gives_text_vocabulary_and_row_length(capsys, tmp_path):
     assert "corpus of the gin files is not used: --vocabulary" in said
 
 
+@pytest.mark.slow
+def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.txt").write_text("0123456789 0123456789\n")
+    (tmp_path / "shown_tasks.py").write_text(
+        "import functools\nimport seqio\nfrom pretrax import objectives\n"
+        "from pretrax.tasks.seqio.objective_tasks import add_objective_task\n"
+        "source = seqio.TextLineDataSource({'train': 'train.txt', 'validation': 'train.txt'})\n"
+        "seqio.TaskRegistry.add('shown_text', source=source, preprocessors=[\n"
+        "    lambda lines: lines.map(lambda line: {'targets': line}),\n"
+        "    seqio.preprocessors.tokenize,\n"
+        "], output_features={'targets': seqio.Feature(seqio.ByteVocabulary(), add_eos=False)})\n"
+        "spans = functools.partial(objectives.span_corruption, noise_density=0.5)\n"
+        "add_objective_task('shown_spans', 'shown_text', spans)\n"
+        "add_objective_task('shown_prefixes', 'shown_text', objectives.prefix_lm)\n"
+        "tasks = [('shown_spans', 1), ('shown_prefixes', 3)]\n"
+        "seqio.MixtureRegistry.add('shown_mixture', tasks)\n"
+    )
+    module = "--module=shown_tasks.py"
+    said = prints(capsys, "--task=shown_spans", module)
+    assert "shown_spans  on an encoder-decoder" in said and "21 tokens; 10 hidden" in said
+    files = ["--gin_file=runs/quickstart.gin", "--gin_file=corpora/seqio_objectives.gin"]
+    for given in (["--task=shown_mixture"], [*files, "--mixture_or_task_name=shown_mixture"]):
+        said = prints(capsys, *given, module)
+        assert "shown_spans ──" in said and "shown_prefixes ──" in said and "0123456789" in said
+
+
 def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
     (tmp_path / "shown_objectives.py").write_text(
         "from pretrax.objectives import span_corruption\n\n\n"

@@ -43,7 +43,7 @@ from ..showing.examples import Example, Reader
 from ..showing.listing import LEGEND, objectives_table
 from ..showing.noise_statistics import measure_each
 from ..showing.objective_page import Heading, page
-from ..showing.rows import ShownObjective, first_stack, subjects
+from ..showing.rows import ShownObjective, subjects
 from ..showing.terminal import print_examples, print_heading
 from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
@@ -61,6 +61,7 @@ from ..training.settings.command_line import (
 )
 from ..training.settings.configuration import read_directory, read_fields
 from ..training.settings.mistakes import mistakes_in_words
+from ..training.settings.run import row_shapes
 from . import make_parser
 
 CACHE = "runs/show"
@@ -290,8 +291,12 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     """What --objective names, else what the gin files bind, else the run's, else span
     corruption."""
     name, files, lines = options.objective, list(gin_arguments.files), list(gin_arguments.bindings)
+    if name is None and not files and options.task and _has_objectives(options):
+        files = ["corpora/seqio_objectives.gin"]
     if options.task and files:  # what a run of SeqIO's tasks asks for
         lines.insert(0, f"MIXTURE_OR_TASK_NAME = {options.task!r}")
+    if options.module and files:
+        lines.insert(0, f"MODULE = {options.module!r}")
     if name is None and not files and options.run and run_directory.is_run(options.run):
         read_directory(options.run, gin_arguments.trusted)  # which says what is wrong with it
         files = [os.path.join(options.run, run_directory.CONFIG)]
@@ -311,11 +316,19 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
             "--objective=NAME."
         )
     build = bound(fields["objective"])
-    name = name or name_of(build.function).rpartition(".")[2]
-    mean = dict(flattened("", build)).get(".mean_span_length")
+    settings = dict(flattened("", build))
+    seqio_name = settings.get(".mixture_or_task_name")
+    name = name or seqio_name or name_of(build.function).rpartition(".")[2]
+    mean = settings.get(".mean_span_length")
     used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
     more = {key: fields.get(key) for key in used}
     return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
+
+
+def _has_objectives(options: argparse.Namespace) -> bool:
+    from ..tasks.seqio.seqio_objectives import has_objectives
+
+    return has_objectives(options.task, options.module)
 
 
 def _corpus_of(
@@ -329,7 +342,8 @@ def _corpus_of(
 def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
     """Returns the slots of the first stack of the run that gin files describe, else `LENGTH`."""
     lengths = choice.sequence_lengths if gin_arguments.files else None
-    return lengths[first_stack(lengths)] if lengths else LENGTH
+    shapes = row_shapes(lengths) if lengths else [{}]
+    return max(shape.get("encoder", shape.get("decoder", LENGTH)) for shape in shapes)
 
 
 def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> list[str]:

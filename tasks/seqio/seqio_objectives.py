@@ -75,5 +75,14 @@ def text_of(task: seqio.Task) -> seqio.Task:
     return task.replace(preprocessors=steps[:first], output_features={"targets": targets})
 
 
+def has_objectives(mixture_or_task_name: str, module: str | Sequence[str] | None) -> bool:
+    """Whether all tasks of a mixture apply an objective.
+
+    Raises ValueError, FileNotFoundError for an unknown mixture or module.
+    """
+    tasks, _ = found_tasks(mixture_or_task_name, module, None)
+    return all(map(applies_objective, tasks))
+
+
 def applies_objective(task: seqio.Task) -> bool:
     return any(isinstance(step, ApplyObjective) for step in task.preprocessors)
