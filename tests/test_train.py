@@ -66,6 +66,14 @@ def test_help_explains_and_exits_0(capsys):
             ["--store=x"],
             r"--store=x', which takes a --gin_file that has it: corpora/token_store.gin",
         ),
+        (
+            [
+                "--gin_file=corpora/token_store.gin",
+                "--gin_file=corpora/python_library.gin",
+                "--store=x",
+            ],
+            r"--gin_file=corpora/token_store.gin has it, but a later file .* last",
+        ),
         (["--stepz=8"], r"unknown argument '--stepz=8'; did you mean '--steps'\?"),
         (["--colour=8"], r"unknown argument '--colour=8'; other settings are --gin.NAME=VALUE"),
         (["--steps"], r"argument --steps: expected one argument"),

@@ -54,8 +54,9 @@ def builder_of(task: seqio.Task) -> Builder:
         raise ValueError(
             f"The SeqIO task {task.name!r} applies no objective, expected a task that "
             "add_objective_task registers. Train on its text with "
-            "--gin_file=corpora/seqio_task.gin and an objective of your choice, or, if it is "
-            "supervised, with --gin_file=runs/finetune_text_to_text.gin."
+            "--gin_file=corpora/seqio_task.gin and an objective of your choice. A supervised task, "
+            "or a mixture of such tasks with others that give inputs and targets, is trained on "
+            "with --gin_file=runs/finetune_text_to_text.gin --task=NAME."
         )
     if len(applied) > 1 or task.preprocessors[-1] is not applied[0]:
         raise ValueError(

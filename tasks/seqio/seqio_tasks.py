@@ -52,10 +52,12 @@ def _import_tasks(module: str, modules: Sequence[str]) -> None:
         missing = re.fullmatch("Provider name not registered: (.*)", str(error.__cause__))
         if not missing:
             raise
+        close = difflib.get_close_matches(missing[1], seqio.TaskRegistry.names(), n=3)
+        similar = f" Registered names like it: {', '.join(close)}." if close else ""
         raise ValueError(
-            f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered before "
-            f'it. Name the module that does first: module=["…", {module!r}]; got '
-            f"module={list(modules)}."
+            f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered."
+            f"{similar} If another module registers it, name that module first: "
+            f'module=["…", {module!r}]; got module={list(modules)}.'
         ) from error
 
 

@@ -173,6 +173,13 @@ def test_what_is_no_mixture_of_objectives(tmp_path):
         text_of(twice)
 
 
+def test_a_mistyped_task_of_a_mixture_names_similar_ones(tmp_path):
+    path = tmp_path / "mixes_a_mistyped_task.py"
+    path.write_text("import seqio\nseqio.MixtureRegistry.add('typo', [('spans_aa', 1)])\n")
+    with pytest.raises(ValueError, match="'spans_aa', which nothing .*: spans_a"):
+        found_tasks("typo", str(path), None)
+
+
 def test_features_that_cannot_be_mixed_name_the_remedy(tmp_path):
     path = tmp_path / "mixes_other_features.py"
     path.write_text(

@@ -90,6 +90,8 @@ def test_a_run_ends_with_commands_that_use_it(plan):
     assert "predict" not in closing_words(run, False, {})
     own = dataclasses.replace(run, objective=printed)
     assert f"--run=unused --trust={__name__}" in closing_words(own, True, {})
+    spaced = closing_words(dataclasses.replace(run, run_dir="my runs/a"), True, {})
+    assert "pretrax evaluate '--run=my runs/a' --heldout" in spaced
 
 
 def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):

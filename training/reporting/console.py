@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -355,13 +356,14 @@ def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
     ]
     data = f"\nRead of the stores: {'; '.join(shares)}." if shares else ""
     trust = (f"--trust={name}" for name in modules_to_trust(fields_of(run)))
-    opened = " ".join([f"--run={run.run_dir}", *trust])
+    opened = shlex.join([f"--run={run.run_dir}", *trust])
+    logs = shlex.quote(run.run_dir)
     apply = f'`pretrax predict {opened} "TEXT"` applies the model, ' * reads_text
     return (
         f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, "
         "checkpoints/ and config.gin.\nNext: "
         f"{apply}`pretrax evaluate {opened} --heldout` gives these figures again, "
-        f"`tensorboard --logdir={run.run_dir}` shows the curves, and `--steps={2 * run.steps}` "
+        f"`tensorboard --logdir={logs}` shows the curves, and `--steps={2 * run.steps}` "
         "with the same command trains on, which stretches the learning rate's schedule to the new "
         "length."
     )

@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...constraints import selector_of
@@ -129,21 +129,26 @@ def parse_with_gin(
         parser.exit(2, printable(f"\nerror: {unread}\n"))
     if others:
         known, unknown = [f"--{name.lower()}" for name in macros], others[0].partition("=")[0]
-        hint = _where_it_is(unknown) or near(
+        hint = _where_it_is(unknown, _given_gin(argv).files) or near(
             unknown, known, "; other settings are --gin.NAME=VALUE"
         )
         parser.error(f"unknown argument {others[0]!r}{hint}")
     return options, _gin_arguments(options)
 
 
-def _where_it_is(option: str) -> str:
-    """Returns which gin files have an option that those given have not; "" where none has it.
+def _where_it_is(option: str, given: Collection[str]) -> str:
+    """Returns which gin files have an option that is unknown to the `given` files, "" if none has.
 
-    _where_it_is("--store")    # ", which takes a --gin_file that has it: corpora/token_store.gin"
+    _where_it_is("--store", [])  # ", which takes a --gin_file that has it: corpora/token_store.gin"
     """
     macro = re.compile(rf"%{re.escape(option.removeprefix('--').upper())}\b")
     files = [name for name in named_gin_files() if name.startswith(("corpora/", "objectives/"))]
     having = [name for name in files if macro.search((GIN_CONFIGS / name).read_text("utf-8"))]
+    if overridden := [name for name in having if name in given]:
+        return (
+            f": --gin_file={overridden[0]} has it, but a later file replaces what uses it. Name "
+            f"{overridden[0]} last."
+        )
     return f", which takes a --gin_file that has it: {', '.join(having)}" if having else ""
 
 
@@ -155,11 +160,16 @@ def offer_completions(parser: argparse.ArgumentParser) -> None:
         argcomplete.autocomplete(parser, always_complete_options="long")
 
 
-def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
-    """Returns the macros of the gin files that a command line names, else of `files`."""
+def _given_gin(argv: Sequence[str]) -> GinArguments:
+    """Returns the gin arguments of a command line whose other arguments are not known yet."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_gin_arguments(parser)
-    given = _gin_arguments(parser.parse_known_args(argv)[0])
+    return _gin_arguments(parser.parse_known_args(argv)[0])
+
+
+def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
+    """Returns the macros of the gin files that a command line names, else of `files`."""
+    given = _given_gin(argv)
     return read_macros(configured, given.files or files, given.search_paths, given.trusted)
 
 
@@ -240,7 +250,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
 
 def opening(options: argparse.Namespace) -> str:
     """Returns the options with which another verb opens the run."""
-    return " ".join([f"--run={options.run}", *(f"--trust={name}" for name in options.trust)])
+    return shlex.join([f"--run={options.run}", *(f"--trust={name}" for name in options.trust)])
 
 
 def at_least(least: int) -> Callable[[str], int]:
