@@ -151,7 +151,8 @@ def _train(
     if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
         print_warning(console, failed)
     closing = closing_words(run, planned.corpus.codec is not None, batches.progress())
-    console.print(time_words(result.seconds), closing, sep="\n", markup=False)
+    # Commands stay on one line, so that they can be copied.
+    console.print(time_words(result.seconds), closing, sep="\n", markup=False, soft_wrap=True)
     return result
 
 
