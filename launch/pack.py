@@ -22,11 +22,13 @@ import functools
 import glob
 import importlib.metadata
 import importlib.util
+import io
 import os
 import re
 import subprocess
 import sys
 import tarfile
+import tokenize
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -249,13 +251,11 @@ def named_files(
     for name, text in options:
         if name == "gin_bindings":
             reader.read_gin(text, None)
-        for value in texts_in(text):
-            if value.endswith(".gin"):
-                reader.add_gin_file(value, None)
-            elif value.endswith(".py"):
-                reader.add(value)
-            elif name in ("module", "trust") or name.endswith(".module"):
-                reader.add_module(value)
+        elif name == "gin_file" or (not name and text.endswith(".gin")):
+            reader.add_gin_file(text, None)
+        else:
+            for value in texts_in(text):
+                reader.add_value(name, value)
     return reader.found
 
 
@@ -291,24 +291,42 @@ def texts_in(value: str) -> list[str]:
     return [text for text in values if isinstance(text, str)] or [value]
 
 
+def texts_of_gin(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the texts in lines of gin, each with the setting it is given to, or "include".
+
+    >>> list(texts_of_gin("include 'a.gin'\\nmine.module = ['b.py', 'c']  # or 'd.py'"))
+    [('include', 'a.gin'), ('mine.module', 'b.py'), ('mine.module', 'c')]
+    """
+    name = ""
+    in_value = False
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NEWLINE:
+                name = ""
+                in_value = False
+            elif token.type == tokenize.STRING:
+                yield name, ast.literal_eval(token.string)
+            elif token.string == "=":
+                in_value = True
+            elif not in_value and token.type in (tokenize.NAME, tokenize.OP):
+                name += token.string
+    except (tokenize.TokenError, SyntaxError):
+        return  # pretrax says what is wrong with the file
+
+
 class _Named:
     """Collects the files of a project that a command names."""
 
     def __init__(self, folder: Path, sources: Sources, searched: Sequence[str], relative: bool):
         self._folder = folder
         self._sources = sources
-        self._searched = [folder / path for path in searched]
         self._relative = relative
+        self._searched = [folder / self._usable(path) for path in searched]
         self.found: set[str] = set()
 
     def add(self, path: str) -> None:
         """Adds a file by its path, as it is seen from the folder."""
-        full = Path(os.path.abspath(self._folder / path))
-        if self._relative and Path(path).is_absolute():
-            raise Mistake(
-                f"{path} is an absolute path, which the hosts do not have. Give it relative to "
-                f"{self._folder}."
-            )
+        full = Path(os.path.abspath(self._folder / self._usable(path)))
         if not full.is_file():
             raise Mistake(f"There is no file {path} in {self._folder}: the command names it.")
         if self._relative and self._folder not in full.parents:
@@ -317,6 +335,31 @@ class _Named:
                 "folder that holds all of your files, or copy it here."
             )
         self.found.add(os.path.relpath(full, self._folder))
+
+    def _usable(self, path: str) -> str:
+        """Returns a path. Raises Mistake for an absolute one, if the hosts get a copy."""
+        if self._relative and Path(path).is_absolute():
+            raise Mistake(
+                f"{path} is an absolute path, which the hosts do not have. Give it relative to "
+                f"{self._folder}."
+            )
+        return path
+
+    def add_value(self, name: str, value: str) -> None:
+        """Adds the file that the value of a setting names.
+
+        A setting of modules must name files that exist. Any other value that ends in .py may be
+        text, or data such as "src/**/*.py": it counts if it is a file of the folder.
+        """
+        if name.rpartition(".")[2].lower() in ("module", "trust"):
+            if value.endswith(".py"):
+                self.add(value)
+            else:
+                self.add_module(value)
+        elif value.endswith(".py") and not Path(value).is_absolute():
+            full = Path(os.path.abspath(self._folder / value))
+            if self._folder in full.parents and full.is_file():
+                self.add(value)
 
     def add_module(self, name: str) -> None:
         """Adds the file of a module that a dotted name gives."""
@@ -338,6 +381,7 @@ class _Named:
 
         Folders are searched in the order in which `training.settings.configuration` does.
         """
+        self._usable(name)
         own = [self._folder] if beside is None else [beside]
         for folder in (*own, *self._searched):
             if (folder / name).is_file():
@@ -360,11 +404,11 @@ class _Named:
 
     def read_gin(self, text: str, beside: Path | None) -> None:
         """Adds the files that lines of gin include or give as values."""
-        text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
-        for name in re.findall(r"^\s*include\s+['\"](.+?)['\"]", text, re.MULTILINE):
-            self.add_gin_file(name, beside or self._folder)
-        for name in re.findall(r"['\"]([^'\"\n]+\.py)['\"]", text):
-            self.add(name)
+        for name, value in texts_of_gin(text):
+            if name == "include":
+                self.add_gin_file(value, beside or self._folder)
+            else:
+                self.add_value(name, value)
 
 
 def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> list[str]:

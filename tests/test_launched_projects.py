@@ -233,6 +233,45 @@ def test_what_the_hosts_could_not_find_is_refused(script, project, clouds, tmp_p
     assert done.returncode and "'sequio'" in done.stderr and not (clouds / "notes").exists()
 
 
+@pytest.mark.parametrize("script", ["tpu_vm.sh", "sky.sh"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gin_file={folder}/my_run.gin",),
+        ("--gin_search_paths={folder}/configs", "--gin_file=mine.gin"),
+        ("--gin_file=includes.gin",),
+    ],
+)
+def test_absolute_paths_of_gin_files_are_refused(script, words, project, clouds):
+    (project / "includes.gin").write_text(f'include "{project}/my_run.gin"\n')
+    words = [word.format(folder=project) for word in words]
+    done = launched(
+        script, *SCRIPTS[script], "train", *words, at=project, clouds=clouds, BUCKET="gs://b/run"
+    )
+    assert done.returncode and str(project) in done.stderr
+    assert not (clouds / "notes").exists()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_python_code_may_be_data_or_text(script, project, clouds):
+    """Only settings of modules have to name files that exist."""
+    (project / "code.gin").write_text(
+        "FILES = 'data/**/*.py'\nMODULE = 'helpers.py'  # or 'none.py'\n"
+    )
+    words = (
+        "--files=data/**/*.py,more/*.py",
+        "--heldout_files=gs://my-bucket/code/*.py",
+        "--prompt=How do I run main.py",
+        "--gin_file=code.gin",
+    )
+    settings = dict(BUCKET="gs://bucket/run", DRY_RUN="1")
+    done = launched(
+        script, *SCRIPTS[script], "train", *words, at=project, clouds=clouds, **settings
+    )
+    assert done.returncode == 0, done.stderr
+    assert "helpers.py" in done.stderr
+
+
 def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(project, clouds):
     (project / ".gitignore").write_text("runs/\nsecret.py\nmy_mixture.py\n*.pem\n")
     (project / "secret.py").write_text("")
