@@ -82,8 +82,10 @@ def main() -> None:
 def pack(options: argparse.Namespace) -> str:
     """Writes the archive, says what is in it, and returns what to install."""
     folder = Path.cwd()
-    if folder in (Path.home(), Path(folder.anchor)):
+    home = Path.home().resolve()
+    if folder in (home, *home.parents):
         raise Mistake(f"{folder} would be sent. Start from the folder of your project.")
+    check_git(folder)
     sources = find_sources(os.environ.get("PRETRAX"))
     extras = read_extras(options.extras, sources)
     named = named_files(options.command, folder, sources, relative=True)
@@ -419,7 +421,7 @@ def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> li
         for pattern in (part.strip() for value in texts_in(text) for part in value.split(",")):
             if not name or not pattern or re.match(r"\w+://", pattern):
                 continue
-            for path in glob.glob(str(folder / pattern)):
+            for path in glob.glob(os.path.join(glob.escape(str(folder)), pattern)):
                 if os.path.relpath(path, folder) not in {*sent, *folders}:
                     found.append(os.path.relpath(path, folder) if path != pattern else path)
     return found
@@ -430,8 +432,8 @@ def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> li
 
 def files_below(folder: Path, sources: Path) -> Files:
     """Returns the files of a folder that are sent, and what is left out of it."""
-    listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    names = sorted(filter(None, listed.split("\0"))) if listed else walk(folder, sources)
+    listed = listed_by_git(folder)
+    names = walk(folder, sources) if listed is None else listed
     sent: list[str] = []
     left_out: dict[str, str] = {}
     for name in names:
@@ -441,6 +443,27 @@ def files_below(folder: Path, sources: Path) -> Files:
         elif reason != UNLISTED:
             left_out[part] = reason
     return Files(sent, left_out)
+
+
+def check_git(folder: Path) -> None:
+    """Raises Mistake if a folder is in a repository of git, which does not say what it ignores."""
+    for root in (folder, *folder.parents):
+        if (root / ".git").exists() and git(folder, "rev-parse") is None:
+            raise Mistake(
+                f"git cannot read the repository {root}, so files that it ignores would be sent. "
+                f"See what `git -C {folder} status` says."
+            )
+
+
+def listed_by_git(folder: Path) -> list[str] | None:
+    """Returns the files that git does not ignore; None if git has no say in this folder.
+
+    That is a folder outside of a repository, or one that its repository ignores as a whole.
+    """
+    listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed == "" and git(folder.parent, "check-ignore", "--quiet", folder.name) is not None:
+        return None
+    return None if listed is None else sorted(filter(None, listed.split("\0")))
 
 
 def walk(folder: Path, sources: Path) -> Iterator[str]:
@@ -526,7 +549,11 @@ def git(folder: Path, *words: str) -> str | None:
     """Returns what git prints for a folder, None without git or outside of a repository."""
     try:
         return subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, check=True, text=True
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            check=True,
+            text=True,
+            errors="surrogateescape",  # a name need not be UTF-8
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -284,6 +284,50 @@ def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(proj
     assert {"helpers.py", "my_mixture.py"} <= sent and not sent & {"secret.py", "key.pem", "runs"}
 
 
+def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_itself(
+    project, clouds
+):
+    for name, pattern in [("within", "*"), ("outer", "inner/")]:
+        (project / name / "inner").mkdir(parents=True)
+        (project / name / "inner/secret.txt").write_text("")
+        (project / name / ".gitignore").write_text(pattern)
+        subprocess.run(["git", "init", "-q", "."], cwd=project / name, check=True)
+    sent = {}
+    for folder in ("within", "outer/inner"):
+        words = (*SCRIPTS["tpu_vm.sh"], "train")
+        done = launched("tpu_vm.sh", *words, at=project / folder, clouds=clouds, DRY_RUN="1")
+        assert done.returncode == 0, done.stderr
+        sent[folder] = "secret.txt" in done.stderr
+    assert sent == {"within": False, "outer/inner": True}
+
+
+def test_a_repository_that_git_cannot_read_is_refused(project, clouds):
+    """Git then says nothing about the files that it ignores, such as keys."""
+    (project / ".git").mkdir()
+    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds)
+    assert done.returncode and str(project) in done.stderr and "git" in done.stderr
+    assert not (clouds / "notes").exists()
+
+
+def test_a_file_name_need_not_be_utf8(project, clouds):
+    name = os.fsdecode(b"caf\xe9.txt")
+    (project / name).write_text("")
+    subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
+    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds)
+    assert done.returncode == 0, done.stderr
+    what_ran(clouds)
+    assert (clouds / "host0/project" / name).exists()
+
+
+def test_data_that_is_not_sent_is_named_whatever_the_folder_is_called(project, clouds):
+    folder = project.rename(project.parent / "mine [1]")
+    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND, "--store=data/large.txt")
+    done = launched("tpu_vm.sh", *words, at=folder, clouds=clouds, DRY_RUN="1")
+    assert done.returncode == 0 and "names data/large.txt" in done.stderr
+
+
 def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path):
     wheel = tmp_path / "pretrax-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
@@ -302,8 +346,11 @@ def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path):
 
 def test_neither_a_home_nor_hundreds_of_megabytes_are_sent(project, clouds):
     words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, HOME=str(project))
-    assert done.returncode and str(project) in done.stderr
+    link = project.parent / "link"
+    link.symlink_to(project)
+    for home in (project, link, project / "data"):
+        done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, HOME=str(home))
+        assert done.returncode and str(project) in done.stderr
     for i in range(11):
         with open(project / f"{i}.bin", "wb") as file:
             file.truncate(10 << 20)
