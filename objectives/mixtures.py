@@ -61,12 +61,13 @@ def mixture(
     [('inner.span', 6.0), ('inner.prefix', 2.0), ('causal', 2.0)]
 
     Raises ValueError for a rate that is not above zero, a mixture among the members whose noise
-    adapts to the model, members that require different rows, or members that make different numbers
-    of texts of a document.
+    adapts to the model, two members of one name, members that require different rows, or members
+    that make different numbers of texts of a document.
     """
     listed = [_member(name, pair, ids) for name, pair in members.items()]
     forms = (form for member in listed for form in member.objective.prompt_forms)
     built = [leaf for member in listed for leaf in _leaves(member)]
+    _check_names(built)
     objectives = {member.name: member.objective for member in built}
     _check_pools(objectives)
     corrupts, losses = zip(*((o.corrupt, o.loss) for o in objectives.values()))
@@ -102,6 +103,18 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
     return Member(name, objective, rate if callable(rate) else float(rate))
 
 
+def _check_names(members: Sequence[Member]) -> None:
+    """Raises ValueError if "a.b" is a member and also the name of member "b" of mixture "a"."""
+    names = [member.name for member in members]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(
+            f"Two members of the mixture are named {', '.join(map(repr, repeated))}, expected "
+            "names that differ: rename one of them. A member of a mixture within the mixture is "
+            "named after both."
+        )
+
+
 def _leaves(member: Member) -> list[Member]:
     """Returns the members of a mixture, which share its rate; any other member is its only leaf."""
     inner = member.objective.members
@@ -114,11 +127,20 @@ def _leaves(member: Member) -> list[Member]:
 
 
 def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], float]:
-    """Returns the rate of `inner[i]`, whose mixture has the given rate in another mixture."""
+    """Returns the rate of `inner[i]`, whose mixture has the given rate in another mixture.
+
+    At a step at which all members of the inner mixture have a rate of 0, it gets no rows.
+    """
 
     def at(step: int) -> float:
         rates = [_at(one.rate, step) for one in inner]
-        return _at(rate, step) * rates[i] / sum(rates)
+        if min(rates) < 0:
+            names = ", ".join(one.name for one in inner)
+            raise ValueError(
+                f"The rates of {names} came to {rates} at step {step}, expected none below 0: "
+                "change the schedule of the rates."
+            )
+        return _at(rate, step) * rates[i] / (sum(rates) or 1.0)
 
     follows_the_step = any(map(callable, (rate, *(one.rate for one in inner))))
     return at if follows_the_step else at(0)

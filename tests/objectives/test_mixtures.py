@@ -101,6 +101,34 @@ def test_a_mixture_of_mixtures_follows_the_rates_of_both():
     assert rates["c"] == 1.0
 
 
+def test_a_mixture_without_a_turn_gets_no_rows():
+    def takes_turns(ids):
+        members = {f"turn_{i}": (causal_lm, turns(every=1, turn=i, of=3)) for i in range(2)}
+        return mixture(ids, members)
+
+    joint = mixture(IDS, {"inner": (takes_turns, 4), "spans": (span_corruption, 1)})
+    *inner, spans = (member.rate for member in joint.members)
+    assert [[rate(step) for rate in inner] for step in range(3)] == [[4, 0], [0, 4], [0, 0]]
+    assert spans == 1
+
+
+def test_rates_below_zero_do_not_cancel_out():
+    def negative(ids):
+        return mixture(ids, {"a": (causal_lm, lambda step: -1.0)})
+
+    joint = mixture(IDS, {"inner": (negative, lambda step: 1.0)})
+    with pytest.raises(ValueError, match="-1.0"):
+        joint.members[0].rate(0)
+
+
+def test_names_of_members_differ():
+    def inner(ids):
+        return mixture(ids, {"b": (causal_lm, 1)})
+
+    with pytest.raises(ValueError, match="'a.b'"):
+        mixture(IDS, {"a.b": (span_corruption, 1), "a": (inner, 1)})
+
+
 def test_ul2s_denoisers_are_the_papers():
     expected = [(3, 0.15), (8, 0.15), (3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5)]
     members = ul2(IDS).members
