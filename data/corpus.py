@@ -127,6 +127,11 @@ class Corpus(NamedTuple):
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines
 
 
+def read_by(member: int, corpus: Corpus) -> Corpus:
+    """Returns the corpus whose text a member of the objective reads, given by its index."""
+    return corpus.sources[corpus.member_sources[member]] if corpus.sources else corpus
+
+
 def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
     """Returns the corpus whose documents are checked as they are read: their classes, their parts.
 

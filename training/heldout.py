@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from .. import objectives
-from ..data.corpus import Codec, Piece
+from ..data.corpus import Corpus
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
@@ -75,10 +75,6 @@ def heldout_evaluator(plan: Plan) -> Evaluator:
     )
 
 
-def heldout_pieces(plan: Plan) -> list[Piece]:
-    return plan.corpus.heldout(plan.run.heldout_tokens)
-
-
 def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
     """Returns what scores the run's parameters under an objective that need not be its own, on so
     many `tokens` of held-out text.
@@ -125,9 +121,23 @@ def recipe_under(
     return recipe, packing, ids.eos if mark_ends else None
 
 
-def bytes_per_token(codec: Codec | None, pieces: list[Piece]) -> float:
-    """Mean bytes of text of a token in these pieces; nan where the ids have no text."""
+def bytes_per_token(plan: Plan) -> dict[str, float]:
+    """Returns the mean bytes of a token in the held-out text of each member of the objective.
+
+    They are nan for token ids without text.
+    """
+    corpora = plan.corpus.sources or (plan.corpus,)
+    sizes = [bytes_per_token_of(corpus, plan.run.heldout_tokens) for corpus in corpora]
+    members = members_of(plan.recipe.objective)
+    sources = plan.corpus.member_sources or (0,) * len(members)
+    return {member.name: sizes[source] for member, source in zip(members, sources)}
+
+
+def bytes_per_token_of(corpus: Corpus, tokens: int) -> float:
+    """Returns the mean bytes of a token in so many held-out `tokens` of a corpus."""
+    codec = corpus.codec
     if codec is None:
         return float("nan")
+    pieces = corpus.heldout(tokens)
     counts = [(len(codec.decode(p.tokens.tolist()).encode()), p.tokens.size) for p in pieces]
     return sum(b for b, _ in counts) / sum(n for _, n in counts)

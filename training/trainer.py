@@ -11,6 +11,7 @@ import jax
 from rich.console import Console
 from rich.text import Text
 
+from ..data.corpus import read_by
 from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from . import run_directory, run_ids
@@ -193,7 +194,12 @@ def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: C
         return
     trained = recipe.objective, recipe.model, state.evaluated, corpus.ids
     with console.capture() as captured:
-        show_passages(console, *trained, corpus.codec.decode, corpus.heldout(4000))
+        show_passages(
+            console,
+            *trained,
+            corpus.codec.decode,
+            lambda member: read_by(member, corpus).heldout(4000),
+        )
     shown = Text.from_ansi(captured.get())
     console.print(shown)
     writer.write_text(int(state.step), "held-out passages", shown.plain)

@@ -36,7 +36,7 @@ from ..tasks.trained_models import open_trained
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
-from ..training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
+from ..training.heldout import bytes_per_token, bytes_per_token_of, heldout_evaluator
 from ..training.planning import plan_evaluation
 from ..training.processes import check_alone
 from ..training.reporting.console import print_heldout
@@ -206,14 +206,17 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     planned = plan_evaluation(run_of_directory(options.run, options.trust))
     evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
     evaluators = evaluators or {"": heldout_evaluator(planned)}
-    token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
+    token_bytes = bytes_per_token(planned)
+    of_all = bytes_per_token_of(planned.corpus, planned.run.heldout_tokens)
     by_step = []
     for step in steps:
         model = planned.recipe.model
         run = open_run(options.run, step, planned.mesh, model, options.trust)
         for name, evaluate in evaluators.items():
-            scores = evaluate(run.params)
-            by_step.append((run.step, [s._replace(member=f"{name}{s.member}") for s in scores]))
+            scores = [s._replace(member=f"{name}{s.member}") for s in evaluate(run.params)]
+            by_step.append((run.step, scores))
+            if name:  # another objective than the run's is scored on all held-out text
+                token_bytes |= dict.fromkeys((score.member for score in scores), of_all)
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"Held-out text of {options.run}: {planned.corpus.summary}")
     print_heldout(console, by_step, token_bytes)

@@ -27,28 +27,34 @@ def show_passages(
     params,
     ids: TokenIds,
     decode: Decode,
-    documents: Sequence[Piece],
+    heldout: Callable[[int], Sequence[Piece]],
     rows: int = 4,
 ) -> None:
     """Fills in passages of documents with the first member that hides tokens.
+
+    `heldout` returns the held-out documents of a member, given by its index.
 
     Passages are cut from the concatenated documents, or are whole ones where the objective requires
     rows of one document. None are shown where no member hides tokens, or labels are no tokens.
     """
     layout = LAYOUTS[model.layout]
-    members = [m.objective for m in members_of(objective) if _fills(m.objective)]
+    members = [m.objective for m in members_of(objective)]
+    filling = [number for number, member in enumerate(members) if _fills(member)]
+    if not filling:
+        return
+    filled = members[filling[0]]
     # Inputs and targets together are little longer than the passage.
     size = min(PASSAGE, model.max_positions // 2 or PASSAGE)
     whole = objective.rows.kind in ("document", "parts", "labels")
-    passages = (_whole if whole else _cut)(documents, size, rows)
-    if not members or not passages.tokens.size:
+    passages = (_whole if whole else _cut)(heldout(filling[0]), size, rows)
+    if not passages.tokens.size:
         return
-    needs = layout.lengths(members[0].lengths(passages.tokens.shape[1]))
+    needs = layout.lengths(filled.lengths(passages.tokens.shape[1]))
     shape: dict[str, int] = {s: needs[s] for s in ("encoder", "decoder") if s in needs}
-    (group,) = plan(members[0], layout, ids, [shape])
+    (group,) = plan(filled, layout, ids, [shape])
     keys = jax.random.split(jax.random.key(0), len(passages.tokens))
     fill = infill if "targets" in group.features else fill_in_place
-    examples = fill(members[0], model, params, ids, group, keys, passages)
+    examples = fill(filled, model, params, ids, group, keys, passages)
     if not examples:
         return
     console.print("\n[bold]Filling in held-out passages[/bold]")

@@ -18,6 +18,7 @@ from pretrax.objectives import (
     batched,
     causal_lm,
     masked_lm,
+    mixture,
     plan,
     span_corruption,
     text_to_text,
@@ -194,13 +195,34 @@ def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     def show(objective, documents=documents, **settings):
         return printed(
             lambda console: show_passages(
-                console, objective, model, params, tiny.IDS, decode, documents, 2, **settings
+                console,
+                objective,
+                model,
+                params,
+                tiny.IDS,
+                decode,
+                lambda member: documents,
+                2,
+                **settings,
             )
         )
 
     assert show(tiny.span_and_prefix()).count("truth") >= 2
     assert show(causal_lm(tiny.IDS)) == ""
     assert show(tiny.span_and_prefix(), documents[:1]) == ""
+
+
+def test_passages_are_of_the_text_that_the_shown_member_reads():
+    _, model, params, _, _, _ = case("encoder_decoder")
+    spans = functools.partial(span_corruption, mean_span_length=2)
+    objective = mixture(tiny.IDS, {"causal": (causal_lm, 1), "spans": (spans, 1)})
+    texts = {1: [Piece(np.full(400, 77, np.int32), True)]}
+    shown = printed(
+        lambda console: show_passages(
+            console, objective, model, params, tiny.IDS, decode, texts.__getitem__, 2
+        )
+    )
+    assert "·77" in shown
 
 
 def test_whole_documents_are_shown_as_examples_are():
@@ -211,7 +233,7 @@ def test_whole_documents_are_shown_as_examples_are():
     text = printed(
         lambda console: show_passages(
             *(console, text_to_text(ids, longest_answer=4), model, params, ids, decode),
-            pairs,
+            lambda member: pairs,
         )
     )
     for i in range(4):
@@ -234,7 +256,9 @@ def test_classes_of_tokens_are_no_blanks():
     )
     documents = [Piece(tokens, True, labels=0 * tokens) for tokens in tiny.documents(10)]
     shown = printed(
-        lambda console: show_passages(console, objective, model, {}, ids, decode, documents)
+        lambda console: show_passages(
+            console, objective, model, {}, ids, decode, lambda member: documents
+        )
     )
     assert shown == ""
 

@@ -48,13 +48,23 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
     """Where no loss is one, neither the column nor its explanation is printed."""
     masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, of_tokens=True)
     exact = Score("b", "tokens", 2.0, 4.0, 10, of_tokens=True, of_text=True)
-    said = printed(print_heldout, [(3, [masked, exact])], 4.0)
+    said = printed(print_heldout, [(3, [masked, exact])], {"a": 8.0, "b": 4.0})
     cells = [line.split() for line in said.splitlines()]
     assert ["3", "a/tokens", "2.000", "7.4", "4.000", "10"] in cells
     assert ["3", "b/tokens", "2.000", "7.4", "0.721", "4.000", "10"] in cells
     assert "bits per byte: of the text, whose tokens have 4.00 bytes" in said
-    for scores, bytes_per_token in (([masked], 4.0), ([exact], math.nan)):
-        assert "bits per byte" not in printed(print_heldout, [(3, scores)], bytes_per_token)
+    for score, size in ((masked, 4.0), (exact, math.nan)):
+        sizes = {score.member: size}
+        assert "bits per byte" not in printed(print_heldout, [(3, [score])], sizes)
+
+
+def test_bits_per_byte_are_of_each_members_own_text():
+    scores = [Score(name, "tokens", 2.0, 4.0, 10, of_text=True) for name in ("a", "b", "c")]
+    said = printed(print_heldout, [(3, scores)], {"a": 4.0, "b": 2.0, "c": 4.0})
+    cells = [line.split() for line in said.splitlines()]
+    for name, bits in (("a", "0.721"), ("b", "1.443"), ("c", "0.721")):
+        assert ["3", f"{name}/tokens", "2.000", bits, "4.000", "10"] in cells
+    assert "4.00 bytes (a, c) and 2.00 bytes (b)" in said
 
 
 def test_a_gain_that_rounds_to_nothing_has_no_sign():
@@ -65,7 +75,7 @@ def test_a_gain_that_rounds_to_nothing_has_no_sign():
 
 def test_a_loss_without_a_baseline_has_none_beside_it():
     states = Score("a", "states", loss=2.0, baseline=None, targets=10)
-    for said in (printed(print_scores, [states], 3), printed(print_heldout, [(3, [states])], 4.0)):
+    for said in (printed(print_scores, [states], 3), printed(print_heldout, [(3, [states])], {})):
         (cells,) = (line.split() for line in said.splitlines() if "a/states" in line)
         assert cells[-3:] == ["a/states", "2.000", "10"]
 
@@ -75,7 +85,7 @@ def test_a_loss_without_a_target_is_no_loss_of_nothing():
     numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
     for said in (
         printed(print_scores, [numbers], 3),
-        printed(print_heldout, [(3, [numbers])], 4.0),
+        printed(print_heldout, [(3, [numbers])], {}),
     ):
         (cells,) = (line.split() for line in said.splitlines() if "a/numbers" in line)
         assert cells[-2:] == ["a/numbers", "0"]

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from pretrax import models
-from pretrax.data.corpus import Piece
+from pretrax.data.corpus import Codec, Corpus, Piece
 from pretrax.data.packing import PackedRow, stacked
 from pretrax.objectives import (
     Term,
@@ -32,6 +32,7 @@ from pretrax.training.evaluation import (
     Score,
     total_loss,
 )
+from pretrax.training.heldout import bytes_per_token
 from tests.training import tiny
 
 EOS = 1
@@ -319,6 +320,21 @@ def test_states_that_predict_states_have_no_baseline():
     scores, *_ = figures_of("latent")
     assert scores["next_latent"].baseline is scores["next_latent"].gain is None
     assert scores["next_latent"].loss > 0 and scores["tokens"].baseline > 1
+
+
+def test_bytes_of_tokens_are_of_each_members_own_text():
+    def corpus(size, **settings):
+        codec = Codec(encode=lambda text: [], decode=lambda tokens: "x" * size * len(tokens))
+        return Corpus(tiny.IDS, tiny.TextStream, lambda n: heldout(), codec=codec, **settings)
+
+    sources = (corpus(2), corpus(3))
+    recipe, settings = run()[0].recipe, types.SimpleNamespace(heldout_tokens=HELDOUT)
+    for given, expected in [
+        (corpus(5), {"span": 5.0, "prefix": 5.0}),
+        (corpus(5, sources=sources, member_sources=(1, 0)), {"span": 3.0, "prefix": 2.0}),
+    ]:
+        plan = types.SimpleNamespace(corpus=given, recipe=recipe, run=settings)
+        assert bytes_per_token(plan) == expected
 
 
 def test_each_member_is_scored_on_its_own_text():

@@ -309,19 +309,26 @@ def _baseline(score: Score) -> str:
 
 
 def print_heldout(
-    console: Console, evaluations: Sequence[tuple[int, Sequence[Score]]], bytes_per_token: float
+    console: Console,
+    evaluations: Sequence[tuple[int, Sequence[Score]]],
+    bytes_per_token: Mapping[str, float],
 ) -> None:
     """Prints held-out figures of checkpoints, (step, scores) each, and what they are.
 
-    Losses that are the text's exact likelihood have bits per byte, if `bytes_per_token` is finite.
+    Losses that are the text's exact likelihood have bits per byte.
+
+    Args:
+      bytes_per_token: of the text of each member; nan for token ids without text.
     """
-    of_text = any(s.of_text for _, scores in evaluations for s in scores)
-    has_bits = math.isfinite(bytes_per_token) and of_text
+    exact = {
+        s.member: bytes_per_token[s.member] for _, all in evaluations for s in all if s.of_text
+    }
+    has_bits = any(map(math.isfinite, exact.values()))
     of_bits = ["bits per byte"] if has_bits else []
     table = _table("step", "objective", "nats", "perplexity", *of_bits, "baseline", "targets")
     for step, scores in evaluations:
         for s in (score for score in scores if not score.metric):
-            bits = f"{s.loss / math.log(2) / bytes_per_token:.3f}" if s.of_text else ""
+            bits = f"{s.loss / math.log(2) / exact[s.member]:.3f}" if s.of_text else ""
             cells = [escape(s.name), *s.words, *([bits] if has_bits else []), _baseline(s)]
             table.add_row(str(step), *cells, f"{s.targets:,}")
     console.print(table)
@@ -330,11 +337,21 @@ def print_heldout(
     legend = ["nats and perplexity: of a target, such as a hidden token"]
     if has_bits:
         legend.append(
-            f"bits per byte: of the text, whose tokens have {bytes_per_token:.2f} bytes; for "
-            "losses that are its exact likelihood"
+            f"bits per byte: of the text, whose tokens have {_sizes(exact)}; for losses that are "
+            "its exact likelihood"
         )
     for line in [*legend, "baseline: nats of a model that ignores its input"]:
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _sizes(bytes_per_token: Mapping[str, float]) -> str:
+    """Returns "4.00 bytes", or "4.00 bytes (a) and 1.50 bytes (b)" for different texts."""
+    members: dict[str, list[str]] = {}
+    for member, size in bytes_per_token.items():
+        members.setdefault(f"{size:.2f} bytes", []).append(member)
+    if len(members) == 1:
+        return next(iter(members))
+    return " and ".join(f"{size} ({', '.join(names)})" for size, names in members.items())
 
 
 def print_metrics(console: Console, scores: Sequence[Score], step: int | None = None) -> None:
