@@ -47,7 +47,7 @@ def mixture_objective(
 def builder_of(task: seqio.Task) -> Builder:
     """The builder of the objective that a task applies.
 
-    Raises ValueError for a task that applies none, or does more after it.
+    Raises ValueError for a task that applies none, or does more to the rows than apply it.
     """
     applied = [step for step in task.preprocessors if isinstance(step, ApplyObjective)]
     if not applied:
@@ -58,11 +58,16 @@ def builder_of(task: seqio.Task) -> Builder:
             "or a mixture of such tasks with others that give inputs and targets, is trained on "
             "with --gin_file=runs/finetune_text_to_text.gin --task=NAME."
         )
-    if len(applied) > 1 or task.preprocessors[-1] is not applied[0]:
+    lost = list(task.preprocessors[_first_of_rows(task) :])
+    lost.remove(applied[0])
+    if lost and isinstance(lost[0], CutToRows):
+        del lost[0]
+    if lost:
         raise ValueError(
-            f"The SeqIO task {task.name!r} has steps after its objective, which would be lost: "
-            "training applies the objective on the device. Put them before the objective, or train "
-            "on the task's own features with seqio_corpora.seqio_pairs."
+            f"The SeqIO task {task.name!r} has {len(lost)} steps after its text is cut into rows, "
+            "besides the objective. They would be lost, because training cuts rows and applies the "
+            "objective on the device. Put them before CutToRows and ApplyObjective, or train on "
+            "the task's own features with seqio_corpora.seqio_pairs."
         )
     return applied[0].build
 
@@ -70,10 +75,15 @@ def builder_of(task: seqio.Task) -> Builder:
 def text_of(task: seqio.Task) -> seqio.Task:
     """The task without its objective: `targets` are tokenized documents."""
     builder_of(task)
-    steps = list(task.preprocessors)
-    first = next(i for i, step in enumerate(steps) if isinstance(step, CutToRows | ApplyObjective))
+    steps = list(task.preprocessors[: _first_of_rows(task)])
     targets = seqio.Feature(vocabulary_of(task.output_features), add_eos=False)
-    return task.replace(preprocessors=steps[:first], output_features={"targets": targets})
+    return task.replace(preprocessors=steps, output_features={"targets": targets})
+
+
+def _first_of_rows(task: seqio.Task) -> int:
+    """The index of the first step of a task that makes rows, or that applies an objective."""
+    steps = enumerate(task.preprocessors)
+    return next(i for i, step in steps if isinstance(step, CutToRows | ApplyObjective))
 
 
 def has_objectives(mixture_or_task_name: str, module: str | Sequence[str] | None) -> bool:

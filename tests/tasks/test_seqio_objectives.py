@@ -166,10 +166,14 @@ def test_what_is_no_mixture_of_objectives(tmp_path):
         corpus_of(tmp_path, "spans_and_ul2", seqio_corpora.seqio_mixture)
     spans = seqio.TaskRegistry.get("spans_a")
     later = spans.replace(preprocessors=[*spans.preprocessors, lambda dataset: dataset.take(3)])
-    with pytest.raises(ValueError, match="has steps after its objective"):
+    with pytest.raises(ValueError, match="'spans_a' has 1 step"):
         builder_of(later)
+    *text, cut, apply = spans.preprocessors
+    between = spans.replace(preprocessors=[*text, cut, lambda dataset: dataset.take(3), apply])
+    with pytest.raises(ValueError, match="'spans_a' has 1 step"):
+        builder_of(between)
     twice = spans.replace(preprocessors=[*spans.preprocessors, ApplyObjective(SPANS, name="x")])
-    with pytest.raises(ValueError, match="has steps after its objective"):
+    with pytest.raises(ValueError, match="'spans_a' has 1 step"):
         text_of(twice)
 
 
