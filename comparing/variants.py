@@ -15,6 +15,7 @@ from ..training.settings.config_file import gin_text
 from ..training.settings.configuration import (
     GIN_CONFIGS,
     as_run,
+    imported_modules,
     read_imports,
     read_lines,
     read_settings,
@@ -75,7 +76,7 @@ def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Compari
     bindings = [line for line in lines if not line.endswith(".gin")]
     needed = [
         statement
-        for name, statement in imports.items()
+        for statement, name in imports.items()
         if statement not in lines and any(_names(name, binding) for binding in bindings)
     ]
     return dataclasses.replace(comparison, base=[*needed, *comparison.base])
@@ -84,8 +85,7 @@ def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Compari
 def _imported_by(comparison: Comparison) -> set[str]:
     """Returns the modules that the lines of a comparison's base and variants import."""
     lines = itertools.chain(comparison.base, *comparison.variants.values())
-    found = re.findall(r"^\s*(?:from|import)\s+([\w.]+)", "\n".join(lines), re.MULTILINE)
-    return set(found)
+    return set(itertools.chain.from_iterable(map(imported_modules, lines)))
 
 
 def _names(module: str, binding: str) -> bool:

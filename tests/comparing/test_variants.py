@@ -284,6 +284,48 @@ def test_lines_of_a_directory_import_what_is_trusted(compared, tmp_path):
     assert read_comparison(file, trusted=["tests"]).variants == {"x": lines}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tests.comparing.small",
+        "import \\\n tests.comparing.small",
+        "from tests.comparing import small",
+        "import tests.comparing.small as small\nx = = 1",
+    ],
+)
+def test_an_import_needs_trust_however_it_is_written(compared, tmp_path, line):
+    loss_of = Bound(loss_under, objectives=["causal_lm"])
+    own = dataclasses.replace(compared, yardsticks=[loss_of], variants={"x": [line]})
+    (tmp_path / "comparison.gin").write_text(comparison_text(own))
+    file = str(tmp_path / "comparison.gin")
+    with pytest.raises(ValueError, match="--trust=tests.comparing.small"):
+        read_comparison(file)
+    read_comparison(file, trusted=["tests.comparing.small"])
+
+
+def test_variants_may_name_two_modules_of_one_package(tmp_path, monkeypatch):
+    package = tmp_path / "twofold"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("first", "second"):
+        builder = f"from pretrax.objectives import causal_lm as {name}_lm\n"
+        (package / f"{name}.py").write_text(builder)
+    monkeypatch.syspath_prepend(tmp_path)
+    variants = {
+        name: [f"training.Run.objective = @twofold.{name}.{name}_lm"]
+        for name in ("first", "second")
+    }
+    lines = [
+        "import twofold.first",
+        "import twofold.second",
+        f"comparing.Comparison.variants = {variants}",
+    ]
+    compared = read_comparison(small.write(tmp_path / "compared", *lines))
+    assert compared.base[:2] == ["import twofold.first", "import twofold.second"]
+    runs = runs_of_variants(compared)
+    assert [run.objective.function.__name__ for run in runs.values()] == ["causal_lm"] * 2
+
+
 def test_every_variant_is_trained_on_every_budget(compared, tmp_path):
     budgets_of = {n: Bound(budgets.text_tokens, number=n * 1000) for n in (2, 4)}
     several = {f"{n}k": budget for n, budget in budgets_of.items()}

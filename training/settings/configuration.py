@@ -181,13 +181,28 @@ def read_imports(
     search_paths: Sequence[str] = (),
     trusted: Collection[str] = (),
 ) -> dict[str, str]:
-    """Returns the import statements of gin files for a function's settings, by the names they bind.
+    """Returns the import statements of gin files for a function's settings, and what each binds.
 
-        read_imports(Comparison, ["mine.gin"])    # {"my_objectives": "import my_objectives", …}
+        read_imports(Comparison, ["mine.gin"])    # {"import my_objectives": "my_objectives", …}
 
     Raises ValueError for what cannot be read, see `read_run`.
     """
     return _Reader(function, search_paths, trusted).read(files, ()).imports
+
+
+def imported_modules(text: str) -> list[str]:
+    """Returns the modules that lines of gin import before the first line that cannot be read.
+
+    >>> imported_modules("from mine import losses\\nimport yours.heads as heads")
+    ['mine.losses', 'yours.heads']
+    """
+    parser = _Parser(text, _Delegate(lambda scoped, called: None, lambda name: None))
+    found = []
+    with contextlib.suppress(SyntaxError, tokenize.TokenError, *_TOO_DEEP):
+        for statement in parser:
+            if isinstance(statement, config_parser.ImportStatement):
+                found.append(statement.module)
+    return found
 
 
 def as_run(fields: Mapping[str, Any]) -> Run:
@@ -386,7 +401,9 @@ class _Reader:
         self._numbers = itertools.count()  # of bindings, in the order of reading
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
-        self.imports: dict[str, str] = {}  # statements, by the names that they bind
+        # The name that each import statement binds. Several may bind one name, as `import a.b` and
+        # `import a.c` do.
+        self.imports: dict[str, str] = {}
         self._used: set[_Key] = set()
         self._count = 0  # number of values that `_value` has returned for these settings
         self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
@@ -471,7 +488,7 @@ class _Reader:
                         trust.check_import(module, self._trusted, at)
                     name = statement.bound_name()
                     names[name] = _imported_module(statement, module, at)
-                    self.imports[name] = statement.format()
+                    self.imports[statement.format()] = name
                 case config_parser.IncludeStatement(filename):
                     if checked:
                         trust.check_include(filename, at)
