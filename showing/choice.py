@@ -1,7 +1,7 @@
 """The objective that is shown: its name, what the catalogue says of it, and the layout it is on."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..objectives import Builder, TokenIds, members_of
@@ -18,7 +18,8 @@ class Choice(NamedTuple):
     corpus: Callable | None = None  # of the run, where it names one
     mark_document_ends: bool | None = None  # None: as in any run of the objective
     packing: str | None = None  # of the run, where it has one
-    sequence_lengths: Mapping[str, int] | None = None  # of the run's stacks, where it has them
+    # Slots of the run's stacks, where it has them: of all rows, or of each shape of rows.
+    sequence_lengths: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None
     mean_span_length: float | None = None  # where the objective is given one
 
     def facts(self, layout: str) -> list[str]:

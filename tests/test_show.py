@@ -225,6 +225,14 @@ def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch)
         assert "shown_spans ──" in said and "shown_prefixes ──" in said and "0123456789" in said
 
 
+def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
+    shapes = "[{'decoder': 16}, {'decoder': 32}]"
+    given = "--gin_file=runs/decoder.gin", BYTES
+    lengths = f"--gin.training.Run.sequence_lengths={shapes}"
+    assert "causal_lm" in prints(capsys, *given, lengths, "--text=" + "a" * 31)
+    assert "there are 32" in fails(capsys, *given, lengths, "--text=" + "a" * 40)
+
+
 def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
     (tmp_path / "shown_objectives.py").write_text(
         "from pretrax.objectives import span_corruption\n\n\n"

@@ -43,7 +43,7 @@ from ..showing.examples import Example, Reader
 from ..showing.listing import LEGEND, objectives_table
 from ..showing.noise_statistics import measure_each
 from ..showing.objective_page import Heading, page
-from ..showing.rows import ShownObjective, subjects
+from ..showing.rows import STACKS, ShownObjective, subjects
 from ..showing.terminal import print_examples, print_heading
 from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
@@ -61,7 +61,7 @@ from ..training.settings.command_line import (
 )
 from ..training.settings.configuration import read_directory, read_fields
 from ..training.settings.mistakes import mistakes_in_words
-from ..training.settings.run import row_shapes
+from ..training.settings.run import longest_rows
 from . import make_parser
 
 CACHE = "runs/show"
@@ -340,10 +340,14 @@ def _corpus_of(
 
 
 def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
-    """Returns the slots of the first stack of the run that gin files describe, else `LENGTH`."""
-    lengths = choice.sequence_lengths if gin_arguments.files else None
-    shapes = row_shapes(lengths) if lengths else [{}]
-    return max(shape.get("encoder", shape.get("decoder", LENGTH)) for shape in shapes)
+    """Returns the slots of the first stack of the run that gin files describe, else `LENGTH`.
+
+    A run with several shapes of rows has the longest.
+    """
+    if not gin_arguments.files or not choice.sequence_lengths:
+        return LENGTH
+    lengths = longest_rows(choice.sequence_lengths)
+    return next((lengths[stack] for stack in STACKS if stack in lengths), LENGTH)
 
 
 def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> list[str]:
