@@ -4,14 +4,21 @@ import json
 import re
 import shlex
 
+import numpy as np
 import pytest
 
 from pretrax.data.whole_files import CHECKSUMS, sealed
+from pretrax.objectives import PromptForm
 from pretrax.tasks.trained_models import open_trained
-from pretrax.training.saved.kept_prompt_forms import PROMPT_RECORD
+from pretrax.training.saved.kept_prompt_forms import (
+    PROMPT_RECORD,
+    read_prompt_record,
+    write_prompt_record,
+)
 from pretrax.verbs import convert, predict
 from tests.inference.runs import CLASSES, IDS, write_run
 from tests.test_convert import bart_model, bert, llama, sentencepiece, t5_model, written
+from tests.training import tiny
 
 ROTARY = dict(num_types=0, positions="rotary", dropout_shared=False)
 BERT = dict(
@@ -91,6 +98,14 @@ def test_a_noise_is_recorded_by_its_name(tmp_path, capsys):
     there_and_back("uniform_diffusion", tmp_path, capsys)
     record = json.loads((tmp_path / "there" / PROMPT_RECORD).read_text())["prompt_forms"]
     assert record == [{"mode": "denoise", "noise": {"name": "UniformNoise", "lowest": 0.001}}]
+
+
+def test_token_ids_of_numpy_are_recorded(tmp_path):
+    model = tiny.decoder()
+    before = np.array([3, 4], np.int32)
+    form = PromptForm("continue", before=tuple(before), causal=True)
+    assert write_prompt_record(str(tmp_path), [form], tiny.IDS, model) == []
+    assert read_prompt_record(tmp_path, tiny.IDS, model) == (form,)
 
 
 def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):

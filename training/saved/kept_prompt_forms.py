@@ -27,6 +27,7 @@ from ..run_directory import PROMPT_FORMS
 # In a directory of `transformers`, which ignores it.
 PROMPT_RECORD = "pretrax_prompt_forms.json"
 _OF_IDS = ("text", "mask")  # fields of a noise that the token ids give
+_TOKENS = ("before", "after", "start")  # fields of a form that hold token ids
 
 
 def save_prompt_forms(run_dir: str, forms: Iterable[PromptForm]) -> None:
@@ -114,6 +115,8 @@ def _is_recordable(form: PromptForm) -> bool:
 
 def _to_json(form: PromptForm) -> dict[str, Any]:
     """Returns the fields of a form that differ from their defaults, and the mode."""
+    # An objective of a user's own may give token ids as numbers of NumPy.
+    form = form._replace(**{name: tuple(map(int, getattr(form, name))) for name in _TOKENS})
     defaults = PromptForm._field_defaults
     values = {name: x for name, x in form._asdict().items() if x != defaults.get(name)}
     if form.noise is not None:
