@@ -55,6 +55,7 @@ class Sources(NamedTuple):
     path: Path  # a checkout, a wheel, or the folder of an installed package
     extras: set[str]
     gin_files: set[str]  # "runs/decoder.gin", and the same below "gin_configs/"
+    verbs: set[str]  # "train", "evaluate", …
 
 
 class Files(NamedTuple):
@@ -141,14 +142,15 @@ def find_sources(given: str | None) -> Sources:
             (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
             extras = re.findall(r"^Provides-Extra: (.*)$", wheel.read(about).decode(), re.MULTILINE)
         within = [name.partition("/")[2] for name in names]
-        return Sources(path, {extra.strip() for extra in extras}, gin_names(within))
+        asked = {extra.strip() for extra in extras}
+        return Sources(path, asked, gin_names(within), verb_names(within))
     setup, project = path / "setup.py", path / "pyproject.toml"
     if not project.is_file() or 'name = "pretrax"' not in project.read_text(encoding="utf-8"):
         raise Mistake(
             f"{path} is not a checkout of pretrax. Set PRETRAX to the path of a checkout, or of a "
             "wheel (pretrax-….whl)."
         )
-    return Sources(path, extras_of(setup), gin_files_below(path))
+    return Sources(path, extras_of(setup), gin_files_below(path), verbs_below(path))
 
 
 def installed_sources() -> Sources:
@@ -167,7 +169,8 @@ def installed_sources() -> Sources:
             f"{sys.executable} finds pretrax in {path}, where it is not installed: there is no "
             f"command `pretrax`. Install it: pip install -e {path}."
         ) from None
-    return Sources(path, set(about.get_all("Provides-Extra") or ()), gin_files_below(path))
+    extras = set(about.get_all("Provides-Extra") or ())
+    return Sources(path, extras, gin_files_below(path), verbs_below(path))
 
 
 def extras_of(setup: Path) -> set[str]:
@@ -181,6 +184,16 @@ def extras_of(setup: Path) -> set[str]:
 
 def gin_files_below(root: Path) -> set[str]:
     return gin_names(str(path.relative_to(root)) for path in root.glob("gin_configs/*/*.gin"))
+
+
+def verbs_below(root: Path) -> set[str]:
+    return verb_names(str(path.relative_to(root)) for path in root.glob("verbs/*.py"))
+
+
+def verb_names(paths: Iterable[str]) -> set[str]:
+    """Returns the commands of pretrax, of the paths of its files."""
+    files = (re.fullmatch(r"verbs/([a-z]\w*)\.py", path) for path in paths)
+    return {found[1] for found in files if found}
 
 
 def gin_names(paths: Iterable[str]) -> set[str]:
@@ -240,8 +253,14 @@ def named_files(
 
     `relative`: the paths must lie within the folder, since only the folder is sent.
 
-    Raises Mistake for a file that does not exist, or that would not be sent.
+    Raises Mistake for a file that does not exist, or that would not be sent, and for a command that
+    pretrax does not have.
     """
+    if command[0] not in sources.verbs:
+        raise Mistake(
+            f"Got {command[0]!r} for a command of pretrax, expected one of "
+            f"{', '.join(sorted(sources.verbs))}, such as: train --gin_file=my_run.gin"
+        )
     options = list(split_options(command))
     searched = [
         value
@@ -336,7 +355,25 @@ class _Named:
                 f"{path} is outside of {self._folder}, and only this folder is sent. Start from a "
                 "folder that holds all of your files, or copy it here."
             )
-        self.found.add(os.path.relpath(full, self._folder))
+        shown = os.path.relpath(full, self._folder)
+        if shown in self.found:
+            return
+        self.found.add(shown)
+        if full.suffix == ".py":
+            self._add_imports(full)
+
+    def _add_imports(self, file: Path) -> None:
+        """Adds what a module of the user's imports from its own folder, or from the project's."""
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):
+            return  # pretrax says what is wrong with the file
+        for name in imported_names(tree):
+            parts = name.replace(".", "/")
+            for folder in (file.parent, self._folder):
+                for path in (folder / f"{parts}.py", folder / parts / "__init__.py"):
+                    if path.is_file() and self._folder in path.parents:
+                        self.add(os.path.relpath(path, self._folder))
 
     def _usable(self, path: str) -> str:
         """Returns a path. Raises Mistake for an absolute one, if the hosts get a copy."""
@@ -372,7 +409,8 @@ class _Named:
             if (self._folder / path).is_file():
                 self.add(path)
                 return
-        if self._relative and not (self._folder / parts).is_dir():
+        is_elsewhere = not self._relative and importlib.util.find_spec(name.split(".")[0])
+        if not is_elsewhere and not (self._folder / parts).is_dir():
             raise Mistake(
                 f"There is no module {name!r} in {self._folder}: expected {parts}.py or the folder "
                 f"{parts}."
@@ -411,6 +449,24 @@ class _Named:
                 self.add_gin_file(value, beside or self._folder)
             else:
                 self.add_value(name, value)
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """Yields the modules that a file may import, by their names from its folder.
+
+    >>> sorted(imported_names(ast.parse("import a.b\\nfrom c import d\\nfrom . import e")))
+    ['a', 'a.b', 'c', 'c.d', 'e']
+    """
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level <= 1:
+            start = [node.module] if node.module else []
+            names = [".".join([*start, alias.name]) for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
 
 
 def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> list[str]:

@@ -81,5 +81,9 @@ for word in "$@"; do
         exit
     fi
 done
+if [ -z "${SLURM_JOB_ID:-}" ]; then # not in a job, and no --
+    sed -n '2,/^#SBATCH/p' "$0" | sed -n 's/^# \{0,1\}//p' >&2
+    exit 2
+fi
 trap again USR1
 run "$@"

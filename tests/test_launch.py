@@ -97,12 +97,18 @@ def test_too_few_words_print_the_usage(tmp_path):
         assert noted(tmp_path, [f"{ROOT}/launch/tpu_vm.sh", *words]) == ([], 2)
 
 
+def test_outside_of_a_slurm_job_a_command_without_its_dashes_prints_the_usage(tmp_path):
+    stand_in(tmp_path, "srun", "")
+    for words in ([], ["--nodes=2", *TRAIN]):
+        assert noted(tmp_path, [f"{ROOT}/launch/slurm.sh", *words], SLURM_JOB_ID="") == ([], 2)
+
+
 def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
     stand_in(tmp_path, "srun", "exit 3")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/activate").write_text("")
     job = ["bash", "-c", f'cd "{tmp_path}" && exec "{ROOT}/launch/slurm.sh" "$@"', "job", *TRAIN]
-    node = dict(SLURM_GPUS_ON_NODE="8", SLURM_CPUS_ON_NODE="96")
+    node = dict(SLURM_JOB_ID="1", SLURM_GPUS_ON_NODE="8", SLURM_CPUS_ON_NODE="96")
     ((call,), status) = noted(tmp_path, job, **node)
     assert status == 3  # that of the run
     asked = "".join(f" <{word}>" for word in ["pretrax", *TRAIN])

@@ -205,6 +205,7 @@ def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(script,
         ("--module=['tasks/my_tasks.py', 'none.py']", "none.py"),
         ("--gin_bindings=MODULE = 'none.py'", "none.py"),
         ("--gin_file=bad.gin", "absent.gin"),
+        ("--module=absent_module", "absent_module"),
     ],
 )
 def test_a_missing_file_is_refused_before_anything_is_created(script, word, named, project, clouds):
@@ -212,6 +213,16 @@ def test_a_missing_file_is_refused_before_anything_is_created(script, word, name
     words = (*SCRIPTS[script], *COMMAND, word)
     done = launched(script, *words, at=project, clouds=clouds, BUCKET="gs://bucket/run")
     assert done.returncode and named in done.stderr and "Traceback" not in done.stderr
+    assert not (clouds / "notes").exists()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("words", [["trian", "--gin_file=my_run.gin"], ["--gin_file=my_run.gin"]])
+def test_a_command_that_pretrax_lacks_is_refused(script, words, project, clouds):
+    words = (*SCRIPTS[script], *words)
+    done = launched(script, *words, at=project, clouds=clouds, BUCKET="gs://bucket/run")
+    assert done.returncode
+    assert "evaluate" in done.stderr and "train" in done.stderr
     assert not (clouds / "notes").exists()
 
 
@@ -284,6 +295,22 @@ def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(proj
     assert {"helpers.py", "my_mixture.py"} <= sent and not sent & {"secret.py", "key.pem", "runs"}
 
 
+def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, clouds):
+    (project / ".gitignore").write_text("ignored_*\n")
+    (project / "ignored_helpers").mkdir()
+    (project / "ignored_helpers/__init__.py").write_text("from . import deeper\n")
+    (project / "ignored_helpers/deeper.py").write_text("import not_here_at_all\n")
+    (project / "ignored_other.py").write_text("")
+    (project / "imports.py").write_text("import json\nfrom ignored_helpers.deeper import x\n")
+    subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
+    words = (*SCRIPTS["tpu_vm.sh"], "train", "--module=imports.py")
+    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, DRY_RUN="1")
+    assert done.returncode == 0, done.stderr
+    assert "ignored_helpers/__init__.py" in done.stderr
+    assert "ignored_helpers/deeper.py" in done.stderr
+    assert "ignored_other.py" not in done.stderr
+
+
 def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_itself(
     project, clouds
 ):
@@ -333,6 +360,7 @@ def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path):
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("pretrax-0.1.0.dist-info/METADATA", "Name: pretrax\nProvides-Extra: seqio\n")
         file.writestr("pretrax/gin_configs/runs/own_task.gin", "")
+        file.writestr("pretrax/verbs/train.py", "")
     words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
     settings = dict(PRETRAX=str(wheel), EXTRAS="[seqio]")
     done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, **settings)
