@@ -45,3 +45,15 @@ def test_a_module_of_the_standard_library_that_comes_later(folder):
     (folder / f"{name}.py").write_text("mine = True\n")
     assert import_module(str(folder / f"{name}.py")).mine
     assert name not in sys.modules
+
+
+def test_a_file_that_is_given_by_a_link_runs_once(folder):
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to(folder / "real")
+    (folder / "real/runs_of_links.py").write_text("runs = []\n")
+    for name in ("linked_once", "linked-once"):
+        count = f"import runs_of_links\nruns_of_links.runs.append({name!r})\n"
+        (folder / f"real/{name}.py").write_text(count)
+        for given in ("real", "link"):
+            import_module(str(folder / given / f"{name}.py"))
+    assert sys.modules["runs_of_links"].runs == ["linked_once", "linked-once"]

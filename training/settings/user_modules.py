@@ -56,7 +56,10 @@ def _module_name(path: str) -> str:
     else:
         spec = importlib.util.find_spec(name) if name.isidentifier() else None
         found = spec and spec.origin
-    return name if found == path else f"user_module_{zlib.crc32(path.encode()):08x}"
+    real = os.path.realpath(path)  # a folder may be given by a link
+    if found and os.path.realpath(found) == real:
+        return name
+    return f"user_module_{zlib.crc32(real.encode()):08x}"
 
 
 @contextlib.contextmanager
