@@ -66,7 +66,9 @@ def text_files(
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split)))
     tokens, held_out = with_heldout(tokenised_files(run_dir, split, made), split)
     what = f"Text of {counted(paths[TRAIN])}"
-    return corpus_of(what, tokens, made, held_out=held_out, seed=seed)
+    corpus = corpus_of(what, tokens, made, held_out=held_out, seed=seed)
+    warning = "" if heldout_files else _skew_warning(tokens, heldout_every)
+    return corpus._replace(summary=corpus.summary + warning)
 
 
 class FileSplit(NamedTuple):
@@ -159,6 +161,19 @@ def _read(
 def counted(paths: Sequence[str]) -> str:
     """The number of files, in words, which is not known of files that are gone: "2 files"."""
     return f"{len(paths) or ''} file{'' if len(paths) == 1 else 's'}".strip()
+
+
+def _skew_warning(tokens: Tokenised, every: int) -> str:
+    """A warning if far more of the text is held out than one token in `every`, or ""."""
+    train, heldout = (tokens.documents[split].tokens for split in (TRAIN, HELDOUT))
+    share = heldout / (train + heldout)
+    if share <= 4 / every:
+        return ""
+    return (
+        f"\nwarning: {share:.1%} of the tokens are held out, which leaves {train:,} tokens to train "
+        "on: documents are held out whole, and one of them is large. Name other held-out files "
+        "(heldout_files), or cut the large document."
+    )
 
 
 def with_heldout(tokens: Tokenised, split: FileSplit) -> tuple[Tokenised, str]:

@@ -385,6 +385,20 @@ def test_one_document_holds_out_its_end(tmp_path, settings, share):
     assert corpus.summary.count("1 document, ") == 2 and "1 documents" not in corpus.summary
 
 
+def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
+    """Number 20 of 24 files is held out. Nobody is warned of held-out files that they named."""
+    for i in range(24):
+        (tmp_path / f"{i:02}.txt").write_text(f"text {i:02}\n" * (1000 if i == 19 else 1))
+    files = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **files)
+    assert "warning: 97.8% of the tokens" in corpus.summary
+    assert "heldout_files" in corpus.summary
+    (tmp_path / "19.txt").write_text("text 19\n")
+    assert "warning" not in text_files(str(tmp_path / "other"), **files).summary
+    named = {**files, "files": str(tmp_path / "2*.txt"), "heldout_files": str(tmp_path / "0*.txt")}
+    assert "warning" not in text_files(str(tmp_path / "named"), **named).summary
+
+
 def test_one_long_file_is_one_document(tmp_path, monkeypatch):
     """Which is cut at its end, though it is read in more parts than one in 20 of which is one."""
     monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 16)
