@@ -170,9 +170,9 @@ def _skew_warning(tokens: Tokenised, every: int) -> str:
     if share <= 4 / every:
         return ""
     return (
-        f"\nwarning: {share:.1%} of the tokens are held out, which leaves {train:,} tokens to train "
-        "on: documents are held out whole, and one of them is large. Name other held-out files "
-        "(heldout_files), or cut the large document."
+        f"\nwarning: {share:.1%} of the tokens are held out, which leaves {train:,} tokens for "
+        "training: documents are held out whole, and one of them is large. Name other held-out "
+        "files (heldout_files), or cut the large document."
     )
 
 

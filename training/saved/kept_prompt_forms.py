@@ -115,10 +115,11 @@ def _is_recordable(form: PromptForm) -> bool:
 
 def _to_json(form: PromptForm) -> dict[str, Any]:
     """Returns the fields of a form that differ from their defaults, and the mode."""
-    # An objective of a user's own may give token ids as numbers of NumPy.
-    form = form._replace(**{name: tuple(map(int, getattr(form, name))) for name in _TOKENS})
     defaults = PromptForm._field_defaults
-    values = {name: x for name, x in form._asdict().items() if x != defaults.get(name)}
+    # An objective of a user's own may give token ids as numbers of NumPy.
+    tokens = {name: tuple(map(int, getattr(form, name))) for name in _TOKENS}
+    fields = form._asdict() | tokens
+    values = {name: x for name, x in fields.items() if x != defaults.get(name)}
     if form.noise is not None:
         noise: Any = form.noise  # one of `NOISES`
         settings = dataclasses.asdict(noise)
