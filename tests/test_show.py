@@ -225,6 +225,14 @@ def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch)
         assert "shown_spans ──" in said and "shown_prefixes ──" in said and "0123456789" in said
 
 
+def test_without_the_data_of_a_corpus_another_vocabulary_is_proposed(capsys, tmp_path):
+    files = "--gin_file=runs/decoder.gin", "--gin_file=corpora/text_files.gin"
+    given = *files, f"--gin.FILES='{tmp_path}/*.txt'", "--text=Five."
+    said = fails(capsys, *given)
+    assert f"{tmp_path}/*.txt" in said and BYTES in said
+    assert "Five." in prints(capsys, *given, BYTES)
+
+
 def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
     shapes = "[{'decoder': 16}, {'decoder': 32}]"
     given = "--gin_file=runs/decoder.gin", BYTES

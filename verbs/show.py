@@ -339,6 +339,16 @@ def _corpus_of(
     return choice.corpus if gin_arguments.files and not is_given else None
 
 
+def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
+    try:
+        return sample_text.of_corpus(corpus, length)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"The corpus of the gin files cannot be read: {error} To see the objective without it, "
+            "give a vocabulary, such as --vocabulary=bytes."
+        ) from error
+
+
 def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
     """Returns the slots of the first stack of the run that gin files describe, else `LENGTH`.
 
@@ -385,7 +395,7 @@ def open_text(
         return sample_text.of_task(folder, *task, options.length, arranged)
     if (corpus := _corpus_of(options, gin_arguments, choice)) is not None:
         console.print("Making the vocabulary of the run's corpus.")
-        text = sample_text.of_corpus(corpus, options.length)
+        text = _text_of_corpus(corpus, options.length)
         if options.text is None and options.file is None:
             return text
         own = sample_text.read_documents(options.text, options.file)
