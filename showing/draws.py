@@ -71,6 +71,11 @@ def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reade
         runs = [_run(starts, ends, first, first + len(wanted)) for first in found]
         runs = [run for run in runs if np.unique(numbers[run]).size == 1]  # within a document
         if not wanted or not runs:
+            if reader.words and "".join(wanted.split()) in "".join(whole[at:].split()):
+                raise ValueError(
+                    f"Got {piece!r} to hide, which begins or ends within a word: hide whole words, "
+                    "or choose a finer vocabulary (--vocabulary=bytes)."
+                )
             later = " after what is hidden before it" if at else ""
             raise ValueError(f"Got {piece!r} to hide, which the text has not{later}.")
         cuts = ["".join(itertools.compress(texts, run)) for run in runs]

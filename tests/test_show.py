@@ -124,6 +124,11 @@ def test_what_cannot_be_hidden(objective, hide, expected, capsys):
     assert re.search(expected, error.replace("\n", " "))
 
 
+def test_a_piece_of_a_word_is_not_hidden_by_words(capsys):
+    error = fails(capsys, "--vocabulary=words", FOX, "--hide=uick brown")
+    assert "'uick brown' to hide, which begins or ends within a word" in error.replace("\n", " ")
+
+
 def test_members_of_a_mixture(capsys, monkeypatch):
     monkeypatch.setattr(show, "MOST_MEMBERS", 1)
     said = prints(capsys, BYTES, "--objective=spans_and_prefix", "--text=A few words here.")

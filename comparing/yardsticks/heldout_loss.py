@@ -109,7 +109,8 @@ def _functions(function: Callable) -> tuple:
     given: list = []
     while isinstance(function, functools.partial):
         given += [*function.args, *function.keywords.values()]
-        function = function.func
+        # `jax.tree_util.Partial` hides a functools.partial in an object of its own.
+        function = getattr(function.func, "fun", function.func)
     # Several functions may come as a tuple of them.
     flat = [one for x in given for one in (x if isinstance(x, tuple) else (x,))]
     return function.__module__, function.__qualname__, *map(_functions, filter(callable, flat))

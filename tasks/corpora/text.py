@@ -55,8 +55,8 @@ def text_files(
         text_field: the field of a JSONL line, or the column of a table, that holds the text.
         on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
         heldout_every: one document in so many is held out. With fewer documents, whole ones are
-            held out that come closest to that share of the tokens. A single document is cut: 10
-            holds out its last tenth.
+            held out, from the last one on, that bring the held-out tokens closer to that share. A
+            single document is cut: 10 holds out its last tenth.
         seed: of the order of the documents.
 
     Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.

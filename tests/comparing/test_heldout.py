@@ -18,6 +18,7 @@ from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.objectives import (
     causal_lm,
     deshuffling,
+    each_document,
     iid_denoising,
     masked_lm,
     prefix_lm,
@@ -156,6 +157,20 @@ def test_settings_make_no_other_noise():
     assert of(iid_denoising(tiny.IDS)) != of(deshuffling(tiny.IDS))  # by what a function is given
     assert of(deshuffling(tiny.IDS)) == of(deshuffling(tiny.IDS))
     assert of(token_deletion(tiny.IDS)) != of(token_masking(ENCODER_IDS))
+
+
+def test_the_noise_of_ones_own_function_is_named_with_a_table_too():
+    """As docs/own_objective.md writes it: a function of a table, for each document."""
+
+    def mask_by_table(table, key, document, lengths):
+        return document
+
+    def objective(table):
+        corrupt = each_document(functools.partial(mask_by_table, table))
+        return masked_lm(ENCODER_IDS)._replace(corrupt=corrupt)
+
+    of, table = heldout_loss.noises_of, np.zeros(3, bool)
+    assert of(objective(table)) == of(objective(~table)) != of(masked_lm(ENCODER_IDS))
 
 
 @pytest.mark.slow

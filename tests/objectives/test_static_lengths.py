@@ -61,8 +61,20 @@ def test_inputs_alone_give_the_plain_inverse(density, mean, plain):
     assert objective.lengths(plain)["targets"] == 513
 
 
+def trains_decoders(name: str) -> bool:
+    try:
+        DECODER.lengths(CASES[name].objective.lengths(2))
+    except ValueError:
+        return False
+    return True
+
+
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(st.sampled_from(list(CASES)), st.integers(8, 3000), st.integers(8, 3000))
+@given(
+    st.sampled_from(list(filter(trains_decoders, CASES))),
+    st.integers(8, 3000),
+    st.integers(8, 3000),
+)
 def test_raw_length_is_the_longest_that_fits(name, encoder, decoder):
     lengths = CASES[name].objective.lengths
     n = raw_length(CASES[name].objective, DECODER, decoder=decoder)

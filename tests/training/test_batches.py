@@ -198,7 +198,7 @@ def test_members_read_their_own_texts(packing):
     after = steps(rows, 2)
     assert_same(steps(again, 2), after)
     seen = np.concatenate(
-        [rows.tokens[rows.segments > 0] for step in before + steps(fewer, 10) for rows in step]
+        [rows.tokens[rows.segments > 0] for step in before + steps(fewer, 5) for rows in step]
     )
     assert np.bincount(np.unique(seen, return_counts=True)[1])[2:].sum() == 0  # none read twice
     for step in before + after:
