@@ -480,7 +480,7 @@ def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
         if "heldout/span/tokens" in line
     }
     best = min(losses, key=losses.get)
-    assert best < 3 and sorted(int(p.name) for p in run.dir.glob("checkpoints/*")) == [best, 3]
+    assert best < 3 and sorted(int(p.name) for p in run.dir.glob("checkpoints/[0-9]*")) == [best, 3]
     described = json.loads((run.dir / f"checkpoints/{best}/metrics/metrics").read_text())
     assert described == {"heldout_loss": pytest.approx(losses[best])}
 
@@ -490,9 +490,9 @@ def test_a_run_saves_by_the_clock_at_multiples_of_log_every(tmp_path):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=7)
     settings = {"training__Run__checkpoint_every": 100, "training__Run__log_every": 3}
     tiny.run_here(run.arguments(**settings, training__Run__checkpoint_minutes=1e-9))
-    assert sorted(int(path.name) for path in run.dir.glob("checkpoints/*")) == [3, 6, 7]
+    assert sorted(int(path.name) for path in run.dir.glob("checkpoints/[0-9]*")) == [3, 6, 7]
     tiny.run_here(run.arguments(**settings, training__Run__checkpoint_minutes=1e3, STEPS=10))
-    assert sorted(int(path.name) for path in run.dir.glob("checkpoints/*")) == [3, 6, 7, 10]
+    assert sorted(int(path.name) for path in run.dir.glob("checkpoints/[0-9]*")) == [3, 6, 7, 10]
 
 
 def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Small things to train: special ids, objectives, models, rows, and whole runs as gin files."""
 
 import functools
+import json
 import os
 import pathlib
 import re
@@ -164,6 +165,20 @@ def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
     return Batches(
         [stream], one.recipe.groups, one.schedules, data_shards=data_shards, mesh=mesh, **settings
     )
+
+
+def data_files(checkpoint) -> dict:
+    """The files beside the arrays of a checkpoint, without the seconds that a run took."""
+    files = {}
+    for file in pathlib.Path(checkpoint, "data").glob("*[zn]"):
+        if file.name == "unreported.json":
+            files[file.name] = json.loads(file.read_text())["steps"]
+        elif file.name.startswith("checksums"):
+            files[file.name] = json.loads(file.read_text())
+            files[file.name].pop("unreported.json", None)
+        else:
+            files[file.name] = file.read_bytes()
+    return files
 
 
 def on_one_device(patch) -> None:
