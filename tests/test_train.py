@@ -195,7 +195,12 @@ def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expect
 
 @pytest.mark.parametrize(
     "file, name",
-    [("own_text", "FILES"), ("token_store", "STORE"), ("own_task", "MIXTURE_OR_TASK_NAME")],
+    [
+        ("own_text", "FILES"),
+        ("token_store", "STORE"),
+        ("own_task", "MIXTURE_OR_TASK_NAME"),
+        ("seqio_objectives", "MIXTURE_OR_TASK_NAME"),
+    ],
 )
 def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
     said = fails(capsys, [f"--gin_file=runs/{file}.gin"])
