@@ -96,7 +96,7 @@ def _all_there(folder: Folder) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"The token store {folder.path} lacks a file that its {STORE} names ({error}): bring "
-            "it back from a copy, or write the store anew."
+            "it back from a copy, or write the store again."
         ) from error
 
 
@@ -179,5 +179,5 @@ class StoreRecords:
             raise ValueError(
                 f"{self._folder.where(name)} is not as it was written: its block of bytes "
                 f"{start:,} to {end:,} has another checksum. Bring the file back from a copy, "
-                "or write the store anew."
+                "or write the store again."
             )

@@ -187,7 +187,7 @@ HEADS_OF: dict[str, tuple[str, ...]] = {
 }
 TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # the builders with one `Transformer`
 
-# What each head gives for a hidden state.
+# The output of each head for a hidden state.
 MEANINGS: dict[str, str] = {
     "vocabulary": "logits of the ids of the vocabulary",
     "ahead_2": "hidden states for the token after the next; `ahead_3`, … for those after it",
@@ -196,8 +196,8 @@ MEANINGS: dict[str, str] = {
     "next_latent": "a prediction of the next slot's hidden state",
     "pair": "logits of two classes of a pair of texts",
     "stop": "logits of two classes: whether anything is missing in a slot",
-    "classes": "logits of the classes of a text, as many as the objective says",
-    "token_classes": "logits of the classes of each token, as many as the objective says",
+    "classes": "logits of the classes of a text; the objective sets their number",
+    "token_classes": "logits of the classes of each token; the objective sets their number",
     "embedding": "the embedding of a text",
     "logit_scale": "a learned factor for similarities, the same for all states",
     "replaced": "the logit that a token was replaced",

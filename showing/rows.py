@@ -164,7 +164,7 @@ def view_of(
 def _first_marks(ids: TokenIds, tokens, segments) -> np.ndarray:
     """Returns i32[rows, L]: a mark for each token of text, 1 plus its slot.
 
-    The slots of odd rows begin at L, so that a row is told from its partner.
+    The slots of odd rows begin at L, which distinguishes a row from its partner.
     """
     rows, L = tokens.shape
     slots = np.arange(L) + L * (np.arange(rows)[:, None] % 2)

@@ -3,8 +3,8 @@
 Nothing is changed for it: an objective corrupts the same row with the same ids as in training. Each
 array carries a second array, its marks, with a number for each element: 0, or 1 plus the slot that
 the element was copied from. An operation that moves elements, such as a gather or a sort, moves
-their marks too; other operations drop them. So a token that occurs twice in a row is told apart
-from its twin, and a random token from a copy, whatever tables of ids the objective reads.
+their marks too; other operations drop them. Marks therefore distinguish a token from its twin in
+the row, and a random token from a copy, whatever tables of ids the objective reads.
 
 Marks are moved as the operations are traced, one by one, in the way of
 https://docs.jax.dev/en/latest/notebooks/Writing_custom_interpreters_in_Jax.html

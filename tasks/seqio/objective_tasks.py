@@ -41,7 +41,7 @@ def add_objective_task(
         seqio.get_dataset("my_masks", {"inputs": 512}, seqio.PassThroughFeatureConverter())
 
     A cache holds the tokenized text, from where `text_task` caches it, or else just before the
-    objective. The objective is applied anew in every epoch, with the same bits as without a cache.
+    objective. The objective is applied again in every epoch, with the same bits as without a cache.
 
     Args:
         text_task: a task or the name of a registered task. Its `targets` are text, or documents
