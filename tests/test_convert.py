@@ -66,6 +66,21 @@ def olmoe(heads=("vocabulary",), **settings):
     return llama(64, heads, **(own | dict(qk_norm=True, qk_norm_joint=True) | settings))
 
 
+# How the layers of a BERT differ from those of `models.encoder`.
+BERT = dict(
+    mlp_activations=("gelu_exact",),
+    norm="layer",
+    norm_place="after",
+    norm_epsilon=1e-12,
+    biases=True,
+    embedding_norm=True,
+    positions="learned",
+    logits_via_embedding=True,
+    vocabulary_layer=True,
+    vocabulary_bias=True,
+)
+
+
 def bert(rows=40, heads=("vocabulary", "pair"), **settings):
     """As `transformers` has it, by default with all of the heads that it was trained with."""
     settings = dict(max_positions=64) | settings
@@ -74,16 +89,7 @@ def bert(rows=40, heads=("vocabulary", "pair"), **settings):
         heads,
         num_layers=2,
         **(SMALL | dict(head_dim=4)),
-        mlp_activations=("gelu_exact",),
-        norm="layer",
-        norm_place="after",
-        norm_epsilon=1e-12,
-        biases=True,
-        embedding_norm=True,
-        positions="learned",
-        logits_via_embedding=True,
-        vocabulary_layer=True,
-        vocabulary_bias=True,
+        **BERT,
         **settings,
     )
 

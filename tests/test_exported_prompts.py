@@ -17,23 +17,12 @@ from pretrax.training.saved.kept_prompt_forms import (
 )
 from pretrax.verbs import convert, predict
 from tests.inference.runs import CLASSES, IDS, write_run
+from tests.test_convert import BERT as LAYERS_OF_BERT
 from tests.test_convert import bart_model, bert, llama, sentencepiece, t5_model, written
 from tests.training import tiny
 
 ROTARY = dict(num_types=0, positions="rotary", dropout_shared=False)
-BERT = dict(
-    mlp_activations=("gelu_exact",),
-    norm="layer",
-    norm_place="after",
-    norm_epsilon=1e-12,
-    biases=True,
-    embedding_norm=True,
-    positions="learned",
-    max_positions=128,
-    logits_via_embedding=True,
-    vocabulary_layer=True,
-    vocabulary_bias=True,
-)
+BERT = LAYERS_OF_BERT | dict(max_positions=128)
 NAMED = dict(classes=CLASSES, num_classes=3)
 # objective -> (layout, settings of the run, mode that the model is used in)
 CASES = {
