@@ -2,15 +2,18 @@
 
     python benchmarks/beside_torch.py
     python benchmarks/beside_torch.py --width=1024 --rows=8 --dtype=bfloat16
+    python benchmarks/beside_torch.py --width=768 --rows=64 --dtype=bfloat16    # on a GPU
 
 A model with random parameters is exported to `transformers`. From there pretrax and PyTorch take
 steps of AdamW on the same batch: forward pass, loss, gradients and update. Each runs in its own
 process, and they take turns. The losses of the first step must agree. The table has the median step
-time of each. In bfloat16 the parameters stay float32, and PyTorch uses autocast.
+time of each. In bfloat16 the parameters stay float32, and PyTorch uses autocast. Where JAX finds a
+GPU, both libraries use it, and pretrax uses its fused attention.
 """
 
 import argparse
 import json
+import os
 import platform
 import re
 import subprocess
@@ -24,6 +27,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
 
+# Two processes share the memory of a GPU.
+os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.45")
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +40,7 @@ from rich.table import Table
 
 from pretrax.models import Model
 from pretrax.models.hugging_face import write_model
+from pretrax.models.kernels import fused_attention
 from pretrax.objectives.losses import token_loss
 from pretrax.training.settings.configuration import read_fields
 
@@ -115,8 +122,8 @@ def compare(rows: int, repeats: int, width: int, dtype: str, models=MODELS) -> N
             name,
             f"{number:,}",
             f"{rows} × {shape}",
-            f"{mine:.2f} s",
-            f"{other:.2f} s",
+            f"{1e3 * mine:,.1f} ms",
+            f"{1e3 * other:,.1f} ms",
             f"{other / mine:.2f}",
         )
     print(f"Width {width}, {dtype}, {processor()}")
@@ -125,7 +132,11 @@ def compare(rows: int, repeats: int, width: int, dtype: str, models=MODELS) -> N
 
 
 def processor() -> str:
-    """Returns the name of this machine's processor, and the instructions that decide its speed."""
+    """Returns the name of the GPU, or of this machine's processor with the instructions that decide
+    its speed."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return device.device_kind
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return platform.processor()
@@ -148,6 +159,7 @@ def make(measured: Measured, width: int, dtype: str) -> Model:
         "mlp_dim": width * measured.mlp,
         "dropout_rate": 0.0,
         "dtype": dtype,
+        "attention": "fused" if fused_attention.kernels_of(jax.devices()[0].platform) else "plain",
         **measured.layers,
     }
     builder = "_".join(measured.lengths)
@@ -242,14 +254,18 @@ def torch_process(folder: str, dtype: str) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     (name,) = json.loads((Path(folder) / "config.json").read_text())["architectures"]
-    model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32).train()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = getattr(transformers, name).from_pretrained(folder, dtype=torch.float32)
+    model = model.to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=LEARNING_RATE, weight_decay=1e-4, fused=True
     )
-    given = torch_batch(dict(np.load(Path(folder) / "batch.npz")))
-    given = {key: torch.from_numpy(value.astype(np.int64)) for key, value in given.items()}
+    batch = torch_batch(dict(np.load(Path(folder) / "batch.npz")))
+    given = {
+        key: torch.tensor(value, dtype=torch.int64, device=device) for key, value in batch.items()
+    }
     forward = torch.compile(lambda: model(**given).loss)
-    lower_precision = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+    lower_precision = torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16")
     for _ in sys.stdin:
         start = time.perf_counter()
         with lower_precision:
@@ -257,6 +273,8 @@ def torch_process(folder: str, dtype: str) -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
         print(json.dumps([loss.item(), time.perf_counter() - start]), flush=True)
 
 
