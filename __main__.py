@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import verbs
-from .data.command_terminal import in_terminal, say, show
+from . import cli
+from .settings.command_terminal import in_terminal, say, show
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _main(argv: Sequence[str]) -> None:
     if "_ARGCOMPLETE" in os.environ:
-        verbs.complete()
+        cli.complete()
     if not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]:
         show(usage())
         return
@@ -25,14 +25,14 @@ def _main(argv: Sequence[str]) -> None:
         show(f"pretrax {version('pretrax')}")
         return
     verb, *rest = [argv[1], "--help"] if argv[0] == "help" else argv
-    if verb not in verbs.VERBS:
+    if verb not in cli.VERBS:
         say(unknown(verb))
         raise SystemExit(2)
-    verbs.run(verb, rest)
+    cli.run(verb, rest)
 
 
 def usage() -> str:
-    lines = [f"  {verb:10}{about}" for verb, about in verbs.VERBS.items()]
+    lines = [f"  {verb:10}{about}" for verb, about in cli.VERBS.items()]
     return "\n".join(["usage: pretrax VERB …", "", *lines, "", "pretrax help VERB says more."])
 
 
@@ -40,11 +40,11 @@ def unknown(verb: str) -> str:
     """The message for a verb that does not exist, with the nearest one that does."""
     import difflib  # only for this message, so that every verb starts sooner
 
-    near = difflib.get_close_matches(verb, verbs.VERBS, 1)
+    near = difflib.get_close_matches(verb, cli.VERBS, 1)
     return (
         f"error: there is no verb {verb!r}"
         + (f"; did you mean {near[0]}? " if near else ". ")
-        + f"Expected one of {', '.join(verbs.VERBS)}."
+        + f"Expected one of {', '.join(cli.VERBS)}."
     )
 
 

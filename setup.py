@@ -96,8 +96,8 @@ PARITY = [
 ]
 
 FOLDERS = (
-    *("comparing", "data", "inference", "models", "objectives"),
-    *("preparing", "showing", "tasks", "training", "verbs"),
+    *("cli", "comparison", "corpora", "data", "inference", "models", "objectives"),
+    *("preprocessing", "settings", "tasks", "training", "visualization"),
 )
 OF_A_CHECKOUT = (
     ("pretrax", "setup"),

@@ -42,7 +42,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 from rich.console import Console
 from rich.table import Table
 
-from pretrax.data import whole_files
+from pretrax.settings import whole_files
 
 # A training step: a file of gin_configs/models and its vocabulary, an objective, rows of a device,
 # slots of the stacks.
@@ -333,10 +333,10 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     from pretrax.data.corpus import Corpus
     from pretrax.models.kernels import fused_attention
     from pretrax.objectives.token_ids import specimen_ids
+    from pretrax.settings.bound import Bound
     from pretrax.training import optimizers, planning
     from pretrax.training.devices.mesh import batch_sharding, make_mesh, placed_on
-    from pretrax.training.settings.bound import Bound
-    from pretrax.training.settings.run import Run
+    from pretrax.training.run import Run
     from pretrax.training.state import new_state, parameter_count
     from pretrax.training.step import make_batches
     from pretrax.training.throughput import step_flops

@@ -42,7 +42,7 @@ from pretrax.models import Model
 from pretrax.models.hugging_face import write_model
 from pretrax.models.kernels import fused_attention
 from pretrax.objectives.losses import token_loss
-from pretrax.training.settings.configuration import read_fields
+from pretrax.training.run_configuration import read_fields
 
 VOCABULARY = 8192
 HEAD_DIM = 64

@@ -214,7 +214,7 @@ def with_own_drafts(console: Console, options) -> None:
 
     Of few texts at once several batches are taken, for texts differ in how well they are foreseen.
     """
-    from pretrax.tasks.vocabularies import load_vocabulary
+    from pretrax.corpora.vocabularies import load_vocabulary
     from pretrax.training.saved.runs import open_run
 
     run = open_run(options.run)

@@ -23,8 +23,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
 
 from pretrax.objectives.catalogue import CATALOGUE, run_of
+from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, read_result
-from pretrax.training.settings.configuration import read_run
 from pretrax.training.trainer import train
 
 # How long each run goes on: about until it has left its baseline behind. An encoder learns from 15%

@@ -24,10 +24,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.data.corpus import Piece
 from pretrax.data.packing import ShardReader, documents_of_a_row, plan_packing, stacked
 from pretrax.objectives import TokenIds, causal_lm, layouts, plan, span_corruption
-from pretrax.tasks.python_library.python_sources import library_documents
 
 IDS = TokenIds(size=32_100, text=(2, 31_900), sentinels=tuple(range(32_099, 31_969, -1)))
 SPAN, CAUSAL = span_corruption(IDS), causal_lm(IDS)

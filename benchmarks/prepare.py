@@ -41,12 +41,12 @@ from datatrove.pipeline.tokens import DocumentTokenizer
 from rich.console import Console
 from rich.table import Table
 
-from pretrax.preparing import blocks, executors, running
-from pretrax.preparing.preparation import read_preparation
-from pretrax.preparing.preparation_report import StepReport
-from pretrax.preparing.words import WORDS
-from pretrax.tasks.python_library.python_sources import library_documents
-from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.corpora.python_library.python_sources import library_documents
+from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.preprocessing import blocks, executors, running
+from pretrax.preprocessing.preparation import read_preparation
+from pretrax.preprocessing.preparation_report import StepReport
+from pretrax.preprocessing.words import WORDS
 
 SEED = 0
 VOCABULARY_SIZE = 8192
@@ -267,7 +267,7 @@ def print_speed(console: Console, folder: Path) -> None:
         path = f"vocabularies.from_file.path = {vocabulary!r}"
         return run_chain(folder, out, own, path, *bindings)[-1].tokens
 
-    alone = "preparing.Preparation.steps = []"
+    alone = "preprocessing.Preparation.steps = []"
     timed("pretrax prepare", lambda: prepared("chain", tokenizer))
     timed("  read and tokenise alone", lambda: prepared("alone", tokenizer, alone))
     timed("datatrove: JsonlReader, DocumentTokenizer", lambda: datatrove_tokens(folder, tokenizer))

@@ -27,10 +27,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 from rich.console import Console
 from rich.table import Table
 
-from pretrax.data import whole_files
+from pretrax.settings import whole_files
 from pretrax.training.compile_check import GIB, Check, check
 from pretrax.training.devices.topologies import read_topology, use_cpu
-from pretrax.training.settings.configuration import read_run
+from pretrax.training.run_configuration import read_run
 
 LARGEST = 4  # parts that the table names
 

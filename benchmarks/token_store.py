@@ -33,13 +33,13 @@ from rich.table import Table
 
 from pretrax.data import token_store_files as files
 from pretrax.data.documents import training_records
-from pretrax.data.folders import Folder
 from pretrax.data.packing import ShardReader, plan_packing, stacked
 from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import token_store
 from pretrax.data.token_ids_json import ids_to_json
 from pretrax.data.token_store import open_store
 from pretrax.objectives import TokenIds, layouts, plan, span_corruption
+from pretrax.settings.folders import Folder
 
 IDS = TokenIds(size=32_100, text=(2, 31_900), sentinels=tuple(range(32_099, 31_969, -1)))
 STEPS, DOCUMENTS_OF_A_STEP = 10**6, 600  # of a run that is resumed

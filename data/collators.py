@@ -65,7 +65,7 @@ class Collator:
 
     Args:
       builder: of the objective, such as `ul2`; settings go in by `functools.partial`.
-      ids: of the tokenizer (`tasks.vocabularies.special_tokens.transformers_ids`).
+      ids: of the tokenizer (`corpora.vocabularies.special_tokens.transformers_ids`).
       sequence_lengths: slots of the model's stacks, {"encoder": 512}, {"decoder": 1024} or both. A
         decoder has one slot for `ids.bos`.
       packing: "single", a text of at most `max_tokens` to a row; or "concatenate", the texts of a
@@ -158,8 +158,8 @@ class Collator:
             'holds the name of a special token, such as "</s>" or "[X]", is the usual cause: call '
             "tokenizer(text, split_special_tokens=True), which reads the name as text. Some "
             "tokenizers, such as T5Tokenizer, give the special id all the same: tokenize with "
-            "pretrax.tasks.vocabularies.special_tokens.encode_texts(tokenizer, texts), which works "
-            "for all."
+            "pretrax.corpora.vocabularies.special_tokens.encode_texts(tokenizer, texts), which "
+            "works for all."
         )
 
     def _rows(self, texts: list[np.ndarray]) -> list[packing_policies.PackedRow]:

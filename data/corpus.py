@@ -1,6 +1,6 @@
 """The data of a run, independent of its source: `Corpus`, its streams and documents.
 
-A run names a function that returns its `Corpus`: one of `tasks.corpora`, of
+A run names a function that returns its `Corpus`: one of `corpora`, of
 `tasks.seqio.seqio_corpora`, or of `data.store_mixtures`.
 """
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import fsspec
 
-from .extras import words_of_absent
-from .whole_files import read_record
+from ..settings.extras import words_of_absent
+from ..settings.whole_files import read_record
 
 _STATE, _INFO = "state.json", "dataset_info.json"  # that `datasets` saves
 _SPLITS = "dataset_dict.json"

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..objectives import TokenIds, check_token_ids
-from .folders import Folder
+from ..settings.folders import Folder
+from ..settings.whole_files import UNLIKE, damaged
 from .records import DocumentArrays
 from .token_ids_json import ids_from_json
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
-from .whole_files import UNLIKE, damaged
 
 TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads
 
@@ -66,11 +66,6 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     try:
         described = read_description(folder, STORE)
     except (FileNotFoundError, NotADirectoryError):
-        if folder.exists("tokens.npy"):
-            raise ValueError(
-                f"{folder.path} is a token array of an earlier version, which is read no more: "
-                "write its documents anew with `data.token_store_files.write_store`."
-            ) from None
         raise ValueError(
             f"{folder.path} is no finished token store: it holds no {STORE}, which is written "
             "last. Give the folder that `pretrax prepare` or `write_store` has filled, or write it "

@@ -45,9 +45,9 @@ from annotated_types import MinLen
 
 from ..constraints import Count, Natural, check_settings, checked
 from ..objectives import TokenIds, check_token_ids
-from . import whole_files
+from ..settings import whole_files
+from ..settings.folders import Folder
 from .corpus import Piece
-from .folders import Folder
 from .records import BLOCK, LONGEST
 from .token_ids_json import ids_to_json, text_checker
 

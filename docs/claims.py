@@ -2,19 +2,19 @@
 
 `python docs/guide.py` writes the page. A claim names the comparison, the pair of variants and the
 figure that are closest to what its source measured. The verdict follows from their difference by
-the rules of `_verdict` and of `comparing.report.informative`; no verdict is written by hand.
+the rules of `_verdict` and of `comparison.report.informative`; no verdict is written by hand.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.comparing.formatting import chance, number
-from pretrax.comparing.report import informative
-from pretrax.comparing.report.markdown_text import escaped
-from pretrax.comparing.report.summary import Column, Summary
-from pretrax.comparing.statistics import LEVEL, Difference, Estimate, at_level
-from pretrax.showing.svg import MUTED, SERIES, drawn, standalone
+from pretrax.comparison.formatting import chance, number
+from pretrax.comparison.report import informative
+from pretrax.comparison.report.markdown_text import escaped
+from pretrax.comparison.report.summary import Column, Summary
+from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level
+from pretrax.visualization.svg import MUTED, SERIES, drawn, standalone
 
 REPRODUCED, OPPOSITE = "reproduced at this size", "opposite at this size"
 INCONCLUSIVE, NOT_INFORMATIVE = "inconclusive", "not informative"

@@ -16,19 +16,16 @@ from typing import NamedTuple
 
 import claims
 
-from pretrax.comparing import results
-from pretrax.comparing.formatting import amount
-from pretrax.comparing.report import wording
-from pretrax.comparing.report.charts import chart_files, curve_files
-from pretrax.comparing.report.informative import (
-    why_column_is_not_informative,
-    why_not_informative,
-)
-from pretrax.comparing.report.markdown_report import markdown
-from pretrax.comparing.report.markdown_text import escaped
-from pretrax.comparing.report.summary import Column, Summary, summary
-from pretrax.comparing.report.wording import mean_words
-from pretrax.comparing.statistics import Difference
+from pretrax.comparison import results
+from pretrax.comparison.formatting import amount
+from pretrax.comparison.report import wording
+from pretrax.comparison.report.charts import chart_files, curve_files
+from pretrax.comparison.report.informative import why_column_is_not_informative, why_not_informative
+from pretrax.comparison.report.markdown_report import markdown
+from pretrax.comparison.report.markdown_text import escaped
+from pretrax.comparison.report.summary import Column, Summary, summary
+from pretrax.comparison.report.wording import mean_words
+from pretrax.comparison.statistics import Difference
 
 DOCS = Path(__file__).resolve().parent
 PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"

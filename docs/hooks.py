@@ -15,8 +15,8 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    *("objectives", "models", "data", "training", "inference"),
-    *("tasks", "showing", "comparing", "preparing"),
+    *("objectives", "models", "data", "corpora", "training", "inference"),
+    *("tasks", "visualization", "comparison", "preprocessing", "settings"),
 )
 GROUND = "constraints"  # a module, which all packages import
 RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # of docs/guide.py
@@ -157,8 +157,8 @@ def run_fields() -> str:
 
 
 def t5x() -> str:
-    """What T5X calls a setting, from training/settings/configuration.py."""
-    names = literal("training/settings/configuration.py", "T5X_NAMES")
+    """What T5X calls a setting, from training/run_configuration.py."""
+    names = literal("training/run_configuration.py", "T5X_NAMES")
     return table(
         ["in T5X", "here"],
         [[f"`{name}`", here.replace("{", "&#123;")] for name, here in names.items()],

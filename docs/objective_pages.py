@@ -28,11 +28,11 @@ import jax
 from rich.console import Console
 
 from benchmarks.objectives import BINDINGS
+from pretrax.cli import show
 from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of, run_of
-from pretrax.showing.examples import Example
-from pretrax.showing.terminal import print_examples
 from pretrax.training.devices.compiled_programs import keep_compiled
-from pretrax.verbs import show
+from pretrax.visualization.examples import Example
+from pretrax.visualization.terminal import print_examples
 from tests.objectives.registry import CASES, LAWS
 
 PAGE, FOLDER = "objectives.md", "objectives"

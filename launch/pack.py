@@ -187,12 +187,12 @@ def gin_files_below(root: Path) -> set[str]:
 
 
 def verbs_below(root: Path) -> set[str]:
-    return verb_names(str(path.relative_to(root)) for path in root.glob("verbs/*.py"))
+    return verb_names(str(path.relative_to(root)) for path in root.glob("cli/*.py"))
 
 
 def verb_names(paths: Iterable[str]) -> set[str]:
     """Returns the commands of pretrax, of the paths of its files."""
-    files = (re.fullmatch(r"verbs/([a-z]\w*)\.py", path) for path in paths)
+    files = (re.fullmatch(r"cli/([a-z]\w*)\.py", path) for path in paths)
     return {found[1] for found in files if found}
 
 
@@ -419,7 +419,7 @@ class _Named:
     def add_gin_file(self, name: str, beside: Path | None) -> None:
         """Adds a gin file of the user's, and what it names; `beside`: the folder that includes it.
 
-        Folders are searched in the order in which `training.settings.configuration` does.
+        Folders are searched in the order in which `training.run_configuration` does.
         """
         self._usable(name)
         own = [self._folder] if beside is None else [beside]

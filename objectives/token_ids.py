@@ -25,7 +25,7 @@ class TokenTexts:
         if self._read is None:
             raise ValueError(
                 "The objective asks for the texts of tokens, and these token ids come without "
-                "them: take the ids of a vocabulary (`tasks.vocabularies`), or give "
+                "them: take the ids of a vocabulary (`corpora.vocabularies`), or give "
                 "`ids._replace(texts=TokenTexts(lambda: [...]))`, a text for each id."
             )
         return list(self._read())
@@ -48,7 +48,7 @@ def _known_texts(texts: Sequence[str] | None) -> TokenTexts:
 
 
 class TokenIds(NamedTuple):
-    """The token ids that an objective reads and writes; `tasks.vocabularies` provides them.
+    """The token ids that an objective reads and writes; `corpora.vocabularies` provides them.
 
         TokenIds(size=32128, text=(3, 32000), sentinels=tuple(range(32099, 31999, -1)))
 
@@ -107,8 +107,8 @@ class TokenIds(NamedTuple):
         if not packed:
             raise ValueError(
                 f"The objective asks for the {name} of the vocabulary, which has none: "
-                "make it with `tasks.vocabularies.special_tokens.token_ids`, or leave the setting "
-                "out."
+                "make it with `corpora.vocabularies.special_tokens.token_ids`, or leave the "
+                "setting out."
             )
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
 

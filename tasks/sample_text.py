@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..training.run_directory import VOCABULARY, check_is_run
-from ..training.settings.bound import Bound, bound, parameters
-from . import vocabularies
-from .python_library.python_sources import library_documents
-from .vocabularies import Vocabulary, special_tokens, tokenization
-from .vocabularies.word_training import word_tokenizer
+from ..corpora import vocabularies
+from ..corpora.python_library.python_sources import library_documents
+from ..corpora.vocabularies import Vocabulary, special_tokens, tokenization
+from ..corpora.vocabularies.word_training import word_tokenizer
+from ..settings.bound import Bound, bound, parameters
+from ..settings.run_directory import VOCABULARY, check_is_run
 
 STREAM = 300_000  # tokens that statistics are cut from
 _MOST_ARRANGED = 100  # longest texts of a task among which one with a moved middle is looked for

@@ -34,10 +34,12 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # Of tests/storm, drawn once, as the processes of pytest-xdist must agree on it.
 os.environ.setdefault("STORM_SEED", str(secrets.randbelow(10**6)))
 
+pytest_plugins = ["tests.vocabularies"]
+
 import jax  # noqa: E402  (the flags above are read when jax is imported)
 import pytest  # noqa: E402
 
-from pretrax.data.extras import EXTRAS  # noqa: E402
+from pretrax.settings.extras import EXTRAS  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)

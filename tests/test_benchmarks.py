@@ -27,7 +27,7 @@ from benchmarks import (
 from pretrax.objectives.catalogue import CATALOGUE, run_of
 from pretrax.training import compile_check
 from pretrax.training.devices.topologies import read_topology
-from pretrax.training.settings.configuration import read_fields, read_run
+from pretrax.training.run_configuration import read_fields, read_run
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, environment, on_one_device
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrax.verbs import check
+from pretrax.cli import check
 
 OWN = """
 import jax.numpy as jnp

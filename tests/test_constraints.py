@@ -21,8 +21,8 @@ from pretrax.constraints import (
     import_name,
 )
 from pretrax.models.config import Config
-from pretrax.training.settings.bound import Bound, Call
-from pretrax.training.settings.run import Run
+from pretrax.settings.bound import Bound, Call
+from pretrax.training.run import Run
 from tests.objectives.registry import IDS
 from tests.test_imports import modules_without_tasks
 

@@ -21,6 +21,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pretrax import models
+from pretrax.cli import convert
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import special_tokens, tokenization
+from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.corpora.vocabularies.word_training import train_words
 from pretrax.models.hugging_face import (
     FAMILIES,
     family_of,
@@ -31,18 +36,14 @@ from pretrax.models.hugging_face import (
 )
 from pretrax.models.hugging_face import hub as hugging_face_hub
 from pretrax.models.trees import named, nested
-from pretrax.tasks import vocabularies
-from pretrax.tasks.vocabularies import special_tokens, tokenization
-from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
-from pretrax.tasks.vocabularies.word_training import train_words
-from pretrax.training import run_directory
+from pretrax.settings import run_directory
+from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
+from pretrax.settings.run_directory import IMPORTED
+from pretrax.training import Run
 from pretrax.training.evaluation import Score
-from pretrax.training.run_directory import IMPORTED
+from pretrax.training.run_configuration import read_fields, read_run
 from pretrax.training.saved.result import Result, write_result
 from pretrax.training.saved.runs import open_run
-from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.training.settings.configuration import read_fields, read_run
-from pretrax.verbs import convert
 from tests.inference.runs import write_run
 from tests.models import test_t5x as t5x
 from tests.training import tiny
@@ -287,7 +288,7 @@ def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeyp
 
 
 PEAK = """
-import sys; from pretrax.verbs import convert
+import sys; from pretrax.cli import convert
 convert.main(sys.argv[1:])
 print("peak", next(x.split()[1] for x in open("/proc/self/status") if x.startswith("VmHWM")))
 """
@@ -441,7 +442,7 @@ def test_an_export_has_the_runs_tokenizer_with_its_special_ids(make, tmp_path, c
 
 
 RUN = """
-from pretrax.tasks import corpora
+from pretrax import corpora
 training.Run.corpus = @corpora.text_files
 training.Run.sequence_lengths = {'decoder': 64}
 training.Run.batch_size = 8
@@ -694,7 +695,7 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[2:]
     parser = argparse.ArgumentParser()
     add_gin_arguments(parser)
-    _, given = parse_with_gin(parser, arguments)
+    _, given = parse_with_gin(parser, arguments, Run)
     one = dataclasses.replace(read_run(*given), mesh=lambda: tiny.mesh_of(1))
     assert tiny.planned(one).corpus.ids == vocabulary.ids
 

@@ -28,22 +28,22 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from pretrax import verbs
-from pretrax.comparing import results
-from pretrax.comparing.scaling import laws_of_comparisons
-from pretrax.comparing.variants import read_comparison, runs_of_variants
-from pretrax.comparing.yardsticks import writing
+from pretrax import cli
+from pretrax.cli import compare
+from pretrax.comparison import results
+from pretrax.comparison.scaling import laws_of_comparisons
+from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.comparison.yardsticks import writing
 from pretrax.inference.answering.answers import answer
 from pretrax.inference.prompting.prompts import filled
-from pretrax.tasks.trained_models import open_trained
-from pretrax.training import optimizers, planning, trainer
+from pretrax.settings.bound import Bound
+from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
+from pretrax.training import Run, optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
-from pretrax.training.settings.bound import Bound
-from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.training.settings.configuration import read_run
-from pretrax.verbs import compare
-from tests.comparing import planted
+from pretrax.training.run_configuration import read_run
+from pretrax.training.trained_models import open_trained
+from tests.comparison import planted
 from tests.inference.runs import write_run
 from tests.tasks.seqio_cache import write_cache
 from tests.tasks.short_library import short_library
@@ -179,8 +179,8 @@ def folder(tmp_path_factory):
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
-        verbs.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
-        verbs.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
+        cli.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
+        cli.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
         # Without these files it looks like a model of another author.
         os.remove("t5-v1_1-base/vocabulary.json")
         os.remove("t5-v1_1-base/pretrax_checksums.json")
@@ -255,7 +255,7 @@ TRAINED = {  # by one of their arguments
 # What keeps other verbs short.
 MORE = {
     "show": [],
-    "prepare": ["--gin.preparing.Preparation.executor=@executors.this_process"],
+    "prepare": ["--gin.preprocessing.Preparation.executor=@executors.this_process"],
     "plan": [],
     "check": [],
     "predict": ["--max_new=4"],
@@ -367,7 +367,7 @@ def test_an_export_fills_blanks_in_transformers(folder):
     pytest.importorskip("torch", reason="pip install -e '.[parity]'")
     pytest.importorskip("transformers", reason="pip install -e '.[parity]'")
     text = "import <extra_id_0> as np"
-    verbs.run("convert", ["--from=runs/quickstart", "--to=hf:to_fill"])
+    cli.run("convert", ["--from=runs/quickstart", "--to=hf:to_fill"])
     written = importlib.import_module("fill_with_transformers").fill("to_fill", text)
     (expected,) = answer(open_trained("runs/quickstart"), "infill", [{"text": text}])
     answered = written.removeprefix("<pad>").partition("</s>")[0]
@@ -405,12 +405,12 @@ def run_verb(arguments):
             assert runs_of_variants(comparison) or options.report
     elif "t5x:" in " ".join(rest):
         with pytest.raises(SystemExit):  # such a checkpoint is not there
-            verbs.run(verb, rest)
+            cli.run(verb, rest)
     else:
         asked = [YARDSTICKS[name] for name in YARDSTICKS if f"--yardstick={name}" in rest]
         yardsticks = " ".join(asked).split()
         told = any(word.startswith(("--heldout", "--yardstick")) for word in rest)
-        verbs.run(verb, rest + (yardsticks or ([] if told else MORE[verb])))
+        cli.run(verb, rest + (yardsticks or ([] if told else MORE[verb])))
 
 
 def start(arguments):
@@ -419,12 +419,12 @@ def start(arguments):
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
     add_gin_arguments(parser)
-    options, given = parse_with_gin(parser, arguments, files=["runs/quickstart.gin"])
+    options, given = parse_with_gin(parser, arguments, Run, files=["runs/quickstart.gin"])
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if "one_device" in run.run_dir:
         assert math.prod(run.mesh.settings.values()) == 1
     if named := next((one for one in arguments if one in TRAINED), None):
-        verbs.run("train", [*arguments, *SMALL, *TRAINED[named]])
+        cli.run("train", [*arguments, *SMALL, *TRAINED[named]])
     elif options.profile:
         check_steps(options.profile, 0, run.steps)
     elif options.compile:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretrax import models, objectives
-from pretrax.training.settings.bound import Bound
+from pretrax.settings.bound import Bound
 from tests.objectives.registry import IDS
 from tests.test_imports import MODULES
 

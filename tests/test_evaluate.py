@@ -9,17 +9,17 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pretrax.comparing.figures import HIGHER, Figure
-from pretrax.comparing.yardsticks import YARDSTICKS
+from pretrax.cli import evaluate
+from pretrax.comparison.figures import HIGHER, Figure
+from pretrax.comparison.yardsticks import YARDSTICKS
+from pretrax.data import task_metrics
 from pretrax.inference.answering import task_scores
 from pretrax.inference.answering.task_scores import score_task
-from pretrax.tasks import task_metrics
-from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
+from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.saved.runs import open_run
-from pretrax.training.settings.configuration import run_of_directory
-from pretrax.verbs import evaluate
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.tasks.seqio_cache import write_cache
 from tests.training import tiny
@@ -116,7 +116,7 @@ def test_examples_are_texts(name):
 
 
 def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.evaluation.seqio_evaluation.MOST_COUNTED", 2)
+    monkeypatch.setattr("pretrax.tasks.seqio_evaluation.MOST_COUNTED", 2)
     (task,) = evaluation_tasks("", names=["colours"])
     assert task.guessed_from == "the first 2 examples of training"
 
@@ -389,7 +389,7 @@ from pretrax import models
 from pretrax import objectives
 from pretrax import training
 from pretrax.tasks.seqio import seqio_corpora
-from pretrax.tasks.evaluation import seqio_evaluation
+from pretrax.tasks import seqio_evaluation
 from pretrax.tasks.seqio import seqio_vocabularies
 from pretrax.training import optimizers
 

@@ -7,15 +7,15 @@ import shlex
 import numpy as np
 import pytest
 
-from pretrax.data.whole_files import CHECKSUMS, sealed
+from pretrax.cli import convert, predict
 from pretrax.objectives import PromptForm
-from pretrax.tasks.trained_models import open_trained
+from pretrax.settings.whole_files import CHECKSUMS, sealed
 from pretrax.training.saved.kept_prompt_forms import (
     PROMPT_RECORD,
     read_prompt_record,
     write_prompt_record,
 )
-from pretrax.verbs import convert, predict
+from pretrax.training.trained_models import open_trained
 from tests.inference.runs import CLASSES, IDS, write_run
 from tests.test_convert import BERT as LAYERS_OF_BERT
 from tests.test_convert import bart_model, bert, llama, sentencepiece, t5_model, written

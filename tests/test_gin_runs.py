@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, AxisType
 from pretrax.data.corpus import Corpus
 from pretrax.objectives import TokenIds, bitmap, check_token_ids
 from pretrax.objectives.catalogue import run_of
+from pretrax.settings.bound import bound
 from pretrax.training import planning
 from pretrax.training.devices.mesh import AXES, batch_sharding, placed_on
 from pretrax.training.planning import (
@@ -21,9 +22,8 @@ from pretrax.training.planning import (
     abstract_state_of,
     compiled_step,
 )
-from pretrax.training.settings.bound import bound
-from pretrax.training.settings.configuration import as_run, read_run
-from pretrax.training.settings.run import Run
+from pretrax.training.run import Run
+from pretrax.training.run_configuration import as_run, read_run
 from tests.training import tiny
 
 BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)

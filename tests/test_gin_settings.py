@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pretrax.comparing import Comparison
-from pretrax.comparing.variants import read_comparison, runs_of_variants
-from pretrax.preparing import Preparation
-from pretrax.training.settings.bound import flattened
-from pretrax.training.settings.configuration import named_gin_files
-from pretrax.training.settings.run import Run, fields_of
+from pretrax.comparison import Comparison
+from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.preprocessing import Preparation
+from pretrax.settings.bound import flattened
+from pretrax.settings.gin_reader import named_gin_files
+from pretrax.training.run import Run, fields_of
 from tests.training import tiny
 
 PINNED = Path(__file__).with_suffix(".json")
@@ -33,7 +33,7 @@ def settings_of(file: str) -> list[str]:
             for variant, run in runs_of_variants(comparison).items()
         }
     else:
-        targets = {"budgets": Comparison, "preparing": Preparation}
+        targets = {"budgets": Comparison, "preprocessing": Preparation}
         values = tiny.completed(file, targets.get(folder, Run))
     return sorted(f"{path} = {value!r}" for path, value in flattened(folder, values))
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pretrax.comparing import results
-from pretrax.comparing.budgets import budget_words
-from pretrax.comparing.comparison import trained_variants
-from pretrax.comparing.figures import peak_figures
-from pretrax.comparing.report.informative import BAG_OF_WORDS
-from pretrax.comparing.report.summary import summary
-from pretrax.comparing.variants import read_comparison
-from pretrax.training.settings.bound import bound
-from tests.comparing import planted
+from pretrax.comparison import results
+from pretrax.comparison.budgets import budget_words
+from pretrax.comparison.comparison import trained_variants
+from pretrax.comparison.figures import peak_figures
+from pretrax.comparison.report.informative import BAG_OF_WORDS
+from pretrax.comparison.report.summary import summary
+from pretrax.comparison.variants import read_comparison
+from pretrax.settings.bound import bound
+from tests.comparison import planted
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))

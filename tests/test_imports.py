@@ -13,30 +13,32 @@ from importlib.util import resolve_name
 
 import pytest
 
-from pretrax import verbs
+from pretrax import cli
 from pretrax.data.token_store_files import StoreWriter, seal
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
-PACKAGES = (
-    *("objectives", "models", "data", "training", "inference"),
-    *("showing", "tasks", "comparing", "preparing", "verbs"),
-)
 GROUND = "constraints.py"  # below all packages
-MAY_IMPORT = {
-    GROUND: set(),
-    "objectives": set(),
-    "models": set(),
-    "data": {"objectives"},
-    "showing": {"data", "objectives"},
-    "inference": {"data", "objectives", "models"},
-    "training": {"inference", "data", "objectives", "models"},
-    "tasks": {"training", "inference", "data", "objectives", "models"},
-    "preparing": {"showing", "tasks", "training", "data", "objectives", "models"},
-    "comparing": set(PACKAGES) - {"preparing", "verbs"},
-    "verbs": set(PACKAGES),
+# From the bottom to the top: a package imports those before it, and not the ones named here.
+PACKAGES = (
+    *("settings", "models", "objectives", "data", "corpora", "visualization", "inference"),
+    *("training", "tasks", "preprocessing", "comparison", "cli"),
+)
+MAY_NOT_IMPORT = {
+    "models": {"objectives"},
+    "objectives": {"settings", "models"},
+    "data": {"models"},
+    "visualization": {"models", "corpora"},
+    "inference": {"visualization"},
+    "training": {"visualization"},
+    "comparison": {"preprocessing"},
 }
-HEAVY = ("tensorflow", "seqio", "tensorflow_datasets", "tensorflow_text", "tfds", "sentencepiece")
+MAY_IMPORT = {GROUND: set()} | {
+    package: set(PACKAGES[:i]) - MAY_NOT_IMPORT.get(package, set())
+    for i, package in enumerate(PACKAGES)
+}
+HEAVY = ("tensorflow", "seqio", "tensorflow_datasets", "tensorflow_text", "tfds")
+TOKENIZERS = ("sentencepiece",)
 FILES = [f for package in PACKAGES for f in sorted((ROOT / package).rglob("*.py"))]
 FOLDERS = sorted({file.parent for file in FILES})
 FILES.append(ROOT / GROUND)
@@ -122,10 +124,12 @@ def test_imports_from_outside_are_of_pretrax():
 def test_packages_import_one_way(file):
     package = file.relative_to(ROOT).parts[0]
     assert tops(file) & set(PACKAGES) <= {package} | MAY_IMPORT[package]
-    if package == "verbs":  # no other verb
+    if package == "cli":  # no other verb
         assert {f.stem for f in files_imported(file) if f.parent == file.parent} <= {"__init__"}
     if package != "tasks":
         assert not tops(file) & set(HEAVY)
+    if package not in ("corpora", "tasks"):
+        assert not tops(file) & set(TOKENIZERS)
 
 
 @pytest.mark.parametrize("folder", [ROOT, *FOLDERS], ids=lambda f: str(f.relative_to(ROOT)))
@@ -157,20 +161,18 @@ def test_files_and_public_classes_have_one_name_each():
 
 def test_there_are_files_to_look_at():
     assert len(FILES) > 250 and all((folder / "__init__.py").exists() for folder in FOLDERS)
-    assert all(files_imported(ROOT / "verbs" / f"{verb}.py") for verb in verbs.VERBS)
+    assert all(files_imported(ROOT / "cli" / f"{verb}.py") for verb in cli.VERBS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_datatrove_is_for_preparing_alone(file):
-    assert file.parent == ROOT / "preparing" or "datatrove" not in tops(file)
+    assert file.parent == ROOT / "preprocessing" or "datatrove" not in tops(file)
 
 
 def modules_without_tasks() -> list[str]:
-    files = [
-        f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tasks", "comparing", "verbs")
-    ]
-    files = [f for f in files if f.relative_to(ROOT).parts[0] != "preparing"]
-    return [*map(module_of, files), "pretrax.verbs.train"]
+    files = [f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tasks", "comparison", "cli")]
+    files = [f for f in files if f.relative_to(ROOT).parts[0] != "preprocessing"]
+    return [*map(module_of, files), "pretrax.cli.train"]
 
 
 def test_nothing_but_tasks_loads_tensorflow_and_the_verb_prepare_no_datatrove():
@@ -178,7 +180,7 @@ def test_nothing_but_tasks_loads_tensorflow_and_the_verb_prepare_no_datatrove():
         f"import sys, importlib\nfor name in {modules_without_tasks()}:\n"
         "    importlib.import_module(name)\n"
         f"print(sorted(set(sys.modules) & {set(HEAVY) | {'pretrax.tasks'}}))\n"
-        "import pretrax.verbs.prepare\nprint('datatrove' in sys.modules)"
+        "import pretrax.cli.prepare\nprint('datatrove' in sys.modules)"
     )
     said = subprocess.run(
         [sys.executable, "-c", program],
@@ -205,7 +207,7 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 try:
     import tensorflow
 except ModuleNotFoundError:
-    from pretrax.verbs import train
+    from pretrax.cli import train
     for arguments in json.loads(sys.argv[1]):
         train.main(arguments)
 """

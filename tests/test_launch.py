@@ -12,9 +12,10 @@ import tomllib
 import pytest
 import yaml
 
-from pretrax.training.run_directory import check_place, checkpoints
-from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.training.settings.configuration import read_run
+from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
+from pretrax.settings.run_directory import check_place, checkpoints
+from pretrax.training import Run
+from pretrax.training.run_configuration import read_run
 from tests.training.tiny import ROOT
 
 HAVING_ENVIRONMENTS = ("Dockerfile", "sky.sh", "tpu_vm.sh")
@@ -156,7 +157,7 @@ def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
     typed = re.search(r"bin/pretrax (.*)", (tmp_path / "run.sh").read_text())
     assert typed
     verb, *arguments = shlex.split(typed[1])
-    _, given = parse_with_gin(made_for(verb), arguments)
+    _, given = parse_with_gin(made_for(verb), arguments, Run)
     run = read_run(given.files, given.bindings)
     assert checkpoints(run.run_dir, run.checkpoint_dir) == "gs://bucket/run/checkpoints"
     with pytest.raises(ValueError, match="expected a folder on disk or in gs://"):

@@ -360,7 +360,7 @@ def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path):
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("pretrax-0.1.0.dist-info/METADATA", "Name: pretrax\nProvides-Extra: seqio\n")
         file.writestr("pretrax/gin_configs/runs/own_task.gin", "")
-        file.writestr("pretrax/verbs/train.py", "")
+        file.writestr("pretrax/cli/train.py", "")
     words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
     settings = dict(PRETRAX=str(wheel), EXTRAS="[seqio]")
     done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, **settings)

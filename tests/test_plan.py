@@ -4,15 +4,15 @@ import jax
 import pytest
 
 from pretrax import models
-from pretrax.comparing.scaling.requirements import PETAFLOP_DAY, requirements
+from pretrax.cli import plan
+from pretrax.comparison.scaling.requirements import PETAFLOP_DAY, requirements
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import COUNTED
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training import Bound
 from pretrax.training.devices.accelerators import kind_of_name
-from pretrax.training.settings.configuration import read_fields
-from pretrax.verbs import plan
+from pretrax.training.run_configuration import read_fields
 
 # Brown et al. 2020 (GPT-3, arXiv:2005.14165), table D.1: petaflop/s-days, and tokens. It counts six
 # FLOPs for each parameter and token, and half of the parameters of an encoder-decoder.

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.data import whole_files
+from pretrax.cli import predict
+from pretrax.corpora.vocabularies import special_tokens
 from pretrax.inference.answering.states import states
-from pretrax.tasks.trained_models import open_trained
-from pretrax.tasks.vocabularies import special_tokens
+from pretrax.settings import whole_files
 from pretrax.training.devices.mesh import make_mesh
-from pretrax.verbs import predict
+from pretrax.training.trained_models import open_trained
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.training import tiny
 

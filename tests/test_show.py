@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from pretrax.cli import show
 from pretrax.objectives.catalogue import CATALOGUE
-from pretrax.verbs import show
 from tests.training.tiny import ROOT, environment
 
 BYTES = "--vocabulary=bytes"
@@ -183,8 +183,8 @@ def test_a_gin_file_gives_text_vocabulary_and_row_length(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
         "from __gin__ import dynamic_registration\nfrom pretrax import objectives\n"
-        "from pretrax import training\nfrom pretrax.tasks import corpora\n"
-        "from pretrax.tasks import vocabularies\n"
+        "from pretrax import training\nfrom pretrax import corpora\n"
+        "from pretrax.corpora import vocabularies\n"
         "training.Run.objective = @objectives.causal_masking\n"
         "training.Run.corpus = @corpora.text_files\n"
         f"corpora.text_files.files = '{tmp_path}/*.txt'\n"
@@ -271,7 +271,7 @@ def test_short_names_and_what_to_run_next(capsys):
 @pytest.mark.slow
 def test_tensorflow_is_not_loaded():
     loaded = "print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
-    program = f"import sys; from pretrax.verbs import show; {loaded}"
+    program = f"import sys; from pretrax.cli import show; {loaded}"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )

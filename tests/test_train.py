@@ -5,14 +5,12 @@ import signal
 import sys
 
 import jax
-import numpy as np
 import pytest
 
-from pretrax.data import whole_files
-from pretrax.training import run_directory
+from pretrax.cli import train
+from pretrax.settings import run_directory, whole_files
+from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import read_result
-from pretrax.training.settings.configuration import read_run
-from pretrax.verbs import train
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs" / "runs"
@@ -363,21 +361,6 @@ def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
     run = tiny.Run(tmp_path / "run", data)
     said = fails(capsys, run.arguments(RUN_DIR=str(tmp_path / "file" / "run")))
     assert str(tmp_path / "file") in said
-
-
-def test_a_token_array_of_an_earlier_version(data, tmp_path, capsys):
-    """On the command line, and in the config.gin of a run."""
-    (tmp_path / "array").mkdir()
-    np.save(tmp_path / "array" / "tokens.npy", np.arange(3, 50))
-    run = tiny.Run(tmp_path / "run", data)
-    said = fails(capsys, run.arguments(DATA=str(tmp_path / "array")))
-    assert "a token array of an earlier version" in said and "write_store" in said
-    text = run.config.read_text()
-    for module in ("pretrax.data", "pretrax.training"):
-        imported = f"from {module} import token_arrays as tiny"
-        run.config.write_text(text.replace("from tests.training import tiny", imported))
-        said = fails(capsys, run.arguments())
-        assert f"imports {module}.token_arrays, and token arrays are read no more" in said
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,10 @@ import re
 
 from tests.training.tiny import ROOT
 
-FOLDERS = ("comparing", "data", "inference", "objectives", "tasks", "training", "verbs")
+FOLDERS = (
+    *("cli", "comparison", "corpora", "data", "inference", "objectives"),
+    *("settings", "tasks", "training"),
+)
 
 
 def test_every_message_is_one_of_the_sources():

@@ -8,11 +8,11 @@ import pytest
 from fsspec.core import url_to_fs
 
 from pretrax import __main__ as command
-from pretrax import verbs
+from pretrax import cli
+from pretrax.cli import predict
 from pretrax.data.finding import find_files
-from pretrax.data.folders import Folder
-from pretrax.training.settings.mistakes import explanation
-from pretrax.verbs import predict
+from pretrax.settings.folders import Folder
+from pretrax.settings.user_errors import explanation
 from tests.training.tiny import ROOT, environment
 
 
@@ -26,7 +26,7 @@ def test_help_names_every_verb_and_loads_nothing():
     )
     *usage, loaded = said.stdout.splitlines()
     assert usage[0] == "usage: pretrax VERB …" and loaded == "set()", said.stderr
-    assert [line.split()[0] for line in usage if line.startswith("  ")] == list(verbs.VERBS)
+    assert [line.split()[0] for line in usage if line.startswith("  ")] == list(cli.VERBS)
 
 
 def test_help_and_version_as_elsewhere(capsys):
@@ -78,7 +78,7 @@ def test_a_folder_that_was_removed_is_said(tmp_path, monkeypatch, capsys):
     assert "folder that this command runs in was removed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", verbs.VERBS)
+@pytest.mark.parametrize("verb", cli.VERBS)
 def test_help_of_each_verb(verb, capsys):
     with pytest.raises(SystemExit) as end:
         command.main([verb, "--help"])

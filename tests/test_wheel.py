@@ -45,7 +45,7 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
     sources = {
         "__init__.py",
         "__main__.py",
-        "verbs/train.py",
+        "cli/train.py",
         "objectives/contract.py",
         "models/hugging_face/bert.py",
     }
@@ -93,6 +93,6 @@ def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "Done. runs/quickstart holds" in ended.stdout
     assert os.listdir(empty) == ["runs"]
-    where = [python, "-c", "import pretrax.verbs.train; print(pretrax.verbs.train.__file__)"]
+    where = [python, "-c", "import pretrax.cli.train; print(pretrax.cli.train.__file__)"]
     found = subprocess.check_output(where, cwd=empty, env=tiny.environment(), text=True)
     assert found.startswith(str(environment))

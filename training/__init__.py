@@ -3,13 +3,13 @@
     run = training.Run(run_dir="runs/mine", corpus=…, objective=…, model=…, …)
     planned = training.plan(run, training.open_corpus(run))
 
-`pretrax.training.trainer.train` trains a run; `pretrax.training.settings.configuration` reads one
+`pretrax.training.trainer.train` trains a run; `pretrax.training.run_configuration` reads one
 from gin files.
 """
 
+from ..settings.bound import Bound, Call
 from .hooks import Hook
 from .planning import Plan, open_corpus, plan
-from .settings.bound import Bound, Call
-from .settings.run import Run, differences
+from .run import Run, differences
 
 __all__ = ["Bound", "Call", "Hook", "Plan", "Run", "differences", "open_corpus", "plan"]

@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..data.folders import Folder
-from ..data.whole_files import locked, read_json, write_bytes, write_json
-from .run_directory import (
+from ..settings.folders import Folder
+from ..settings.gin_reader import plain_field
+from ..settings.run_directory import (
     CHECKPOINTS,
     CONFIG,
     EVALUATION,
@@ -28,8 +28,8 @@ from .run_directory import (
     damaged_folder,
     stand_in,
 )
-from .settings.configuration import plain_field
-from .settings.run import Run
+from ..settings.whole_files import locked, read_json, write_bytes, write_json
+from .run import Run
 
 _COPIED = ".bucket.json"  # size, time and checksum of what was copied, by name
 

@@ -23,6 +23,7 @@ from ..data.corpus import Corpus
 from ..models.experts import active_parameters, assigned_share
 from ..objectives.contract import with_counted_classes
 from ..objectives.token_ids import specimen_ids
+from ..settings.bound import bound
 from .buckets import folder_of, is_bucket
 from .devices.accelerators import ACCELERATORS
 from .devices.collectives import Traffic, traffic
@@ -30,8 +31,7 @@ from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import GPUS, Topology, devices_of
 from .planning import abstract_rows, abstract_state_of, check_run, compiled, compiled_step, plan
-from .settings.bound import bound
-from .settings.run import T5_VOCABULARY, Run
+from .run import T5_VOCABULARY, Run
 from .state import parameter_count
 from .throughput import causal_flops, step_flops
 

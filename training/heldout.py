@@ -17,7 +17,7 @@ from .planning import Plan, check_columns
 from .reporting.console import print_task_scores
 from .reporting.metrics import MetricsWriter
 from .reporting.wall_time import WallTime
-from .settings.run import Run
+from .run import Run
 from .step import Recipe, check_recipe
 
 

@@ -12,8 +12,8 @@ my_hooks.print_norm.every = 50
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..settings.bound import name_of
 from .planning import Plan
-from .settings.bound import name_of
 from .state import State
 
 

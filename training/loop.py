@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 from rich.console import Console
 
-from . import run_directory
+from ..settings import run_directory
 from .buckets import push_or_warn
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation

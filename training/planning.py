@@ -21,13 +21,13 @@ from ..models.sharding import mesh_axes, spec_of
 from ..objectives import Objective, Row, members_of
 from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
+from ..settings.run_directory import check_place, checkpoints, is_run
 from .batches import Batches, GroupSchedule, schedule
 from .checking import check_own, check_terms
 from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated, spread_over_data
 from .processes import first_process_first
-from .run_directory import check_place, checkpoints, is_run
+from .run import Run, padded_vocabulary, row_shapes
 from .saved.warm_start import check_source
-from .settings.run import Run, padded_vocabulary, row_shapes
 from .state import Abstract, State, abstract_state
 from .step import Recipe, arranged, check_recipe, train_step
 

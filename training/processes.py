@@ -26,11 +26,11 @@ from etils import epath
 from jax._src import distributed  # the public interface shares no address among the processes
 from jax.experimental import multihost_utils
 
-from ..data.printable import printable
-from . import run_directory
-from .settings.config_file import gin_text
-from .settings.mistakes import explanation
-from .settings.run import Run, fields_of
+from ..settings import run_directory
+from ..settings.printable import printable
+from ..settings.user_errors import explanation
+from .run import Run, fields_of
+from .run_file import run_text
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ def _check_same_settings(run: Run) -> None:
     """Raises ValueError where this process and the first one were started with different settings:
     they would wait for each other without end, or train two halves of a model on two objectives."""
     state: Any = distributed.global_state
-    text = gin_text(fields_of(run)).text  # functions are not the same object in two processes
+    text = run_text(fields_of(run)).text  # functions are not the same object in two processes
     lines = [f"{state.num_processes} processes", *filter(None, text.splitlines())]
     if state.process_id == 0:
         state.client.key_value_set(_SETTINGS, json.dumps(lines))

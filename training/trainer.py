@@ -14,7 +14,7 @@ from rich.text import Text
 from ..data.corpus import read_by
 from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
-from . import run_directory, run_ids
+from ..settings import run_directory, run_ids
 from .buckets import on_disk
 from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training
@@ -40,14 +40,14 @@ from .reporting.plots import plot_losses
 from .reporting.profiling import Steps, check_steps, untraced_words
 from .reporting.trackers import check_trackers, open_trackers
 from .reporting.wall_time import WallTime
+from .run import Run, longest_rows
+from .run_file import write_run
 from .saved.assignment_map import check_assignment_map
 from .saved.checkpoints import Checkpoints, Keep
 from .saved.local_copies import opened
 from .saved.result import Result, write_result
 from .saved.resuming import Training, check_resumable, finished_result, resume
 from .saved.warm_start import first_state
-from .settings.config_file import write_run
-from .settings.run import Run, longest_rows
 from .spikes import Spikes
 from .state import State
 from .unreported import Unreported
@@ -63,9 +63,9 @@ def train(
     """Trains a run, or continues it, in its directory.
 
     Args:
-      run: see `training.settings.run`.
+      run: see `training.run`.
       console: where progress and figures are shown; None: the terminal.
-      trusted: modules that the config.gin of its directory may name, see `training.settings.trust`;
+      trusted: modules that the config.gin of its directory may name, see `settings.trust`;
         those of the run's own functions are trusted already.
       profiled: steps to trace; None: none.
 

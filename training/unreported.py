@@ -61,9 +61,6 @@ class Unreported:
     def restore(self, read: Callable[[str], bytes]) -> None:
         """Continues from a checkpoint, whose file of a name `read` returns."""
         self.clear()
-        try:
-            content = json.loads(read(_FILE))
-        except FileNotFoundError:  # the checkpoint is older than this file format
-            return
+        content = json.loads(read(_FILE))
         self.steps = [StepMetrics(*one) for one in content["steps"]]
         self.seconds = content["seconds"]

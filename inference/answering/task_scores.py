@@ -14,7 +14,7 @@ WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify", "
 
 
 class EvaluationTask(NamedTuple):
-    """Examples of a task with SeqIO's metrics; `tasks.evaluation.seqio_evaluation` makes one."""
+    """Examples of a task with SeqIO's metrics; `tasks.seqio_evaluation` makes one."""
 
     name: str
     texts: Sequence[str]

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Column, Table
 from rich.text import Text
 
-from ...data.printable import printable
+from ...settings.printable import printable
 from ..answering.answers import Options, answer
 from ..answering.states import states
 from ..decoding.speculation import DraftCounts

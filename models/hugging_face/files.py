@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..directories import own_file
+from ...settings.directories import own_file
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 GENERATION = "generation_config.json"  # what `generate` of transformers does where it is not told

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..directories import own_file
+from ...settings.directories import own_file
 from .files import read_json
 
 CONFIG = "config.json"

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from ..directories import own_file
+from ...settings.directories import own_file
 from .files import WEIGHTS, read_json
 
 MODULES, POOLING, SETTINGS = "modules.json", "1_Pooling", "config_sentence_transformers.json"

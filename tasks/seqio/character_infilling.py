@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 
 from ...constraints import Share, checked
+from ...corpora.vocabularies.tokenization import Tokenizer
 from ...objectives import TokenIds, fill_in_the_middle
-from ..vocabularies.tokenization import Tokenizer
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
 

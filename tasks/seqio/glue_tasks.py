@@ -17,8 +17,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .. import task_metrics
-from ..vocabularies.tokenization import T5_EXTRA_IDS
+from ...corpora.vocabularies.tokenization import T5_EXTRA_IDS
+from ...data import task_metrics
 from .quiet_tensorflow import seqio, tf
 
 VERSIONS = {"glue": "2.0.0", "super_glue": "1.0.2"}

@@ -15,10 +15,10 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 
+from ...corpora.vocabularies.special_tokens import token_ids
+from ...corpora.vocabularies.tokenization import byte_tokenizer
 from ...objectives import Builder, Objective
 from ...objectives.features import STREAM_OF
-from ..vocabularies.special_tokens import token_ids
-from ..vocabularies.tokenization import byte_tokenizer
 from .preprocessors import ApplyObjective, CutToRows, is_pair, vocabulary_of
 from .quiet_tensorflow import seqio, tf
 

@@ -16,14 +16,14 @@ holds out with its defaults, without what those share with other files.
 import logging
 from collections.abc import Callable, Mapping
 
-from .. import task_metrics
-from ..python_library.python_passages import (
+from ...corpora.python_library.python_passages import (
     SENTINEL,
     SPLITS,
     identifier_examples,
     module_examples,
 )
-from ..vocabularies.tokenization import T5_EXTRA_IDS
+from ...corpora.vocabularies.tokenization import T5_EXTRA_IDS
+from ...data import task_metrics
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import RunVocabulary, tokenizer_of
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...data.whole_files import checksum, parse_json
-from ..vocabularies import Vocabulary
-from ..vocabularies.tokenization import Tokenizer
+from ...corpora.vocabularies import Vocabulary
+from ...corpora.vocabularies.tokenization import Tokenizer
+from ...settings.whole_files import checksum, parse_json
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import described, tokenizer_of
 

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable, Sequence
 
 from ...constraints import Count, checked
+from ...corpora.vocabularies import Factory, Vocabulary, VocabularySource
 from ...data.corpus import Corpus
 from ...objectives import members_of
 from ...objectives.contract import build
-from ...training.run_directory import save_classes
-from ..vocabularies import Factory, Vocabulary, VocabularySource
+from ...settings.run_directory import save_classes
 from .quiet_tensorflow import keep_off_accelerators, seqio
 from .seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
 from .seqio_examples import Answers, TaskExamples, pair_examples, pair_reader, text_examples
@@ -55,7 +55,7 @@ def seqio_mixture(
     Args:
         mixture_or_task_name: as registered; those of `tasks.seqio.tfds_tasks` are.
         vocabulary: `seqio_vocabularies.of_task` for the tasks' own; or another factory, of
-            `tasks.vocabularies`, whose vocabulary takes its place.
+            `corpora.vocabularies`, whose vocabulary takes its place.
         split: to train on.
         heldout_split: to evaluate on; of a mixture, those of its tasks that have it.
         module: a module, or a Python file of yours, that registers tasks: "my_tasks.py"; or

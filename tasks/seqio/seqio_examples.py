@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ...constraints import checked
+from ...corpora.vocabularies.tokenization import Tokenizer
 from ...data.corpus import Piece, in_parts
 from ...data.token_ids_json import text_checker
 from ...objectives import TokenIds
 from ...objectives.contract import NO_LABEL
 from ...objectives.supervised import THOUSANDTHS
-from ..vocabularies.tokenization import Tokenizer
 from .quiet_tensorflow import seqio, tf
 from .seqio_caches import cached_source, is_read_from_cache
 from .seqio_skipping import examples_after

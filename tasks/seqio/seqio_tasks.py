@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...training.settings.user_modules import import_module
+from ...settings.user_modules import import_module
 from . import glue_tasks, python_tasks, tfds_tasks
 from .quiet_tensorflow import seqio, tf
 from .seqio_caches import cached_splits, check_cache, is_read_from_cache

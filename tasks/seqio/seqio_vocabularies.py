@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from ...constraints import Natural
-from ...data.whole_files import write_bytes
-from ...objectives import TokenIds
-from ..vocabularies import Vocabulary, VocabularySource, kept_vocabulary, load_vocabulary
-from ..vocabularies.special_tokens import DEFAULT_SPECIALS, token_ids
-from ..vocabularies.tokenization import (
+from ...corpora.vocabularies import Vocabulary, VocabularySource, kept_vocabulary, load_vocabulary
+from ...corpora.vocabularies.special_tokens import DEFAULT_SPECIALS, token_ids
+from ...corpora.vocabularies.tokenization import (
     Tokenizer,
     byte_tokenizer,
     hugging_face_tokenizer,
     sentencepiece_tokenizer,
     with_extra_ids,
 )
+from ...objectives import TokenIds
+from ...settings.whole_files import write_bytes
 from .quiet_tensorflow import seqio, tf
 
 _OPENED = ("_tokenizer", "_vocabulary", "_native")  # what a vocabulary opens when it is first used
@@ -156,7 +156,7 @@ def of_task(
     sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
-    """The vocabulary that SeqIO tasks were registered with: a factory, see `tasks.vocabularies`.
+    """The vocabulary that SeqIO tasks were registered with: a factory, see `corpora.vocabularies`.
 
         seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
 
@@ -169,7 +169,7 @@ def of_task(
     if source.task is None:
         raise ValueError(
             "Got seqio_vocabularies.of_task for a corpus that reads no SeqIO task: give it a "
-            "factory of tasks.vocabularies, such as vocabularies.trained."
+            "factory of corpora.vocabularies, such as vocabularies.trained."
         )
     own = source.task()
     about: dict[str, Any] = {"factory": "of_task", "task_vocabulary": described(own)}

@@ -15,7 +15,7 @@ TEXT = "Zoë │█ … 日本 \udcff ␛"
 def program(body: str, shell: str = 'exec "$@"', **how) -> subprocess.Popen:
     """A program that runs `body` as a command in its terminal, started by a line of a shell."""
     lines = ["import os, signal, sys, time"]
-    lines += ["from pretrax.data.command_terminal import in_terminal", "with in_terminal():"]
+    lines += ["from pretrax.settings.command_terminal import in_terminal", "with in_terminal():"]
     lines += [f"    {line}" for line in body.splitlines()]
     streams: dict = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     env = environment(**how.pop("env", {}))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrax.data import extras
+from pretrax.settings import extras
 
 
 @pytest.fixture

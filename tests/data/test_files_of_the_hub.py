@@ -8,10 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import fsspec
 import pytest
 
+from pretrax.corpora import text_files, vocabularies
 from pretrax.data.finding import find_files, size_and_version
 from pretrax.data.reading import FileRange, records
-from pretrax.tasks import vocabularies
-from pretrax.tasks.corpora import text_files
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 TREE, RAW = "/api/datasets/me/texts/tree/main", "/datasets/me/texts/resolve/main/"

@@ -8,7 +8,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from pretrax.data.printable import PrintableConsole, printable
+from pretrax.settings.printable import PrintableConsole, printable
 from tests.training.tiny import ROOT
 
 WINDOW = "\x1b]0;x\x07"  # renames it
@@ -33,7 +33,13 @@ def test_a_console_has_its_own_colours_alone():
     assert "\x1b]" not in said and "\x07" not in said
 
 
-@pytest.mark.parametrize("folder", ["comparing", "preparing", "tasks", "training", "verbs"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("cli", "comparison", "corpora", "preprocessing"),
+        *("settings", "tasks", "training"),
+    ],
+)
 def test_no_console_is_another(folder):
     for file in (ROOT / folder).rglob("*.py"):
         assert not re.search(r"(?<!Printable)\bConsole\(", file.read_text()), file

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pretrax.data import whole_files
+from pretrax.settings import whole_files
 
 RECORD = {"loss": 0.125, "names": ["ä", "b"], "steps": 8, "nan": math.nan, "none": None}
 

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from pretrax.data.system_errors import name_file, words_of
+from pretrax.settings.system_errors import name_file, words_of
 
 
 def failure(act) -> OSError:

@@ -156,9 +156,5 @@ def test_folders_that_are_no_store_are_refused(tmp_path):
             open_store(tmp_path)
     with pytest.raises(ValueError, match="no finished token store"):
         open_store(store)
-    (tmp_path / "array").mkdir()
-    (tmp_path / "array" / "tokens.npy").write_bytes(b"")
-    with pytest.raises(ValueError, match="array is a token array of an earlier version"):
-        open_store(tmp_path / "array")
     with pytest.raises(ValueError, match="nowhere://a cannot be opened"):
         open_store("nowhere://a")

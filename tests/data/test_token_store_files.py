@@ -5,7 +5,6 @@ import pytest
 
 from pretrax.data import token_store_files
 from pretrax.data.corpus import Piece, in_parts
-from pretrax.data.folders import Folder
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import (
     STORE,
@@ -18,6 +17,7 @@ from pretrax.data.token_store_files import (
     write_description,
 )
 from pretrax.objectives import TokenIds
+from pretrax.settings.folders import Folder
 
 IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298))
 

@@ -11,15 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax import models, objectives
-from pretrax.data import whole_files
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.inference import Trained
 from pretrax.objectives import Row
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.tasks import vocabularies
-from pretrax.tasks.vocabularies import special_tokens, tokenization
-from pretrax.training import run_directory
+from pretrax.settings import run_directory, whole_files
+from pretrax.training.run import padded_vocabulary
 from pretrax.training.saved.checkpoints import Checkpoints, Keep
-from pretrax.training.settings.run import padded_vocabulary
 from pretrax.training.state import State
 from tests.models.test_transformer import init
 from tests.objectives.registry import quick_jit

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
+from pretrax.data import task_metrics
 from pretrax.inference.answering import task_scores
 from pretrax.inference.answering.answers import Options, answer
 from pretrax.inference.answering.generation import Decoding
 from pretrax.inference.answering.scoring import score
 from pretrax.inference.answering.task_scores import EvaluationTask, longest_answer, score_task
-from pretrax.tasks import task_metrics
 from tests.inference.runs import CLASSES, CODEC, trained
 
 TARGETS = ["red", "green", "blue", "red", "red", "green"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pretrax.training.devices.mesh import batch_sharding, placed_on, shardings_of
-from pretrax.training.settings.configuration import read_fields
+from pretrax.training.run_configuration import read_fields
 from tests.models.test_transformer import (
     PACKED,
     PACKED_CAUSAL,

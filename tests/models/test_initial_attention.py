@@ -8,7 +8,7 @@ from flax import linen as nn
 from pretrax import models
 from pretrax.models import hugging_face, t5x
 from pretrax.models.positions import local_biases, relative_position_buckets
-from pretrax.training.settings.configuration import read_run
+from pretrax.training.run_configuration import read_run
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 

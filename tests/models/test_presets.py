@@ -21,7 +21,7 @@ from pretrax.models.experts import active_parameters
 from pretrax.models.hugging_face import FAMILIES, family_of
 from pretrax.training.devices.mesh import AXES, placed_on, shardings_of
 from pretrax.training.planning import abstract_state_of, compiled_step
-from pretrax.training.settings.configuration import read_fields
+from pretrax.training.run_configuration import read_fields
 from pretrax.training.state import new_state
 from tests.training import tiny
 

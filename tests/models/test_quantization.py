@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from pretrax.data.extras import words_of_absent
 from pretrax.models.quantization import TYPES
+from pretrax.settings.extras import words_of_absent
 from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
 from tests.models.test_transformer import LAYOUTS, batch_for, build, init, make_batch
 

@@ -10,9 +10,9 @@ import pytest
 from pretrax import objectives
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids
 from pretrax.objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE, find
-from pretrax.showing.choice import Choice, layout_for
-from pretrax.showing.rows import ShownObjective, subjects, view_of
-from pretrax.training.settings.configuration import read_fields
+from pretrax.training.run_configuration import read_fields
+from pretrax.visualization.choice import Choice, layout_for
+from pretrax.visualization.rows import ShownObjective, subjects, view_of
 from tests.training.tiny import ROOT
 
 GIN_FILES = sorted((ROOT / "gin_configs" / "objectives").glob("*.gin"))

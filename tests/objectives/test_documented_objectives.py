@@ -8,18 +8,18 @@ import numpy as np
 import optax
 import pytest
 
-from pretrax import models
+from pretrax import corpora, models
+from pretrax.corpora import vocabularies
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import Row, batched
 from pretrax.objectives.laws import check_objective
 from pretrax.objectives.token_ids import specimen_ids
-from pretrax.showing.examples import hidden_tokens
-from pretrax.showing.rows import ShownObjective, view_of
-from pretrax.showing.tracing import read
-from pretrax.tasks import corpora, vocabularies
+from pretrax.settings.bound import Bound
 from pretrax.training.planning import open_batches
-from pretrax.training.settings.bound import Bound
 from pretrax.training.state import unboxed
+from pretrax.visualization.examples import hidden_tokens
+from pretrax.visualization.rows import ShownObjective, view_of
+from pretrax.visualization.tracing import read
 from tests.training import tiny
 from tests.training.tiny import ROOT
 

@@ -15,9 +15,9 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 import torch
 import transformers
 
+from pretrax.cli import convert
 from pretrax.inference.answering.scoring import score
-from pretrax.tasks.trained_models import open_trained
-from pretrax.verbs import convert
+from pretrax.training.trained_models import open_trained
 from tests.inference import runs
 from tests.parity.test_sentences import BERT_LIKE
 

@@ -20,20 +20,16 @@ import torch
 import transformers
 
 from pretrax import objectives
+from pretrax.corpora.vocabularies import Vocabulary, tokenization
+from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.corpora.vocabularies.special_tokens import encode_texts, token_ids, transformers_ids
+from pretrax.corpora.vocabularies.tokenizer_json import write_tokenizer
 from pretrax.data import collators
 from pretrax.data.collators import Collator
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
 from pretrax.objectives.contract import build
 from pretrax.objectives.losses import token_loss
-from pretrax.tasks.vocabularies import Vocabulary, tokenization
-from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
-from pretrax.tasks.vocabularies.special_tokens import (
-    encode_texts,
-    token_ids,
-    transformers_ids,
-)
-from pretrax.tasks.vocabularies.tokenizer_json import write_tokenizer
 from tests.objectives.registry import CASES, IDS
 
 torch.set_num_threads(1)

@@ -19,11 +19,11 @@ import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.inference import Trained
 from pretrax.inference.answering.masks import fill_masks
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
-from pretrax.tasks.vocabularies import special_tokens, tokenization
 
 CODE = inspect.getsource(argparse)
 TEXTS = [

@@ -18,6 +18,7 @@ import torch
 import transformers
 from transformers.generation import logits_process as theirs
 
+from pretrax.cli import convert
 from pretrax.inference.answering.generation import Decoding, draft_model, generate
 from pretrax.inference.answering.scoring import answered_prompt
 from pretrax.inference.decoding.beam_search import beam_search
@@ -33,10 +34,9 @@ from pretrax.inference.prompting.prompts import infill_prompt, text_prompt
 from pretrax.inference.trained import allowed_token_mask
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
-from pretrax.tasks.generation_files import generation_rules, search_options
-from pretrax.tasks.imported_models import from_hugging_face
-from pretrax.tasks.trained_models import open_trained
-from pretrax.verbs import convert
+from pretrax.training.conversion.generation_files import generation_rules, search_options
+from pretrax.training.conversion.imported_models import from_hugging_face
+from pretrax.training.trained_models import open_trained
 from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
 from tests.parity.test_sentences import saved

@@ -17,13 +17,13 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import processors
 
+from pretrax.cli import convert, predict
 from pretrax.inference.answering.classifying import classify, tag
 from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.trained import mode_of
 from pretrax.models.hugging_face import sentences
-from pretrax.tasks.trained_models import open_trained
-from pretrax.verbs import convert, predict
+from pretrax.training.trained_models import open_trained
 from tests.inference import runs
 from tests.parity.test_fill_mask import WIDTHS, bert_tokenizer
 

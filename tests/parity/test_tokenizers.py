@@ -1,4 +1,4 @@
-"""What `tasks.vocabularies.tokenizer_json` writes, read by `transformers`: the same ids, and the
+"""What `corpora.vocabularies.tokenizer_json` writes, read by `transformers`: the same ids, and the
 same text back."""
 
 import argparse
@@ -12,11 +12,11 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 
 import transformers
 
+from pretrax.corpora.vocabularies import Vocabulary, tokenization
+from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.corpora.vocabularies.special_tokens import special_names, token_ids
+from pretrax.corpora.vocabularies.tokenizer_json import PROBES, write_tokenizer
 from pretrax.models.hugging_face import FAMILIES
-from pretrax.tasks.vocabularies import Vocabulary, tokenization
-from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
-from pretrax.tasks.vocabularies.special_tokens import special_names, token_ids
-from pretrax.tasks.vocabularies.tokenizer_json import PROBES, write_tokenizer
 
 CODE = inspect.getsource(argparse)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pretrax import verbs
+from pretrax import cli
 from tests.training import tiny
 
 KILLS = 3  # in a row
@@ -36,7 +36,7 @@ def here(verb: str, *arguments: object) -> Ended:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         with contextlib.redirect_stderr(io.StringIO()) as err:
             try:
-                verbs.run(verb, [str(argument) for argument in arguments])
+                cli.run(verb, [str(argument) for argument in arguments])
             except SystemExit as end:
                 status = int(end.code or 0)
     return Ended(status, out.getvalue(), err.getvalue())

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests import test_convert as converting
-from tests.comparing import small
-from tests.preparing import planted
+from tests.comparison import small
+from tests.preprocessing import planted
 from tests.storm.commands import assert_in_words, here
 from tests.storm.test_full_disks import mounted
 from tests.training import tiny
@@ -41,7 +41,7 @@ def train(tmp_path, out, monkeypatch):
 
 def prepare(tmp_path, out, monkeypatch):
     planted.write_raw(tmp_path / "raw.jsonl")
-    one = "--gin.preparing.Preparation.executor=@executors.this_process"
+    one = "--gin.preprocessing.Preparation.executor=@executors.this_process"
     return here("prepare", *planted.arguments(str(tmp_path / "raw.jsonl"), out, one))
 
 

@@ -14,19 +14,18 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
-from pretrax.comparing import results
-from pretrax.comparing.variants import comparison_text, read_comparison
-from pretrax.comparing.yardsticks.kept_figures import Measured, read_measured, write_measured
-from pretrax.data import whole_files
+from pretrax.comparison import results
+from pretrax.comparison.variants import comparison_text, read_comparison
+from pretrax.comparison.yardsticks.kept_figures import Measured, read_measured, write_measured
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import special_tokens
 from pretrax.data.token_store import open_store
-from pretrax.tasks import vocabularies
-from pretrax.tasks.vocabularies import special_tokens
-from pretrax.training import run_directory
+from pretrax.settings import run_directory, whole_files
+from pretrax.settings.user_errors import explanation
 from pretrax.training.saved.result import read_result
-from pretrax.training.settings.mistakes import explanation
 from tests import test_convert as converting
-from tests.comparing import planted, small
-from tests.comparing.subjects import subject_of
+from tests.comparison import planted, small
+from tests.comparison.subjects import subject_of
 from tests.data.test_token_store import read as read_records
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.models import test_t5x as t5x
@@ -241,7 +240,7 @@ def write_t5x(folder):
 ASK = ("Ada", "--max_new=4")
 FROM_HF = converted("hf:{folder}/hf")
 FROM_T5X = converted("t5x:{folder}/checkpoint_7", "--model={folder}/small.gin")
-OF_TESTS = ("tests.comparing.small",)
+OF_TESTS = ("tests.comparison.small",)
 # A variant that only one of the files knows may be damaged in any of them.
 OF_RESULTS = (results.COMPARISON, results.RESULTS)
 CHECKPOINT = dict(named=("Checkpoint 0 of", "checkpoint 4 is damaged"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pretrax.training import run_directory
+from pretrax.settings import run_directory
 from tests import test_convert as converting
 from tests.storm.commands import Ended, assert_in_words, here, start
 from tests.training import tiny

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pretrax.data import whole_files
+from pretrax.settings import whole_files
 from tests.storm.test_flipped_bits import KINDS, Refused, made, read_after_changes
 from tests.training import tiny
 
@@ -48,7 +48,7 @@ def changed(value: Any, path: tuple, new: Any) -> Any:
 def write_changed(file: pathlib.Path, draw: random.Random) -> str:
     """Puts a hostile value in a place that is drawn; returns what and where."""
     content = json.loads(file.read_text())
-    value = whole_files.unsealed_if_sealed(content)
+    value = whole_files.without_checksum(content)
     at_depth: dict[int, list[tuple]] = {}
     for place in places(value):
         at_depth.setdefault(len(place), []).append(place)

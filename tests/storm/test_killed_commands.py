@@ -2,11 +2,11 @@
 
 import pytest
 
-from pretrax.training.run_directory import is_run
+from pretrax.settings.run_directory import is_run
 from tests import test_convert as converting
-from tests.comparing import small
-from tests.preparing import planted
-from tests.preparing.test_prepare import LOG
+from tests.comparison import small
+from tests.preprocessing import planted
+from tests.preprocessing.test_prepare import LOG
 from tests.storm.commands import start, storm, timed
 from tests.training import tiny
 

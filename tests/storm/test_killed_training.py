@@ -20,8 +20,8 @@ training.Run.corpus = @tiny.slow_token_store
 tiny.slow_token_store.path = %DATA
 """
 TEXT = """
-from pretrax.tasks import corpora
-from pretrax.tasks import vocabularies
+from pretrax import corpora
+from pretrax.corpora import vocabularies
 training.Run.corpus = @corpora.text_files
 corpora.text_files.files = %DATA
 corpora.text_files.vocabulary = @vocabularies.trained

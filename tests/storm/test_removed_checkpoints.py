@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pretrax.tasks.trained_models import open_trained
+from pretrax.training.trained_models import open_trained
 from tests.inference.runs import write_run
 from tests.storm.commands import here
 from tests.training import tiny

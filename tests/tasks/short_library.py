@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pretrax.corpora import library
+from pretrax.corpora.python_library import python_definitions, python_passages
+from pretrax.corpora.python_library.python_sources import Document, library_documents
 from pretrax.tasks import sample_text
-from pretrax.tasks.corpora import library
-from pretrax.tasks.python_library import python_definitions, python_passages
-from pretrax.tasks.python_library.python_sources import Document, library_documents
 
 # What keeps the examples it has drawn for as long as the process lives.
 _KEPT = (

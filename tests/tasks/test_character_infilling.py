@@ -8,8 +8,11 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import Vocabulary, special_tokens, tokenization
 from pretrax.objectives import fill_in_the_middle
-from pretrax.tasks import sample_text, vocabularies
+from pretrax.settings.bound import Bound, bound
+from pretrax.tasks import sample_text
 from pretrax.tasks.seqio import seqio_vocabularies
 from pretrax.tasks.seqio.character_infilling import (
     character_infilling,
@@ -18,9 +21,7 @@ from pretrax.tasks.seqio.character_infilling import (
 )
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, tokenizer_of
-from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
-from pretrax.training.settings.bound import Bound, bound
-from pretrax.training.settings.configuration import read_run
+from pretrax.training.run_configuration import read_run
 from tests.inference.runs import arranged, live
 from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle

@@ -9,13 +9,13 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pretrax.comparing.yardsticks.parts.class_tasks import class_figures, class_task
-from pretrax.comparing.yardsticks.subject import Subject
+from pretrax.cli import evaluate
+from pretrax.comparison.yardsticks.parts.class_tasks import class_figures, class_task
+from pretrax.comparison.yardsticks.subject import Subject
 from pretrax.inference.answering import task_scores
-from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio import glue_tasks
 from pretrax.tasks.seqio.seqio_tasks import found_tasks
-from pretrax.verbs import evaluate
+from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from tests.inference.runs import write_run
 
 SETS = [(benchmark, name) for benchmark, sets in glue_tasks.SETS.items() for name in sets]

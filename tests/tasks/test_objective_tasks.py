@@ -10,12 +10,12 @@ import seqio
 import tensorflow as tf
 
 from pretrax import objectives
+from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.objectives import Objective, Row, batched, layouts, plan, supervised
 from pretrax.objectives.features import STREAM_OF
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
-from pretrax.tasks.vocabularies.special_tokens import token_ids
 from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)

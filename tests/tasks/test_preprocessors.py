@@ -8,11 +8,11 @@ import seqio
 import tensorflow as tf
 
 from pretrax import objectives
+from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.objectives import Row, batched, layouts, plan
 from pretrax.objectives.features import STREAM_OF
 from pretrax.tasks.seqio.preprocessors import ApplyObjective, CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
-from pretrax.tasks.vocabularies.special_tokens import token_ids
 
 LENGTHS = {"inputs": 48, "targets": 40}
 BUILDERS = {

@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
-from pretrax.tasks.worlds import processes
-from tests.tasks.worlds import shares_of_reader
+from pretrax.corpora.worlds import processes
+from tests.corpora.worlds import shares_of_reader
 
 WORLD = processes(seed=0, documents=400, sentences=4, states=6, names=5, questions=40)
 

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import seqio
 
-from pretrax.tasks import corpora, task_metrics
-from pretrax.tasks.python_library import python_passages
-from pretrax.tasks.python_library.python_sources import Document, library_documents
+from pretrax import corpora
+from pretrax.corpora.python_library import python_passages
+from pretrax.corpora.python_library.python_sources import Document, library_documents
+from pretrax.corpora.vocabularies import VocabularySource, utf8_bytes
+from pretrax.corpora.vocabularies.special_tokens import token_ids
+from pretrax.data import task_metrics
 from pretrax.tasks.seqio import python_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import (
     HuggingFaceVocabulary,
     RunVocabulary,
     tokenizer_of,
 )
-from pretrax.tasks.vocabularies import VocabularySource, utf8_bytes
-from pretrax.tasks.vocabularies.special_tokens import token_ids
 from tests.training import tiny
 
 NAMES = ("python_modules", "python_identifiers")
@@ -69,7 +70,7 @@ def test_registering_twice_is_harmless_and_reads_nothing():
 def test_any_process_reads_the_same():
     program = (
         "import sys, zlib\n"
-        "from pretrax.tasks.python_library.python_passages import identifier_examples, "
+        "from pretrax.corpora.python_library.python_passages import identifier_examples, "
         "module_examples\nprint(zlib.crc32(repr([module_examples(), "
         "identifier_examples()]).encode()))\nassert 'tensorflow' not in sys.modules\n"
     )

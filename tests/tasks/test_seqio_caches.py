@@ -13,12 +13,12 @@ import seqio
 import tensorflow as tf
 
 from pretrax import objectives
-from pretrax.tasks import vocabularies
-from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
+from pretrax.corpora import vocabularies
 from pretrax.tasks.seqio import seqio_examples
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_objectives, seqio_pairs
 from pretrax.tasks.seqio.seqio_vocabularies import of_task
+from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from tests.tasks.seqio_cache import write_cache
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)

@@ -6,7 +6,9 @@ import pytest
 import seqio
 
 from pretrax import models
-from pretrax.tasks import vocabularies
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import factories
+from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.tasks.seqio import seqio_corpora, tfds_tasks
 from pretrax.tasks.seqio.seqio_streams import drawn_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import (
@@ -16,11 +18,9 @@ from pretrax.tasks.seqio.seqio_vocabularies import (
     tokenizer_of,
 )
 from pretrax.tasks.seqio.tfds_tasks import register_text
-from pretrax.tasks.vocabularies import factories
-from pretrax.tasks.vocabularies.converted_vocabularies import export_vocabulary
-from pretrax.tasks.vocabularies.special_tokens import token_ids
+from pretrax.training.conversion.converted_vocabularies import export_vocabulary
 from pretrax.training.planning import open_corpus, plan
-from pretrax.training.settings.configuration import read_fields, read_run
+from pretrax.training.run_configuration import read_fields, read_run
 from tests.training.tiny import mesh_of
 
 

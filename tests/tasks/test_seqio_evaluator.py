@@ -6,13 +6,13 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from pretrax.data import task_metrics
 from pretrax.inference.answering.task_scores import task_figures
-from pretrax.tasks import task_metrics
-from pretrax.tasks.evaluation import seqio_evaluator
-from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
-from pretrax.tasks.evaluation.seqio_evaluator import evaluator_functions
+from pretrax.tasks import seqio_evaluator
 from pretrax.tasks.seqio.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary
-from pretrax.tasks.trained_models import open_trained
+from pretrax.tasks.seqio_evaluation import evaluation_tasks
+from pretrax.tasks.seqio_evaluator import evaluator_functions
+from pretrax.training.trained_models import open_trained
 from tests.inference.runs import CLASSES, trained, write_run
 
 PAIRS = [("a text <extra_id_0>", "red"), ("é 🤖", "dark green"), ("more of it", "blue")]

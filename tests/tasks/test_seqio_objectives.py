@@ -9,6 +9,7 @@ import seqio
 import tensorflow as tf
 
 from pretrax import objectives
+from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.objectives.contract import build
 from pretrax.tasks.seqio import seqio_corpora
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
@@ -16,9 +17,8 @@ from pretrax.tasks.seqio.preprocessors import ApplyObjective
 from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, text_of
 from pretrax.tasks.seqio.seqio_tasks import found_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import of_task, tokenizer_of
-from pretrax.tasks.vocabularies.special_tokens import token_ids
 from pretrax.training.planning import open_batches, open_corpus, plan
-from pretrax.training.settings.configuration import read_run
+from pretrax.training.run_configuration import read_run
 from tests.training.tiny import mesh_of
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=300)

@@ -11,14 +11,14 @@ import seqio
 import tensorflow as tf
 
 from pretrax import objectives
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import Vocabulary, load_vocabulary, special_tokens, tokenization
 from pretrax.objectives.contract import NO_LABEL
-from pretrax.tasks import vocabularies
+from pretrax.settings.run_directory import load_classes
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_pairs
 from pretrax.tasks.seqio.seqio_examples import pair_reader
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, of_task, tokenizer_of
-from pretrax.tasks.vocabularies import Vocabulary, load_vocabulary, special_tokens, tokenization
-from pretrax.training.run_directory import load_classes
 from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)

@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
-from pretrax.preparing.blocks import Dropped
-from pretrax.preparing.sources import seqio_task, tensorflow_dataset
+from pretrax.preprocessing.blocks import Dropped
+from pretrax.preprocessing.sources import seqio_task, tensorflow_dataset
 from pretrax.tasks.seqio.quiet_tensorflow import seqio
 from pretrax.tasks.seqio.seqio_texts import DatasetTexts, TaskTexts
 

@@ -12,11 +12,12 @@ import pytest
 from rich.console import Console
 
 from pretrax.objectives import causal_lm
-from pretrax.training import buckets, run_directory
+from pretrax.settings import run_directory
+from pretrax.settings.saved_states import has_checkpoint
+from pretrax.training import buckets
 from pretrax.training.planning import open_corpus
-from pretrax.training.saved.resuming import has_checkpoint
+from pretrax.training.run_file import write_run
 from pretrax.training.saved.runs import saved_steps
-from pretrax.training.settings.config_file import write_run
 from pretrax.training.trainer import train
 from tests.training import object_store, tiny
 

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from pretrax.data import whole_files
+from pretrax.settings import whole_files
 from pretrax.training.saved import checkpoints
 from pretrax.training.saved.checkpoints import (
     Checkpoints,

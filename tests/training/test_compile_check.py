@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from pretrax.cli import train
 from pretrax.objectives import causal_lm, causal_masking, mixture, prefix_lm
 from pretrax.objectives.noising import from_noise, untouched
 from pretrax.training import compile_check, planning
@@ -23,9 +24,8 @@ from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
 from pretrax.training.planning import compiled, plan_evaluation
 from pretrax.training.reporting import console
-from pretrax.training.settings.configuration import read_run
+from pretrax.training.run_configuration import read_run
 from pretrax.training.throughput import causal_flops, step_flops
-from pretrax.verbs import train
 from tests.training import tiny
 
 

@@ -6,9 +6,9 @@ import platform
 import jax
 import pytest
 
+from pretrax.cli import train
 from pretrax.training.devices import compiled_programs
 from pretrax.training.devices.compiled_programs import keep_compiled
-from pretrax.verbs import train
 from tests.training import tiny
 
 FOLDER, SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"

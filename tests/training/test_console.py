@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from pretrax import objectives
+from pretrax.settings.user_errors import mistakes_in_words
 from pretrax.training.evaluation import Score
 from pretrax.training.reporting.console import (
     StepProgress,
@@ -19,8 +20,7 @@ from pretrax.training.reporting.console import (
     print_plan,
     print_scores,
 )
-from pretrax.training.settings.mistakes import mistakes_in_words
-from pretrax.training.settings.run import fields_of
+from pretrax.training.run import fields_of
 from tests.training import tiny
 
 

@@ -12,11 +12,12 @@ import pytest
 from etils import epath
 from jax.sharding import NamedSharding
 
-from pretrax.data import whole_files
+from pretrax.settings import whole_files
+from pretrax.settings.saved_states import has_copy
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.saved import local_copies
 from pretrax.training.saved.checkpoints import Checkpoints, MismatchError
-from pretrax.training.saved.local_copies import LocalCopies, has_copy, opened
+from pretrax.training.saved.local_copies import LocalCopies, opened
 from pretrax.training.state import State
 from tests.training import tiny
 from tests.training.test_two_processes import places
@@ -28,7 +29,7 @@ import os, signal, sys
 import pretrax.training.loop as loop
 from pretrax.training.hooks import Hook
 from pretrax.training.saved.checkpoints import Checkpoints
-from pretrax.verbs import train
+from pretrax.cli import train
 save = Checkpoints.save
 def save_and_wait(self, *arguments, **keywords):
     save(self, *arguments, **keywords)

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from pretrax.tasks.trained_models import open_trained
+from pretrax.training.trained_models import open_trained
 from tests.inference.runs import write_run
 
 ALLOWED = 100  # kilobytes for each time; it was 300 while Orbax described the arrays

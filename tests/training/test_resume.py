@@ -20,9 +20,9 @@ import pytest
 
 from pretrax.training.batches import Batches
 from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.resuming import check_resumable
-from pretrax.training.settings.configuration import run_of_directory
 from tests.training import tiny
 
 SLOW = {"WAIT": "0.02"}  # seconds for a document, of which a step takes seven or eight
@@ -31,7 +31,7 @@ SLOW = {"WAIT": "0.02"}  # seconds for a document, of which a step takes seven o
 STALLED = """
 import asyncio, sys
 import pretrax.training.saved.checkpoints as c
-from pretrax.verbs import train
+from pretrax.cli import train
 write = c.Files.save
 async def save(self, directory):
     writing = await write(self, directory)

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from pretrax.data.whole_files import (
+from pretrax.settings.run_directory import check_place, load_classes
+from pretrax.settings.whole_files import (
     locked,
     read_json,
     whole_folder,
@@ -17,7 +18,6 @@ from pretrax.data.whole_files import (
     write_record,
     write_text,
 )
-from pretrax.training.run_directory import check_place, load_classes
 from pretrax.training.saved.result import Result, read_result, write_result
 
 

@@ -8,10 +8,10 @@ from concurrent import futures
 
 import pytest
 
-from pretrax.data.folders import Folder
-from pretrax.training import run_directory
-from pretrax.training.run_ids import claim, claim_copies, own_checkpoints, owns
-from pretrax.training.saved.resuming import has_checkpoint
+from pretrax.settings import run_directory
+from pretrax.settings.folders import Folder
+from pretrax.settings.run_ids import claim, claim_copies, own_checkpoints, owns
+from pretrax.settings.saved_states import has_checkpoint
 from pretrax.training.saved.runs import open_run, saved_steps
 from pretrax.training.saved.warm_start import check_source
 from tests.inference.runs import write_run
@@ -156,15 +156,6 @@ def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
     for read in readers:
         read(str(victim))
     assert has_checkpoint(str(victim))
-
-
-def test_a_run_of_an_earlier_version_keeps_its_tokens_and_settings(tmp_path):
-    """Its folders carry no id. Its checkpoints count as its own until it is resumed."""
-    run, where = tmp_path / "run", str(tmp_path / "elsewhere")
-    write_run(run, "decoder", "causal_lm", more=f"training.Run.checkpoint_dir = {where!r}")
-    assert not has_checkpoint(str(run))
-    (run / "checkpoints").rename(where)
-    assert has_checkpoint(str(run))
 
 
 @pytest.mark.slow

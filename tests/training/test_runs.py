@@ -8,10 +8,10 @@ import pytest
 
 from pretrax import objectives
 from pretrax.models.trees import named
-from pretrax.training.run_ids import claim
+from pretrax.settings.run_ids import claim
+from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.runs import open_run, saved_steps
-from pretrax.training.settings.configuration import read_directory, run_of_directory
 from pretrax.training.state import State
 from tests.inference.runs import small, write_run
 from tests.training import tiny

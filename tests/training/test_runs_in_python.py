@@ -12,7 +12,7 @@ from pretrax.data.corpus import in_parts
 from pretrax.data.token_store_files import write_store
 from pretrax.training import Bound, Hook, Run, planning
 from pretrax.training.optimizers import adamw, warmup_constant
-from pretrax.training.settings.configuration import run_of_directory
+from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.trainer import train
 from tests.training import tiny
 

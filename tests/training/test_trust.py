@@ -7,19 +7,14 @@ import sys
 import pytest
 
 from pretrax import objectives
+from pretrax.cli import convert, evaluate, predict, show, train
+from pretrax.settings import trust
+from pretrax.settings.gin_reader import plain_field
 from pretrax.training import Bound, Run
+from pretrax.training.run import FIELDS
+from pretrax.training.run_configuration import read_directory, read_fields, read_lines, read_run
+from pretrax.training.run_file import run_text
 from pretrax.training.saved.resuming import changed_fields
-from pretrax.training.settings import trust
-from pretrax.training.settings.config_file import gin_text
-from pretrax.training.settings.configuration import (
-    plain_field,
-    read_directory,
-    read_fields,
-    read_lines,
-    read_run,
-)
-from pretrax.training.settings.run import FIELDS
-from pretrax.verbs import convert, evaluate, predict, show, train
 from tests.inference.runs import write_run
 from tests.training import tiny
 
@@ -61,28 +56,28 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
             ["import subprocess", "training.Run.corpus = @subprocess.check_output()"],
             r"config.gin, line 2 imports subprocess,(.|\n)*add --trust=subprocess$",
         ),
-        (["from pretrax.training import run_directory"], r"line 2 imports pretrax.training.run_d"),
+        (["from pretrax.settings import run_directory"], r"line 2 imports pretrax.settings.run_d"),
         (["from pretrax.tests import evil"], r"line 2 imports pretrax.tests.evil"),
         (
             [
                 "from pretrax import training",
-                "training.Run.corpus = @training.settings.configuration.importlib.reload",
+                "training.Run.corpus = @training.run.dataclasses.sys.exit",
             ],
-            r"line 3 names 'reload' of importlib(.|\n)*--trust=importlib",
+            r"line 3 names 'exit' of sys(.|\n)*--trust=sys",
         ),
         (
             [
-                "from pretrax.tasks import vocabularies",
+                "from pretrax.corpora import vocabularies",
                 "a.b = @vocabularies.factories.write_bytes()",
             ],
-            r"line 3 names 'write_bytes' of pretrax.data.whole_files",
+            r"line 3 names 'write_bytes' of pretrax.settings.whole_files",
         ),
         (
             [
-                "from pretrax.tasks import vocabularies",
+                "from pretrax.corpora import vocabularies",
                 "vocabularies.save_vocabulary.run_dir = '/'",
             ],
-            r"line 3 names 'save_vocabulary' of pretrax.tasks.vocabularies",
+            r"line 3 names 'save_vocabulary' of pretrax.corpora.vocabularies",
         ),
         ([SEQIO, "seqio_corpora.seqio_pairs.module = 'evil.py'"], r"line 3 imports evil.py"),
         (
@@ -148,7 +143,7 @@ falls/optax.linear_schedule.transition_steps = 10
 def test_a_run_directory_names_schedules_of_optax(tmp_path):
     """In words that this package writes itself, and in no others."""
     objective = read_directory(written(tmp_path, *RATE.splitlines()))["objective"]
-    text = gin_text({"objective": objective}).text
+    text = run_text({"objective": objective}).text
     assert "import optax\n" in text and "_schedule import" not in text
     again = read_directory(written(tmp_path, *text.splitlines()))["objective"]
     assert again == objective

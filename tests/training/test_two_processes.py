@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax import verbs
+from pretrax import cli
 from pretrax.training.batches import Batches
 from tests.training import tiny
 
@@ -20,7 +20,7 @@ from tests.training import tiny
 KEEPING_ROWS = """
 import os, sys, jax, numpy as np
 import pretrax.training.batches as b
-from pretrax.verbs import train
+from pretrax.cli import train
 read = b.Batches.__next__
 def keep(self):
     step, rows = self.step, read(self)
@@ -37,7 +37,7 @@ train.main(sys.argv[1:])
 UNREADABLE_BY_ONE = """
 import sys, jax
 import pretrax.training.saved.checkpoints as c
-from pretrax.verbs import train
+from pretrax.cli import train
 load = c.Checkpoints._load
 def load_or_not(self, step, target):
     loaded = load(self, step, target)
@@ -59,7 +59,7 @@ ERRORS = [DamageError('a checksum')]
 JOINED = """
 import os, sys, time
 from pretrax.training import processes
-from pretrax.training.settings.run import Run
+from pretrax.training.run import Run
 run = Run(
     run_dir=sys.argv[1], corpus=Run, objective=Run, model=Run, optimizer=Run, steps=1,
     sequence_lengths={}, batch_size=1, seed=int(os.getenv("SEED", "0")),
@@ -87,7 +87,7 @@ STOPPED_BEFORE_THE_FIRST_STEP = JOINED.replace("import os", "import os, signal")
 MISSING_ON_ONE = """
 import os, sys
 import pretrax.data.store_mixtures as mixtures
-from pretrax.verbs import train
+from pretrax.cli import train
 open_store = mixtures.open_store
 if os.environ["JAX_PROCESS_ID"] == "1":
     mixtures.open_store = lambda path: open_store(path.replace("store", "stork"))
@@ -370,6 +370,6 @@ def test_what_fails_in_one_process_is_said_by_both(data, tmp_path):
 def test_verbs_of_one_process_refuse_several(verb, arguments, variable, monkeypatch, capsys):
     monkeypatch.setenv(variable, "2")
     with pytest.raises(SystemExit):
-        verbs.run(verb, ["--run=nowhere", *arguments])
+        cli.run(verb, ["--run=nowhere", *arguments])
     said = f"error: `pretrax {verb}` is a program of one process, got {variable}=2: start it once"
     assert said in capsys.readouterr().err

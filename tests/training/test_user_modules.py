@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from pretrax.training.settings.user_modules import import_module
+from pretrax.settings.user_modules import import_module
 
 
 @pytest.fixture

@@ -12,15 +12,16 @@ import optax
 import pytest
 
 from pretrax import models, objectives
-from pretrax.data import store_mixtures, whole_files
+from pretrax.data import store_mixtures
 from pretrax.models.trees import nested
+from pretrax.settings import whole_files
+from pretrax.settings.run_directory import save_classes
 from pretrax.training import Bound, Run
 from pretrax.training.optimizers import adamw
-from pretrax.training.run_directory import save_classes
+from pretrax.training.run_file import write_run
 from pretrax.training.saved.assignment_map import check_assignment_map
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.warm_start import warm_start
-from pretrax.training.settings.config_file import write_run
 from pretrax.training.state import abstract_state, new_state
 from tests.training import tiny
 

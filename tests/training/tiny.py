@@ -14,18 +14,18 @@ import jax
 import numpy as np
 import optax
 
-from pretrax import models, verbs
+from pretrax import cli, models
 from pretrax.data import store_mixtures
 from pretrax.data.corpus import Codec, Corpus, DocumentStream, Piece
 from pretrax.data.packing import POOL, columns_of
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
+from pretrax.settings.gin_reader import read_settings
 from pretrax.training import planning
 from pretrax.training.batches import Batches
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.hooks import Hook
-from pretrax.training.settings.configuration import read_settings
-from pretrax.training.settings.run import Run as Settings
+from pretrax.training.run import Run as Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WITHOUT_TORCH = ROOT / "tests" / "training" / "without_torch"
@@ -333,7 +333,7 @@ class Run:
 
 def run_here(arguments) -> None:
     """`train.py` in this process."""
-    verbs.run("train", arguments)
+    cli.run("train", arguments)
 
 
 LEFT_OPEN = {  # by gin files that users complete on the command line

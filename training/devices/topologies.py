@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from ...data.extras import install_command
+from ...settings.extras import install_command
 from .accelerators import ACCELERATORS, kind_of_name, short_names
 
 EXAMPLE = "v5p:4x4x8, 2*v5e:16x16 for two slices, or 2*h100:8 for two hosts of eight GPUs"

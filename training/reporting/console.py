@@ -16,16 +16,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from ...data.printable import PrintableConsole
 from ...models.experts import active_parameters
 from ...objectives import RowGroup, members_of
-from .. import run_directory
+from ...settings import run_directory
+from ...settings.printable import PrintableConsole
+from ...settings.trust import modules_to_trust
 from ..compile_check import GIB, Check
 from ..devices.cycles import StepTime
 from ..evaluation import Score
 from ..planning import Plan
-from ..settings.run import Run, fields_of
-from ..settings.trust import modules_to_trust
+from ..run import Run, fields_of
 from ..state import State, parameter_count
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import jax
 
-from ...data import whole_files
-from ...data.system_errors import words_of
-from ...data.whole_files import parse_json
-from .. import run_directory
+from ...settings import run_directory, whole_files
+from ...settings.system_errors import words_of
+from ...settings.whole_files import parse_json
 from .trackers import Tracker
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 import jax
 
 from ...objectives import members_of
+from ...settings.bound import bound
 from ..optimizers import scheduled
 from ..planning import Plan
-from ..settings.bound import bound
-from ..settings.run import Run
+from ..run import Run
 from ..spikes import WATCHED, Spikes
 from ..step import kind_of
 from ..throughput import causal_flops, peak_flops, step_flops

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import run_directory
+from ...settings import run_directory
 from ..evaluation import Score
 from .metrics import read_metrics
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from ..settings.run import Run
+from ..run import Run
 from . import weights_and_biases
 
 

@@ -8,11 +8,10 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...data import whole_files
-from ...data.extras import install_command
-from .. import run_directory
-from ..settings.bound import flattened
-from ..settings.run import Run, fields_of
+from ...settings import run_directory, whole_files
+from ...settings.bound import flattened
+from ...settings.extras import install_command
+from ..run import Run, fields_of
 
 
 def check_installed(project: str) -> None:

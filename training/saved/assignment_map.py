@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 from ...models.config import Config
 from ...models.hugging_face import TRAINING_FIELDS, meaning
-from .. import run_directory
-from ..settings.configuration import read_directory
-from ..settings.run import Run
+from ...settings import run_directory
+from ..run import Run
+from ..run_configuration import read_directory
 
 # Fields of `Config` in which an encoder-decoder may differ from the decoder that it begins as: the
 # number of layers of a stack, what joins the stacks, heads, and a stretch for longer texts.

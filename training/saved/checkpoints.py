@@ -28,10 +28,10 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint.path import step as step_names
 
-from ...data import whole_files
-from ...data.system_errors import failure_of
-from ..run_directory import damaged_folder
-from ..settings.run import Run
+from ...settings import whole_files
+from ...settings.run_directory import absolute, damaged_folder
+from ...settings.system_errors import failure_of
+from ..run import Run
 from ..state import State
 
 One = TypeVar("One")
@@ -210,16 +210,6 @@ def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> li
         if was != now:
             lines.append(f"{name}: the checkpoint has {was}, the run {now}")
     return lines
-
-
-def absolute(directory: str) -> epath.Path:
-    """Returns where a directory is, for whoever changes the folder that a command runs in.
-
-    >>> absolute("gs://bucket/run").as_posix()
-    'gs://bucket/run'
-    """
-    path = epath.Path(directory)
-    return path if "://" in directory else path.absolute()
 
 
 class Checkpoints:
@@ -537,15 +527,10 @@ class Checkpoints:
         never freed.
         """
         try:
-            about = self._described(step)
-            if "shapes" in about:
-                return {k: _Described(*x) for k, x in about["shapes"].items()}
-            described = ocp.metadata(self._root / str(step)).metadata  # of an earlier version
+            shapes = self._described(step)["shapes"]
+            return {name: _Described(*shape) for name, shape in shapes.items()}
         except Exception as error:
             raise self._reason(step, error) from error
-        if described is None:
-            raise self._reason(step, DamageError("the description of its arrays cannot be decoded"))
-        return _by_path(described)
 
     def _described(self, step: int) -> Mapping[str, Any]:
         return _about_of((self._root / str(step) / "data" / _ABOUT).read_bytes())
@@ -649,11 +634,7 @@ class _Described(NamedTuple):
 def _about_of(content: bytes) -> Mapping[str, Any]:
     """Returns the description of a checkpoint. Raises DamageError if it is damaged."""
     try:
-        about = whole_files.parse_json(content)
-        if not isinstance(about, dict):
-            return {}
-        # A description from an earlier version has neither shapes nor a checksum.
-        return about if "shapes" not in about else whole_files.unsealed(about)
+        return whole_files.unsealed(whole_files.parse_json(content))
     except (ValueError, TypeError) as error:
         raise DamageError(f"{_ABOUT} is damaged: {error}") from error
 

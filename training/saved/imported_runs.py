@@ -17,10 +17,11 @@ from ... import models
 from ...models import Model
 from ...models.trees import nested
 from ...objectives import TokenIds
-from ..run_directory import CHECKPOINTS, check_place, is_run
-from ..settings.bound import Bound
-from ..settings.config_file import gin_text, one_line
-from ..settings.run import padded_vocabulary
+from ...settings.bound import Bound
+from ...settings.gin_writer import one_line
+from ...settings.run_directory import CHECKPOINTS, check_place, is_run
+from ..run import padded_vocabulary
+from ..run_file import run_text
 from ..state import State
 from .checkpoints import Checkpoints
 
@@ -89,9 +90,9 @@ def config_text(
     lines = [
         f"# Written by `{command}`: a model to train further.",
         "",
-        gin_text(fields).text,
-        "from pretrax.tasks import corpora",
-        "from pretrax.tasks import vocabularies",
+        run_text(fields).text,
+        "from pretrax import corpora",
+        "from pretrax.corpora import vocabularies",
         "",
         # Without one there too: to learn another vocabulary would make the embeddings nonsense.
         *(f"corpora.{name}.vocabulary = @vocabularies.of_run" for name in CORPORA),

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ...constraints import check_fields
-from ...data import whole_files
-from ...data.whole_files import read_record, write_json
 from ...inference.trained import MODES
 from ...models import Model
-from ...models.directories import own_file
 from ...objectives import PromptForm, TokenIds
 from ...objectives.prompt_forms import NOISES, check_form
-from ..run_directory import PROMPT_FORMS
+from ...settings import whole_files
+from ...settings.directories import own_file
+from ...settings.run_directory import PROMPT_FORMS
+from ...settings.whole_files import read_record, write_json
 
 # In a directory of `transformers`, which ignores it.
 PROMPT_RECORD = "pretrax_prompt_forms.json"

@@ -12,7 +12,6 @@ each host; this is its `Checkpointer`, which writes to local folders where no ho
 
 import base64
 import contextlib
-import hashlib
 import json
 import logging
 import secrets
@@ -25,8 +24,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from .. import run_ids
-from ..run_directory import COPIES_ID
+from ...settings import run_ids
+from ...settings.run_directory import COPIES_ID, absolute
+from ...settings.saved_states import copies_folder, copies_id
 from ..state import State
 from .checkpoints import (
     SOUND,
@@ -36,7 +36,6 @@ from .checkpoints import (
     Keep,
     Loaded,
     Restored,
-    absolute,
     first_line,
     saved_of,
     worst_of_processes,
@@ -64,26 +63,6 @@ def opened(
     return contextlib.nullcontext()
 
 
-def has_copy(directory: str, where: str) -> bool:
-    """Returns whether this process has a copy of the run whose checkpoints are at `where`."""
-    if not (own := _id_at(where)):
-        return False
-    copies = absolute(_folder(directory, where)).glob("*/data/checksums.json")
-    return any(own.encode() in copy.read_bytes() for copy in copies)
-
-
-def _folder(directory: str, where: str) -> str:
-    digest = hashlib.sha256(str(absolute(where)).encode()).hexdigest()[:16]
-    return str(absolute(directory) / digest / f"process_{jax.process_index()}")
-
-
-def _id_at(where: str) -> str:
-    """Returns the id beside a run's checkpoints, "" where none is."""
-    with contextlib.suppress(FileNotFoundError):
-        return (absolute(where) / COPIES_ID).read_text()
-    return ""
-
-
 class LocalCopies(Checkpoints):
     """The copies that this process has of its run's newest state, of which the latest is kept.
 
@@ -94,11 +73,11 @@ class LocalCopies(Checkpoints):
     _unread = ""  # it is removed
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
-        self._of, self._where, self._id = checkpoints, where, _id_at(where)
+        self._of, self._where, self._id = checkpoints, where, copies_id(where)
         self.unused = ""  # why `restore_latest` passed over a copy
         try:
-            run_ids.claim_copies(where, _folder(directory, where))
-            super().__init__(_folder(directory, where), Keep(latest=1))
+            run_ids.claim_copies(where, copies_folder(directory, where))
+            super().__init__(copies_folder(directory, where), Keep(latest=1))
         except OSError as error:
             raise OSError(
                 f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host makes "

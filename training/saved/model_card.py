@@ -11,7 +11,7 @@ from typing import Any
 
 from ...constraints import name_of
 from ..evaluation import Score
-from ..settings.run import longest_rows
+from ..run import longest_rows
 from .result import Result
 
 # The end of the name of a class of `transformers` -> what the hub calls its task.

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ...data import whole_files
-from .. import run_directory
+from ...settings import run_directory, whole_files
 from ..evaluation import Score
 
 
@@ -42,7 +41,6 @@ def read_result(run_dir: str) -> Result | None:
 
     def result(record: dict[str, Any]) -> Result:
         scores = tuple(Score(**score) for score in record["scores"])
-        seconds = record.get("seconds", {})  # which earlier versions did not measure
-        return Result(**record | {"run_dir": run_dir, "scores": scores, "seconds": seconds})
+        return Result(**record | {"run_dir": run_dir, "scores": scores})
 
     return whole_files.read_record(path, result)

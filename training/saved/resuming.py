@@ -3,17 +3,17 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .. import run_directory, run_ids
+from ...settings import run_directory, trust
+from ...settings.saved_states import has_checkpoint
 from ..batches import Batches
-from ..settings import trust
-from ..settings.config_file import gin_text
-from ..settings.configuration import plain_field, read_directory
-from ..settings.run import Run, differences, fields_of
+from ..run import Run, differences, fields_of
+from ..run_configuration import read_directory
+from ..run_file import run_text
 from ..spikes import Spikes
 from ..state import Abstract
 from ..unreported import Unreported
 from .checkpoints import Checkpoints, MismatchError, Restored
-from .local_copies import LocalCopies, has_copy
+from .local_copies import LocalCopies
 from .result import Result, read_result
 
 
@@ -71,14 +71,14 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 
     `trusted` are modules that its config.gin may name, beside those of the run's own functions.
 
-    Raises ValueError as `configuration.read_directory` does.
+    Raises ValueError as `run_configuration.read_directory` does.
     """
     if not run_directory.is_run(str(run.run_dir)):  # of another type, which `plan` refuses
         return []
     now = fields_of(run)
     before = read_directory(run.run_dir, {*trusted, *trust.modules_of(now)})
     # A function without a name is not in config.gin, and cannot be compared.
-    nameless = set(gin_text(now).unnamed) - before.keys()
+    nameless = set(run_text(now).unnamed) - before.keys()
     return differences(before, {k: v for k, v in now.items() if k not in nameless})
 
 
@@ -150,19 +150,6 @@ def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]
         return any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in allowed)
 
     return [line for line in changed if not is_allowed(line)]
-
-
-def has_checkpoint(run_dir: str) -> bool:
-    """Returns whether the run last started here has saved a checkpoint, or a local copy."""
-    elsewhere = plain_field(run_dir, "checkpoint_dir")
-    where = run_directory.checkpoints(run_dir, elsewhere)
-    if elsewhere is not None and not run_ids.may_own(run_dir, where):
-        return False
-    with Checkpoints(where, keep=None) as checkpoints:
-        if checkpoints.steps():
-            return True
-    local = plain_field(run_dir, "local_checkpoint_dir")
-    return local is not None and has_copy(local, where)
 
 
 def _listed(lines: Sequence[str], most: int = 12) -> str:

@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from ...data.whole_files import damaged
 from ...models import Model
 from ...models.builders import abstract_params
 from ...models.trees import named
 from ...objectives import PromptForm, TokenIds
 from ...objectives.contract import with_counted_classes
-from .. import run_directory, run_ids
+from ...settings import run_directory, run_ids
+from ...settings.whole_files import damaged
 from ..devices.mesh import shardings_of
-from ..settings.configuration import read_directory
-from ..settings.run import longest_rows, padded_vocabulary
+from ..run import longest_rows, padded_vocabulary
+from ..run_configuration import read_directory
 from ..state import unboxed
 from .checkpoints import Checkpoints, damage_in_words, differences
 from .kept_prompt_forms import misfit, prompt_forms
@@ -45,7 +45,7 @@ def open_run(
     Args:
       model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that
         were saved, which can be told of the models of this package.
-      trusted: modules that the directory may name, see `training.settings.trust`.
+      trusted: modules that the directory may name, see `settings.trust`.
 
     The parameters are spread over the mesh as in training, or, without one, whole on this machine's
     first device.

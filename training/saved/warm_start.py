@@ -17,12 +17,11 @@ import jax
 from etils import epath
 from jax.sharding import Mesh
 
-from ...data import whole_files
-from ...models.directories import own_file
 from ...models.heads import CLASSIFIERS
 from ...models.trees import named, nested
-from .. import run_directory, run_ids
-from ..settings.run import Run
+from ...settings import run_directory, run_ids, whole_files
+from ...settings.directories import own_file
+from ..run import Run
 from ..state import Abstract, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, damage_in_words
 
@@ -205,7 +204,7 @@ def _folder(source: str) -> str:
     """Returns the folder of the checkpoints of a source: where its run kept them, or itself."""
     run_directory.check_place(source)
     if run_directory.is_run(source):
-        from ..settings.configuration import plain_field  # here: training itself needs no gin
+        from ...settings.gin_reader import plain_field
 
         return run_ids.own_checkpoints(source, plain_field(source, "checkpoint_dir"))
     folder = epath.Path(source) / run_directory.CHECKPOINTS

@@ -1,0 +1,78 @@
+"""The verbs of the command `pretrax`: a thin story each, told by the packages below them.
+
+`pretrax train`, `python -m pretrax train` and, in a checkout, `python train.py` do the same.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from ..settings.command_terminal import in_terminal, say, undecoded
+
+VERBS = {
+    "prepare": "clean, filter, deduplicate and tokenise raw text into a token store",
+    "train": "train a model on a pre-training objective",
+    "check": "check an objective of your own against the laws",
+    "show": "show what an objective does to text",
+    "predict": "continue, fill in, classify, embed or score text with a trained model",
+    "evaluate": "score a run on downstream tasks, or its objective on held-out text",
+    "plan": "size, tokens, memory and time for a budget, or for a run",
+    "compare": "compare objectives, models or settings over several seeds, with intervals",
+    "convert": "convert models from Hugging Face or T5X, and to Hugging Face",
+}
+
+
+def make_parser(verb: str, about: str | None, **settings):
+    """Returns an `argparse.ArgumentParser` whose help has `about` as it is written, with the option
+    of every verb. An option that takes one value is refused if it is given again with another."""
+    import argparse  # here, so that `pretrax --help` does not wait for it
+
+    from ..settings.command_line import refuse_repeated_options
+
+    parser = argparse.ArgumentParser(
+        prog=f"pretrax {verb}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **settings,
+    )
+    refuse_repeated_options(parser)
+    where = "show where in the program an error came up"
+    parser.add_argument("--traceback", action="store_true", help=where)
+    return parser
+
+
+def complete() -> None:
+    """Tells a shell how its line may go on, as `register-python-argcomplete pretrax` asks."""
+    import argparse
+
+    import argcomplete
+
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    _, begun, _, words, _ = argcomplete.split_line(line, point)
+    if words[1:] and words[1] in VERBS:
+        os.environ["_ARGCOMPLETE"] = "2"  # the words of the line that are the program
+        run(words[1], [*words[2:], begun])
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("verb", choices=VERBS)
+    argcomplete.autocomplete(parser)
+
+
+def run(verb: str, argv: Sequence[str] | None = None) -> None:
+    """Imports a verb, and no other, and runs it with these arguments or the program's own."""
+    with in_terminal():
+        if problem := undecoded(sys.argv[1:] if argv is None else argv) or _without_folder():
+            say(f"error: {problem}")
+            raise SystemExit(2)
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # for a user's modules that a gin file imports
+        importlib.import_module(f"pretrax.cli.{verb}").main(argv)
+
+
+def _without_folder() -> str | None:
+    """Returns an error message if the working folder was removed; None if it exists."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "The folder that this command runs in was removed: change to another one (cd)."
+    return None

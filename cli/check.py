@@ -1,0 +1,125 @@
+"""Checks an objective of your own: runs the laws that every objective keeps, and prints a table.
+
+    pretrax check my_objectives.mine                       a builder: token ids -> objective
+    pretrax check my_objectives.mine noise_density=0.3     with settings, as Python writes them
+
+Small rows of random text go through it, packed rows and mixtures included; nothing is trained. The
+exit status is 1 if a law is broken, and 2 if the objective cannot be checked or needs heads that
+no model has.
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ..models.heads import check_heads
+from ..objectives import Objective, members_of
+from ..objectives.contract import check_rows
+from ..objectives.laws import LAWS, USUAL, broken, raised
+from ..objectives.token_ids import specimen_ids
+from ..settings.bound import parameters
+from ..settings.command_line import offer_completions
+from ..settings.printable import PrintableConsole
+from ..settings.user_errors import mistakes_in_words
+from ..settings.user_modules import import_module
+from . import make_parser
+
+SPECIMEN = specimen_ids(1000)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = PrintableConsole()
+    with mistakes_in_words(options.traceback):
+        objective = built(options.objective, options.settings)
+        check_heads(objective.heads)
+        count = print_laws(console, objective)
+        settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
+        see = f"To see it: pretrax show --objective={options.objective}{settings}"
+        console.print(see, markup=False, highlight=False, soft_wrap=True)
+    if count:
+        sys.exit(1)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser("check", __doc__)
+    parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
+    parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
+    offer_completions(parser)
+    return parser.parse_args(argv)
+
+
+def built(name: str, settings: Sequence[str]) -> Objective:
+    """The objective that the builder `name` makes of `SPECIMEN`."""
+    module, _, builder = name.rpartition(".")
+    if not module:
+        raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
+    build = getattr(import_module(module), builder, None)
+    if not callable(build):
+        raise ValueError(f"{module} has no function {builder!r}.")
+    pairs = [_setting(text) for text in settings]
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [setting for setting, _ in pairs]
+        again = next(setting for setting in names if names.count(setting) > 1)
+        given = " and ".join(text for text in settings if text.startswith(f"{again}="))
+        raise ValueError(f"Got {given}: give the setting {again} once.")
+    accepted = parameters(build)
+    known = list(values) if accepted is None else list(accepted)[1:]  # the first is the token ids
+    if unknown := [setting for setting in values if setting not in known]:
+        raise ValueError(
+            f"{name} has no setting {' and '.join(unknown)}; its settings: "
+            f"{', '.join(known) or 'none'}."
+        )
+    try:
+        objective = build(SPECIMEN, **values)
+    except ValueError:
+        raise
+    except Exception as error:  # of a user's function: any
+        raise ValueError(f"{name} could not be built: {raised(error)}") from error
+    if not isinstance(objective, Objective):
+        raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
+    check_rows(objective.rows)
+    return objective
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"Got {text!r}, expected NAME=VALUE.")
+    if value in ("true", "false", "none", "null"):
+        python = {"null": "None"}.get(value, value.capitalize())
+        raise ValueError(f"Got {text!r}, expected a value as Python writes it: {name}={python}.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def print_laws(console: Console, objective: Objective) -> int:
+    """Prints which laws hold, for each member; returns how many are broken that must hold."""
+    names = [escape(m.name) for m in objective.members] or ["this objective"]
+    table = Table("law", *names, box=None, highlight=False)
+    reasons, count = [], 0
+    laws, quiet = (LAWS | USUAL).items(), not console.is_terminal
+    for name, law in track(laws, "Checking", console=console, transient=True, disable=quiet):
+        accepted = [broken(law, m.objective, SPECIMEN) for m in members_of(objective)]
+        no = "no, as it may" if name in USUAL else "BROKEN"
+        table.add_row(name, *("holds" if reason is None else no for reason in accepted))
+        count += sum(reason is not None for reason in accepted if name not in USUAL)
+        reasons += [f"{name}: {reason}" for reason in dict.fromkeys(accepted) if reason]
+        if name in ("lengths never decrease", "features are as planned") and any(accepted):
+            break  # the others would read features that are not there
+    console.print(table)
+    for line in reasons:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not count:
+        made_for = objective.rows.description
+        console.print(f"All laws hold. It is made for {made_for}.", soft_wrap=True)
+    return count

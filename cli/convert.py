@@ -1,0 +1,307 @@
+"""Converts models: from Hugging Face or T5X to a run directory, and from a run to Hugging Face.
+
+    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5            a directory of transformers
+    pretrax convert --from=runs/quickstart --to=hf:exported         and back
+    pretrax convert --from=runs/quickstart --to=hf:exported --push=me/quickstart    to the hub too
+    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=models/t5_1_1_base.gin
+
+An export of a run has the settings of `generate` and a model card, README.md, with its figures.
+
+An import is a run directory: its config.gin names the model, its vocabulary and its checkpoint lie
+beside it. The last lines printed are commands: one that trains the model on your own text, one that
+applies it. Tokens that an objective needs and the tokenizer lacks are added by --sentinels and
+--specials; a model that comes without a tokenizer gets one by --tokenizer:
+
+    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
+    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
+        --model=models/t5_1_1_base.gin
+"""
+
+import argparse
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from ..corpora import vocabularies
+from ..inference import Decoding, Trained
+from ..models import Model, hugging_face
+from ..models.builders import single_transformer
+from ..models.hugging_face import hub, sentences
+from ..models.hugging_face.kept import keep_files, kept_config, put_back
+from ..objectives import PromptForm
+from ..settings import run_directory, whole_files
+from ..settings.command_line import add_trust_argument, at_least, offer_completions
+from ..settings.printable import PrintableConsole
+from ..settings.user_errors import mistakes_in_words
+from ..training.buckets import is_bucket, on_this_disk
+from ..training.conversion.converted_vocabularies import config_ids, export_vocabulary
+from ..training.conversion.generation_files import search_options, writes_text
+from ..training.conversion.imported_models import (
+    Imported,
+    from_hugging_face,
+    from_t5x,
+    model_of_export,
+    t5x_preset,
+)
+from ..training.reporting.next_commands import next_lines, predict_command, tokenizer_lines
+from ..training.run_configuration import read_directory
+from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
+from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms, write_prompt_record
+from ..training.saved.model_card import model_card
+from ..training.saved.result import read_result
+from ..training.saved.runs import load_model
+from . import make_parser
+
+HF, T5X = "hf:", "t5x:"
+UNTIED = (
+    "transformers 5 warns about `tie_word_embeddings` when it loads this model, as it does for "
+    "every T5 1.1 and mT5. It loads all weights as they are. Do not set tie_word_embeddings=False, "
+    "as the warning proposes: the embeddings of the encoder and the decoder would be random."
+)
+CARD = "README.md"  # of a model, which the Hugging Face hub shows
+# The sources for which an option has a meaning.
+USED_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("tokenizer", "sentinels", "specials"), (HF, T5X)),
+    **dict.fromkeys(("model", "unscaled"), (T5X,)),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    jax.config.update("jax_platforms", "cpu")  # an accelerator's memory may not hold a whole model
+    console = PrintableConsole(highlight=False)
+    with mistakes_in_words(options.traceback):
+        if options.source.startswith((HF, T5X)):
+            check_new(options.to)
+            write_run(console, options, read(options))
+        else:
+            options.source = on_this_disk(options.source)
+            repository = None
+            if options.push:
+                hub.check_empty(options.to.removeprefix(HF))
+                repository = hub.open_repository(options.push)
+            export(console, options)
+            if repository:
+                address = hub.push(options.to.removeprefix(HF), repository)
+                console.print(f"Pushed to {address}", markup=False, soft_wrap=True)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(
+        "convert", __doc__, usage="%(prog)s --from=hf:DIR|t5x:DIR|RUN --to=RUN|hf:DIR [options]"
+    )
+    add = parser.add_argument
+    source = "a directory of transformers, a checkpoint of T5X, or a run to export"
+    add("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN", help=source)
+    to = "a new run directory for an import, a directory of transformers for an export"
+    add("--to", required=True, metavar="RUN|hf:DIR", help=to)
+    push = "of an export: upload it to this repository of the hub, a new one for you alone to see"
+    add("--push", metavar="OWNER/NAME", help=push)
+    dtype = (
+        "of an export's tensors, by default float32; of an import's activations, by default what "
+        "--model says, or float32 (its parameters are float32)"
+    )
+    add("--dtype", choices=("float32", "bfloat16"), help=dtype)
+    add("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
+    unscaled = "for t5x: norms whose scale is missing, for they have none; separated by commas"
+    add("--unscaled", default="", help=unscaled)
+    tokenizer = "an import's, where none came with it: a SentencePiece .model or a tokenizer.json"
+    add("--tokenizer", metavar="FILE", help=tokenizer)
+    sentinels = "sentinels of an import's vocabulary; those that it lacks are added"
+    add("--sentinels", type=at_least(0), metavar="N", help=sentinels)
+    specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
+    add("--specials", default="", help=specials)
+    add_trust_argument(parser)
+    offer_completions(parser)
+    options = parser.parse_args(argv)
+    into_run = options.source.startswith((HF, T5X))
+    if into_run == options.to.startswith(HF) or options.to.startswith(T5X):
+        parser.error(
+            f"cannot convert from {options.source!r} to {options.to!r}: one of the two is a run "
+            "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
+        )
+    if is_bucket(options.to):
+        parser.error(
+            f"got --to={options.to}, expected a directory on this disk, which can be copied to a "
+            "bucket afterwards"
+        )
+    if into_run and options.push:
+        parser.error(f"got --push with --from={options.source}: an export alone is pushed")
+    for name, of in USED_BY.items():
+        if getattr(options, name) not in (None, "") and not options.source.startswith(of):
+            parser.error(
+                f"got --{name} with --from={options.source}, expected it with "
+                f"{' or '.join(f'--from={kind}DIR' for kind in of)} alone: leave it out"
+            )
+    return options
+
+
+# --- into a run ---------------------------------------------------------------------------------
+
+
+def read(options: argparse.Namespace) -> Imported:
+    kind, directory = options.source.split(":", 1)
+    specials = [name for name in options.specials.split(",") if name]
+    vocabulary = dict(tokenizer=options.tokenizer, sentinels=options.sentinels, specials=specials)
+    if kind == "hf":
+        return from_hugging_face(directory, **vocabulary)
+    if options.model is None:
+        raise ValueError(
+            "A T5X checkpoint does not say which model it is: give --model, such as "
+            "--model=models/t5_1_1_base.gin."
+        )
+    unscaled = [name for name in options.unscaled.split(",") if name]
+    return from_t5x(directory, t5x_preset(options.model), unscaled, **vocabulary)
+
+
+def write_run(console: Console, options: argparse.Namespace, imported: Imported) -> None:
+    """Writes the run directory and prints what it holds and what to run next."""
+    run_dir, vocabulary = options.to, imported.vocabulary
+    rows = embedding_rows(imported.model, vocabulary and vocabulary.ids)
+    settings = {**imported.settings, **({"dtype": options.dtype} if options.dtype else {})}
+    config = config_text(run_dir, options.source, imported.model.layout, settings, rows)
+    with whole_files.whole_folder(run_dir) as folder:
+        check_new(run_dir)  # again, since another process may have written it since
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            count = write_parameters(folder, reported(progress, imported.arrays), rows)
+        if imported.files:
+            keep_files(imported.files, Path(folder) / run_directory.IMPORTED)
+        if vocabulary is not None:
+            vocabularies.save_vocabulary(folder, vocabulary)
+        if imported.classes:
+            run_directory.save_classes(folder, imported.classes)
+        if imported.prompt_forms:
+            save_prompt_forms(folder, imported.prompt_forms)
+        whole_files.write_text(Path(folder) / run_directory.CONFIG, whole_files.sealed_text(config))
+
+    holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
+    lines = [f"{run_dir} holds {imported.kind}, {count:,} parameters: {holds}."]
+    if vocabulary is None:
+        model = f" --model={options.model}" if options.model else ""
+        lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
+    else:
+        trained = model_with(imported.model, vocabulary, imported.prompt_forms)
+        lines += next_lines(run_dir, trained, rows, imported.shown_mode)
+    kept = Path(run_dir) / run_directory.IMPORTED
+    if writes_text(imported.model) and (chosen := search_options(kept, imported.model.layout)):
+        lines.append(
+            "To write as `generate` of transformers does with this model's files, give `pretrax "
+            f"predict` the options {' '.join(chosen)}."
+        )
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.ndarray]]:
+    """The same arrays, with progress for each; the last step is to save them."""
+    task = progress.add_task("Reading", total=None)
+    for path, array in arrays:
+        progress.update(task, advance=1, description=f"Reading {path}")
+        yield path, array
+    progress.update(task, description="Saving")
+
+
+# --- out of a run -------------------------------------------------------------------------------
+
+
+def export(console: Console, options: argparse.Namespace) -> None:
+    target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
+    hugging_face.check_holds_no_model(target)
+    fields = read_directory(options.source, options.trust)
+    run = load_model(options.source, fields)
+    kept = Path(options.source) / run_directory.IMPORTED
+    forms = saved_prompt_forms(options.source, options.trust)
+    check_direction(run.model.layout, forms)
+    config, params, others = single_transformer(run.model, run.params)
+    ids = config_ids(options.source, run.model.layout)
+    extra = ids | kept_config(kept)
+    if config.num_classes:
+        extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
+    family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
+    writing = whole_files.naming(target), whole_files.whole_folder(target)
+    with console.status(f"Writing {target}"), writing[0], writing[1] as folder:
+        hugging_face.check_holds_no_model(target)  # again: another process may have written it
+        family = hugging_face.write_model(
+            folder, config, params, family=family, dtype=dtype, extra=extra
+        )
+        put_back(kept, folder)
+        name = family.architecture_of(config)
+        notes = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
+        if "corpus" in fields:  # it was trained, and not imported alone
+            shapes = hugging_face.open_source(folder).shapes.values()
+            result, count = read_result(options.source), sum(map(math.prod, shapes))
+            named = options.push or Path(target).name
+            card = model_card(named, fields, result, run.step, name, count, notes)
+            whole_files.write_text(Path(folder) / CARD, card)
+            if name.endswith(hugging_face.WRITING):
+                starts = {"decoder_start_token_id": None} if run.model.layout == "decoder" else {}
+                hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
+        lacking = export_vocabulary(options.source, folder, run.model, forms)
+        left = {*others, *hugging_face.left_out(family, config, params)}
+        form = next((form for form in forms if form.mode == "embed"), None)
+        if form is not None and form.pooling:
+            head = params["projections_embedding"]["layer"] if form.head else None
+            sentences.write_modules(folder, config.emb_dim, form.pooling, head)
+            left -= {"projections_embedding"} if form.head else set()
+        left_modes = record_prompts(options.source, folder, forms)
+        whole_files.write_checksums(folder)
+    lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
+    if left:
+        lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")
+    if left_modes:
+        lines.append(f"Modes that an import of it lacks: {', '.join(left_modes)}.")
+    lines += [lacking] if lacking else []
+    if vocabulary := saved_vocabulary(options.source):
+        trained = model_with(run.model, vocabulary, forms)
+        command = predict_command(options.source, trained, trusted=options.trust)
+        lines.append(f"To apply the run to a text: {command}")
+    lines += notes
+    lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
+    """Raises ValueError for a decoder whose classes follow from text that it read both ways."""
+    for form in forms:
+        if layout == "decoder" and form.mode in ("classify", "tag") and not form.causal:
+            raise ValueError(
+                "Got a decoder that was trained to read texts both ways before it names their "
+                "classes, expected one that reads from left to right, as all do in transformers: "
+                "its classes would be others there. Train an encoder on them "
+                "(--gin_file=runs/finetune_classification.gin) and convert that."
+            )
+
+
+def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:
+    """How the model of a run directory reads a text; none where it has no vocabulary."""
+    if vocabulary := saved_vocabulary(run_dir):
+        return prompt_forms(run_dir, read_directory(run_dir, trusted), vocabulary.ids)
+    return ()
+
+
+def saved_vocabulary(run_dir: str) -> vocabularies.Vocabulary | None:
+    try:
+        return vocabularies.load_vocabulary(run_dir)
+    except FileNotFoundError:
+        return None
+
+
+def record_prompts(run_dir: str, folder: str, forms: Sequence[PromptForm]) -> list[str]:
+    """Records the prompt forms of an exported model; returns the modes that are left out."""
+    vocabulary = saved_vocabulary(run_dir)
+    if vocabulary is None:
+        return []
+    return write_prompt_record(folder, forms, vocabulary.ids, model_of_export(folder))
+
+
+def model_with(
+    model: Model, vocabulary: vocabularies.Vocabulary, forms: Sequence[PromptForm]
+) -> Trained:
+    """Returns a model without its parameters, which says how it is prompted."""
+    codec = vocabulary.codec
+    return Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))

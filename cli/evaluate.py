@@ -1,0 +1,223 @@
+"""Evaluates a run: downstream tasks by their metrics, held-out text, or what compares objectives.
+
+    pretrax evaluate --run=runs/finetuned --task=python_modules
+    pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
+    pretrax evaluate --run=runs/finetuned --labelled=reviews.tsv
+    pretrax evaluate --run=runs/quickstart --heldout
+    pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
+    pretrax evaluate --run=runs/decoder --yardstick=bits_per_byte --gin.bits_per_byte.tokens=5000
+
+A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come
+with this code. Labelled text is TSV or JSONL with `text` and `label`. Beside each figure stands a
+baseline's: the most frequent answer, or a model that ignores its input. Yardsticks take
+--gin.NAME.SETTING=VALUE.
+"""
+
+import argparse
+import functools
+import shlex
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column, Table
+
+from ..comparison.yardsticks import YARDSTICKS
+from ..comparison.yardsticks.heldout_loss import evaluator
+from ..comparison.yardsticks.measuring import print_measured, yardsticks
+from ..inference import Decoding, Options, Trained, mode_of
+from ..inference.answering.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
+from ..inference.evaluation.kept_answers import keep_answers
+from ..inference.evaluation.labelled_evaluation import check_names_classes, labels_of_file
+from ..inference.trained import MODES
+from ..settings.command_line import (
+    add_device_arguments,
+    add_trust_argument,
+    at_least,
+    given_options,
+    offer_completions,
+    opening,
+)
+from ..settings.printable import PrintableConsole
+from ..settings.user_errors import mistakes_in_words
+from ..training.buckets import on_this_disk
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.mesh import make_mesh, placed_on
+from ..training.heldout import bytes_per_token, bytes_per_token_of, heldout_evaluator
+from ..training.planning import plan_evaluation
+from ..training.processes import check_alone
+from ..training.reporting.console import print_heldout
+from ..training.run_configuration import run_of_directory
+from ..training.saved.runs import open_run, saved_steps
+from ..training.trained_models import open_trained
+from . import make_parser
+
+OF_TASKS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
+OF_ANSWERS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = PrintableConsole(highlight=False)
+    with mistakes_in_words(options.traceback):
+        check_alone("evaluate")
+        options.run = on_this_disk(options.run)
+        keep_compiled()
+        steps = steps_of(options)
+        if options.heldout:
+            evaluate_heldout(console, options, steps)
+        elif options.yardstick:
+            chosen = yardsticks(options.yardstick, options.settings)
+            print_measured(console, options.run, steps, options.trust, chosen)
+        else:
+            evaluate_tasks(console, options, steps)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser("evaluate", __doc__)
+    add = parser.add_argument
+    add("--run", required=True, metavar="RUN", help="the directory of a run, also in a bucket")
+    task = "a SeqIO task or mixture with metrics; repeatable"
+    add("--task", action="append", default=[], help=task)
+    add("--labelled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")
+    add("--module", action="append", help="module or .py file of tasks; repeatable")
+    add("--data_dir", help="of TensorFlow Datasets")
+    caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
+    add("--cache_dir", action="append", default=[], metavar="DIR", help=caches)
+    add("--split", default="validation", help="of the task that is read (default: validation)")
+    examples = "score N examples: the first of a task, of a file any; default: all"
+    add("--examples", type=at_least(1), metavar="N", help=examples)
+    add("--heldout", action="store_true", help="the objective on held-out text")
+    other = "with --heldout: another objective, such as causal_lm or mlm; repeatable"
+    add("--objective", action="append", default=[], metavar="NAME", help=other)
+    names = f"one of {', '.join(YARDSTICKS)}; repeatable"
+    add("--yardstick", action="append", default=[], metavar="NAME", help=names)
+    add("--step", type=int, help="of the checkpoint; default: the latest")
+    add("--all_checkpoints", action="store_true", help="evaluate every checkpoint of the run")
+    add("--mode", help=f"one of {', '.join(MODES)}; default: what it was trained for")
+    beams = "beam search with N beams (default: 1, none)"
+    add("--beams", type=at_least(1), default=1, metavar="N", help=beams)
+    longest = "tokens of an answer, at most; default: as the longest target has"
+    add("--max_new", type=at_least(1), metavar="N", help=longest)
+    add_device_arguments(parser)
+    add_trust_argument(parser)
+    offer_completions(parser)
+    options, others = parser.parse_known_args(argv)
+    options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]
+    if len(options.settings) < len(others):
+        parser.error(f"unknown argument {next(x for x in others if not x.startswith('--gin.'))!r}")
+    kinds = options.task, options.labelled, options.heldout, options.yardstick
+    if sum(map(bool, kinds)) != 1:
+        parser.error("give one of --task=NAME, --labelled=FILE, --heldout and --yardstick=NAME")
+    typed = given_options(parser, options, argv)
+    of_text = options.heldout or options.yardstick
+    if of_text and (idle := typed & {*OF_TASKS, *OF_ANSWERS}):
+        parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
+    if options.labelled and (idle := typed & {*OF_TASKS}):
+        parser.error(f"--{min(idle)} goes with --task: of SeqIO")
+    if options.settings and not options.yardstick:
+        parser.error(f"--gin.{options.settings[0]} goes with --yardstick, whose setting it is")
+    if options.objective and not options.heldout:
+        parser.error("--objective goes with --heldout")
+    if options.step is not None and options.all_checkpoints:
+        parser.error("--step and --all_checkpoints exclude each other")
+    return options
+
+
+def steps_of(options) -> list[int | None]:
+    """Returns the steps of the checkpoints to evaluate; None stands for the latest one.
+
+    The latest checkpoint is found only when it is read, since a run that is still training may
+    remove it before. A yardstick reads its checkpoint several times, so it needs a fixed step.
+    """
+    if options.step is not None:
+        return [options.step]
+    steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
+    if options.all_checkpoints:
+        return steps
+    return steps[-1:] if options.yardstick else [None]
+
+
+# --- downstream tasks ---------------------------------------------------------------------------
+
+
+def tasks_of(options) -> list[EvaluationTask]:
+    if options.labelled:
+        return [labels_of_file(options.run, options.labelled, options.examples)]
+    from ..tasks.seqio_evaluation import evaluation_tasks
+
+    settings = {n: getattr(options, n) for n in ("split", "examples", "module", "data_dir")}
+    settings |= {"use_cached": bool(options.cache_dir), "cache_dirs": options.cache_dir}
+    return evaluation_tasks(options.run, names=options.task, **settings)
+
+
+def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
+    tasks = tasks_of(options)
+    right = functools.partial(Column, justify="right")
+    columns = "task", right("step"), "metric", right("score"), right("baseline")
+    table = Table(*columns, box=None, header_style="bold")
+    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+    for step in steps:
+        trained = open_trained(options.run, step, mesh, options.trust)
+        if options.labelled:
+            check_names_classes(trained, options.mode or mode_of(trained))
+        for task in tasks:
+            with placed_on(mesh):
+                scores = with_progress(console, options, trained, task)
+            keep_answers(options.run, task.name, trained.step, scores)
+            for metric, figure in scores.metrics.items():
+                baseline = scores.baseline.get(metric)
+                beside = "" if baseline is None else f"{baseline:.4g}"
+                table.add_row(
+                    escape(task.name), str(trained.step), escape(metric), f"{figure:.4g}", beside
+                )
+    mode = options.mode or mode_of(trained)
+    counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
+    guesses = ", ".join(repr(task.guess) for task in tasks)
+    source = options.labelled or options.split
+    # Beside the table, which would wrap them at its own width.
+    say = functools.partial(console.print, markup=False, soft_wrap=True)
+    say(f"{options.run}: {mode}, {source}, {counts}")
+    console.print(table)
+    say(f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}")
+    mode_flag = f" --mode={options.mode}" if options.mode else ""
+    command = f"pretrax predict {opening(options)}{mode_flag} {shlex.quote(tasks[0].texts[0])}"
+    say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {command}")
+
+
+def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
+    columns = TextColumn(task.name), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(task.texts))
+        decoding = Decoding(
+            max_new=options.max_new or longest_answer(task.targets, trained.encode),
+            beams=options.beams,
+            batch_size=options.batch_size,
+        )
+        advance = functools.partial(progress.advance, bar)
+        return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
+
+
+# --- held-out text ------------------------------------------------------------------------------
+
+
+def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
+    planned = plan_evaluation(run_of_directory(options.run, options.trust))
+    evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
+    evaluators = evaluators or {"": heldout_evaluator(planned)}
+    token_bytes = bytes_per_token(planned)
+    of_all = bytes_per_token_of(planned.corpus, planned.run.heldout_tokens)
+    by_step = []
+    for step in steps:
+        model = planned.recipe.model
+        run = open_run(options.run, step, planned.mesh, model, options.trust)
+        for name, evaluate in evaluators.items():
+            scores = [s._replace(member=f"{name}{s.member}") for s in evaluate(run.params)]
+            by_step.append((run.step, scores))
+            if name:  # another objective than the run's is scored on all held-out text
+                token_bytes |= dict.fromkeys((score.member for score in scores), of_all)
+    say = functools.partial(console.print, markup=False, soft_wrap=True)
+    say(f"Held-out text of {options.run}: {planned.corpus.summary}")
+    print_heldout(console, by_step, token_bytes)
+    say(f"Next: pretrax predict {opening(options)} …")

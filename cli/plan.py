@@ -1,0 +1,115 @@
+"""Plans a training: what a budget is best spent on, or what a run takes.
+
+    pretrax plan --flops=1e21                                     size and tokens for a budget
+    pretrax plan --chips=64 --of=v5p --hours=24                   the same, of chips and hours
+    pretrax plan --gin_file=runs/t5_1_1_base_c4.gin --chips=8 --of=v5e      what a run takes
+    pretrax plan --parameters=175e9 --tokens=300e9                what a size and tokens take
+    pretrax plan --flops=1e14 --law=comparisons/scaling           by a law of your own runs
+
+Sizes for a budget follow a scaling law of causal language models on web text (Hoffmann et al. 2022,
+fitted again by Besiroglu et al. 2024), and six FLOPs for each parameter and token; other objectives
+and other text have other laws, which --law takes from a comparison of sizes and budgets. What a run
+takes follows its own shapes.
+"""
+
+import argparse
+from collections.abc import Collection, Sequence
+
+from ..comparison.scaling.laws_of_comparisons import law_of_directory
+from ..comparison.scaling.plan_tables import print_budget, print_run, print_size
+from ..comparison.scaling.requirements import Chips, requirements
+from ..settings.command_line import (
+    GinArguments,
+    add_gin_arguments,
+    at_least,
+    given_options,
+    parse_with_gin,
+)
+from ..settings.printable import PrintableConsole
+from ..settings.user_errors import mistakes_in_words
+from ..training.devices.accelerators import kind_of_name, short_names
+from ..training.run import Run
+from ..training.run_configuration import read_fields
+from . import make_parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = parser_of_plans()
+    options, gin_arguments = parse_with_gin(parser, argv, Run)
+    if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
+        parser.error(mistake)
+    console = PrintableConsole(highlight=False)
+    with mistakes_in_words(options.traceback):
+        law = law_of_directory(options.law) if options.law else None
+        chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
+        if gin_arguments.files:
+            fields = read_fields(*gin_arguments)
+            print_run(console, fields, requirements(fields), chips)
+        elif options.parameters:
+            print_size(console, options.parameters, options.tokens, chips, law)
+        else:
+            print_budget(console, budget_of(options, chips), chips, law)
+
+
+def parser_of_plans() -> argparse.ArgumentParser:
+    parser = make_parser("plan", __doc__, allow_abbrev=False)
+    add = parser.add_argument_group("a budget").add_argument
+    add("--flops", type=above_zero, metavar="N", help="of the whole training, such as 1e21")
+    add("--hours", type=above_zero, metavar="N", help="of all the chips")
+    measured = "of `pretrax compare scaling`, whose law is taken"
+    add("--law", metavar="DIRECTORY", help=measured)
+    add = parser.add_argument_group("a size").add_argument
+    add("--parameters", type=above_zero, metavar="N", help="of a model, such as 7e9")
+    add("--tokens", type=above_zero, metavar="N", help="that it is trained on, such as 2e12")
+    add = parser.add_argument_group("chips").add_argument
+    add("--chips", type=at_least(1), metavar="N", help="their number (default: 1)")
+    kinds = ", ".join(short_names())
+    add("--of", metavar="KIND", help=f"one of {kinds}")
+    share = "share of their peak that a step reaches (default: 0.4)"
+    add("--mfu", type=above_zero, default=0.4, metavar="SHARE", help=share)
+    add_gin_arguments(parser)
+    return parser
+
+
+def above_zero(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
+def mistake_of(
+    options: argparse.Namespace, gin_arguments: GinArguments, typed: Collection[str]
+) -> str | None:
+    kinds = {
+        "--gin_file": bool(gin_arguments.files),
+        "--parameters and --tokens": bool(options.parameters or options.tokens),
+        "--flops": bool(options.flops),
+        "--hours": bool(options.hours),
+    }
+    asked = [name for name, there in kinds.items() if there]
+    mistakes = {
+        "--chips and --of go together": bool(options.chips) != bool(options.of),
+        "--mfu is a share of the peak, 1 at most": options.mfu > 1,
+        "--hours are of chips: give --chips and --of": options.hours and not options.of,
+        "--law goes with a budget or a size: a run's cost follows from its shapes": bool(
+            options.law and gin_arguments.files
+        ),
+        "--mfu is of chips: give --chips and --of": "mfu" in typed and not options.of,
+        "--gin.NAME=VALUE is a setting of a run: give its --gin_file": bool(
+            gin_arguments.bindings and not gin_arguments.files
+        ),
+        "--parameters and --tokens go together": bool(options.parameters) != bool(options.tokens),
+        f"give one of {', '.join(kinds)}, got {' and '.join(asked) or 'none'}": len(asked) != 1,
+    }
+    return next((words for words, wrong in mistakes.items() if wrong), None)
+
+
+def budget_of(options: argparse.Namespace, chips: Chips | None) -> float:
+    if options.flops:
+        return options.flops
+    assert chips is not None  # by `mistake_of`
+    return options.hours * 3600 * chips.flops_per_second

@@ -1,0 +1,137 @@
+"""Applies a trained model: continue, fill in, restore, classify, embed or score text.
+
+    pretrax predict --run=runs/quickstart "def open(<extra_id_0>):"
+    pretrax predict --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
+    pretrax predict --run=runs/fim --prefix="def f(x):" --suffix="    return y"
+    pretrax predict --run=runs/bert "The [MASK] is open." --top=10
+    pretrax predict --run=runs/decoder --mode=next "import" --top=10
+    pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
+    pretrax predict --run=runs/NAME --score "How likely is this?"
+    pretrax predict --run=runs/NAME --score "How likely, given this," --target=" is that?"
+    pretrax predict --run=runs/bert --mode=pair "It rains." "Does this follow?"
+
+RUN is the directory of a run, or of a model that `pretrax convert` imported. Without --mode it does
+what the run's objective trained it for, and says what that is.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..inference import MODES
+from ..inference.answering.generation import draft_model
+from ..inference.reporting.answer_files import write_answers
+from ..inference.reporting.predict_options import add_decoding_arguments, request_of
+from ..inference.reporting.printing import answer_states, print_answers, print_mode
+from ..settings import whole_files
+from ..settings.command_line import (
+    add_device_arguments,
+    add_trust_argument,
+    at_least,
+    given_options,
+    offer_completions,
+)
+from ..settings.printable import PrintableConsole
+from ..settings.user_errors import mistakes_in_words
+from ..training.buckets import on_this_disk
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.mesh import make_mesh, placed_on
+from ..training.processes import check_alone
+from ..training.trained_models import open_trained
+from . import make_parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = PrintableConsole(highlight=False)
+    stopped = "\nInterrupted; the same command continues with the first line without an answer."
+    with mistakes_in_words(options.traceback, stopped):
+        check_alone("predict")
+        options.run = on_this_disk(options.run)
+        keep_compiled()
+        mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+        with placed_on(mesh):
+            trained = open_trained(options.run, mesh=mesh, trusted=options.trust)
+            request = request_of(trained, options)
+            if options.draft:
+                folder = on_this_disk(options.draft)
+                small = open_trained(folder, mesh=mesh, trusted=options.trust)
+                draft = draft_model(small, trained, options.draft_tokens)
+                request = request._replace(options=replace(request.options, draft=draft))
+            print_mode(console, options.run, trained, request)
+            if request.mode == "states":
+                answer_states(console, trained, request)
+            elif options.file:
+                with whole_files.locked(options.out, f"predict writes {options.out}"):
+                    write_answers(console, trained, request)
+            else:
+                print_answers(console, trained, request)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    modes = "\n".join(f"  {name:10}{about}" for name, (about, _) in MODES.items())
+    parser = make_parser(
+        "predict", __doc__, usage="%(prog)s --run=RUN [TEXT …] [options]", epilog=f"modes:\n{modes}"
+    )
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
+    where = "the directory of a run, also in a bucket"
+    parser.add_argument("--run", required=True, metavar="RUN", help=where)
+    add = parser.add_argument_group("what to do").add_argument
+    add("--mode", help="one of those below; default: what it was trained for")
+    add("--score", action="store_true", help="print how likely the texts and their tokens are")
+    add("--target", help="with --score: what follows TEXT, scored given it")
+    add("--prefix", help="what stands before the middle")
+    add("--suffix", help="what stands after it")
+    add("--cursor", metavar="FILE:LINE:COLUMN", help="the middle is here in a file, from 1")
+    add("--denoiser", metavar="R|S|X", help="the mode token before the text (UL2)")
+    guesses = "guesses for each mask or next token, or classes"
+    add("--top", type=at_least(1), metavar="N", default=5, help=guesses)
+    add("--masks", type=at_least(0), default=0, metavar="N", help="N times [MASK] after each text")
+    add("--steps", type=int, metavar="N", help="of unmasking; default: one for each mask")
+    add(
+        "--order",
+        default="confidence",
+        help="of unmasking: confidence, margin, entropy, left_to_right, random, mask_predict, "
+        "ancestral or gibbs",
+    )
+    add("--pooling", help="of embeddings: first, mean or last")
+    others = "texts to compare with; repeatable"
+    add("--against", nargs="+", action="extend", metavar="TEXT", help=others)
+    add("--layer", default="-1", metavar="N", help="of hidden states: 0 the embeddings, -1, all")
+    add = parser.add_argument_group("many at once").add_argument
+    add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')
+    add("--out", metavar="OUT.jsonl", help="where their answers go, line by line")
+    add = parser.add_argument_group("few-shot prompts").add_argument
+    add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object a line")
+    add("--template", help='such as "Q: {question}\\nA: {answer}"')
+    add("--answer", default="answer", help="the template's field that is answered")
+    add_decoding_arguments(parser)
+    add_device_arguments(parser)
+    add_trust_argument(parser)
+    offer_completions(parser)
+    options = parser.parse_args(argv)
+    options.given = given_options(parser, options, argv)
+    if mistake := mistake_of(options):
+        parser.error(mistake)
+    return options
+
+
+def mistake_of(options: argparse.Namespace) -> str | None:
+    """The first thing that is wrong with options of which each is right by itself."""
+    file, out, scored = options.file, options.out, options.target is not None
+    same = file and out and Path(file).resolve() == Path(out).resolve()
+    mistakes = {
+        "--file and --out go together: one is read, the other written": bool(file) != bool(out),
+        "--examples and --template go together": bool(options.examples) != bool(options.template),
+        '--stop="" is in every text: give some words': "" in options.stop,
+        "--target is scored: give --score as well": scored and not options.score,
+        "--target is of a TEXT; a line of --file has its own": scored and file,
+        "--against takes TEXTs; embeddings of --file are in --out": options.against and file,
+        "--out of --mode=states is NumPy's: give a name.npz": options.mode == "states"
+        and (out or ".npz")[-4:] != ".npz",
+        "--out is --file: answers need a file of their own": same,
+        "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
+        "--mode=score is no mode: give --score": options.mode == "score",
+    }
+    return next((words for words, wrong in mistakes.items() if wrong), None)

@@ -1,0 +1,126 @@
+"""Prepares text for training: cleans, filters, deduplicates, tokenises and writes a token store.
+
+    pretrax prepare --files='raw/*.jsonl' --out=stores/mine
+    pretrax prepare --gin_file=preprocessing/fineweb.gin --files='crawl/*.warc.gz' \\
+        --out=stores/web
+
+The steps are those of gin_configs/preprocessing/default.gin, or of a gin file of yours. OUT then
+holds the store, report.json and report.html: what each step took, dropped by which rule, and
+examples of it. Killed at any moment and started again, the same command goes on.
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..preprocessing.preparation import (
+    DEFAULT,
+    Preparation,
+    differences,
+    out_path,
+    plain_settings,
+    read_preparation,
+)
+from ..settings import whole_files
+from ..settings.command_line import add_gin_arguments, at_least, parse_with_gin
+from ..settings.printable import PrintableConsole
+from ..settings.user_errors import mistakes_in_words
+from . import make_parser
+
+LOCK = ".lock"  # held by the command that prepares
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser("prepare", __doc__, allow_abbrev=False)
+    workers = (
+        "tasks at a time, on which the result does not depend (default: one a core, or as many as "
+        "a cluster gives)"
+    )
+    parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
+    add_gin_arguments(parser, default=DEFAULT)
+    options, gin_arguments = parse_with_gin(parser, argv, Preparation, [DEFAULT])
+    stopped = "\nStopped; the same command goes on after the tasks that are complete."
+    with mistakes_in_words(options.traceback, stopped):
+        preparation = read_preparation(*gin_arguments)
+        held = out_path(preparation, LOCK)
+        with whole_files.locked(held, f"{preparation.out} is prepared"):
+            prepare(preparation, options.workers)
+
+
+def prepare(preparation: Preparation, workers: int | None) -> None:
+    """Prepares text, or says that it is prepared already, and prints what was done."""
+    # Here: datatrove, which --help does without.
+    from ..preprocessing import preparation_page, preparation_report, running
+
+    console = PrintableConsole(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    p, out = preparation, out_path(preparation)
+    source, steps, output = running.parts_of(p)
+    settings: dict[str, str] = {}
+    for name in ("source", "steps", "output"):
+        settings |= plain_settings(name, getattr(p, name))
+    made_of = running.stages_of(p, source, steps, output)[-1].made_of
+    if os.path.exists(file := os.path.join(out, preparation_report.REPORT)):
+        check_unchanged(p.out, whole_files.read_json(file), settings, made_of)
+        running.finish(out)
+        console.print(f"{p.out} is prepared already: nothing to do.", markup=False)
+    else:
+        check_is_own(out)
+        console.print(f"Preparing {source.about}", markup=False)
+        watch = functools.partial(progress_of, console)
+        reports = running.run(p, source, steps, output, workers, watch)
+        report = preparation_report.PreparationReport(source.about, reports, settings, made_of)
+        preparation_report.print_table(console, reports)
+        output.end(out, source.tasks, {"made_by": "pretrax prepare", "settings": settings})
+        preparation_report.write(out, report, preparation_page.page(report))
+        running.finish(out)
+        tokens = f", {report.tokens:,} tokens" if report.tokens else ""
+        console.print(
+            f"\n{report.documents:,} documents{tokens}. {p.out} holds report.html.", markup=False
+        )
+    console.print(f"Next: {output.next_command(p.out)}", markup=False, soft_wrap=True)
+
+
+def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:
+    """Raises ValueError where a folder holds what was prepared of other text, or by other
+    settings."""
+    # Other programs write reports too.
+    if not isinstance(before, dict) or not {"made_of", "settings"} <= before.keys():
+        raise ValueError(f"{out} holds a report.json of something else: give OUT a new folder.")
+    if before["made_of"] == made_of:
+        return
+    changed = differences(before["settings"], settings) or [
+        "files of the source or of a step have changed"
+    ]
+    raise ValueError(
+        f"{out} is prepared already, otherwise: {'; '.join(changed)}. Give another OUT, or delete "
+        "it."
+    )
+
+
+def check_is_own(out: str) -> None:
+    """Raises ValueError for a folder that holds other files than those of a preparation."""
+    from ..preprocessing.running import WORK
+
+    others = [name for name in os.listdir(out) if name != LOCK]
+    if others and WORK not in others:
+        raise ValueError(f"{out} holds other files, such as {others[0]}: give OUT a new folder.")
+
+
+@contextlib.contextmanager
+def progress_of(console: Console, what: str, tasks: int) -> Iterator[Callable[[int], None]]:
+    """Shows how far a pass is by a bar, or that it began by a line where the output is a log."""
+    is_log = not console.is_terminal
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=is_log)
+    if is_log:
+        console.print(f"{what} ({tasks:,} task{'s' * (tasks != 1)})", markup=False)
+    with bar:
+        number = bar.add_task(what, total=tasks)
+        yield lambda done: bar.advance(number, done)

@@ -1,0 +1,406 @@
+"""Shows what an objective does to text: what a model is given, what it predicts, who sees whom.
+
+    pretrax show                                               span corruption, on a short text
+    pretrax show --objective=ul2 --text="To be, or not to be"  every member of a mixture
+    pretrax show --text="The quick brown fox jumps." --hide="quick brown,jumps"    what to hide
+    pretrax show --vocabulary=words --text="The cat sat"       word by word
+    pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
+    pretrax show --list                                        all objectives
+    pretrax show --all --out=objectives_pages                  a page of each
+    pretrax show --objective=my_objectives.mine                an objective of your own
+    pretrax show --gin_file=my_run.gin                         the objective of a run to come
+    pretrax show --run=runs/quickstart                         a run's objective and vocabulary
+
+Nothing is downloaded. Text and vocabulary are those of the corpus that a gin file names. Without a
+corpus, --run or --vocabulary, a vocabulary is learned from Python's own library and kept in
+runs/show.
+"""
+
+import argparse
+import functools
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import jax
+from rich.console import Console
+from rich.progress import track
+
+from ..constraints import name_of
+from ..corpora.vocabularies import special_tokens
+from ..data.packing import resolve
+from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
+from ..objectives.laws import check_objective, is_own
+from ..objectives.layouts import LAYOUTS
+from ..settings import run_directory, whole_files
+from ..settings.bound import bound, flattened
+from ..settings.command_line import (
+    GinArguments,
+    add_gin_arguments,
+    as_option,
+    at_least,
+    parse_with_gin,
+)
+from ..settings.printable import PrintableConsole
+from ..settings.user_errors import mistakes_in_words
+from ..tasks import sample_text
+from ..tasks.sample_text import SampleText
+from ..training.buckets import on_this_disk
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.run import Run, longest_rows
+from ..training.run_configuration import read_directory, read_fields
+from ..visualization.all_objectives import in_words, index_page, progress_line
+from ..visualization.choice import Choice, layout_for
+from ..visualization.draws import draws, pieces_of, prepared, shortened
+from ..visualization.examples import Example, Reader
+from ..visualization.listing import LEGEND, objectives_table
+from ..visualization.noise_statistics import measure_each
+from ..visualization.objective_page import Heading, page
+from ..visualization.rows import STACKS, ShownObjective, subjects
+from ..visualization.terminal import print_examples, print_heading
+from . import make_parser
+
+CACHE = "runs/show"
+DEFAULT = "span_corruption"
+MOST_MEMBERS = 8  # of a mixture that are shown
+STATISTICS_ROWS = 1000
+LENGTH = 512  # slots of the encoder or the single stack
+WIDTH = 136  # where the output is a file
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Programs are many and run once: they are compiled quickly, and kept for the next time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    keep_compiled()
+    run(sys.argv[1:] if argv is None else argv)
+
+
+def run(argv: Sequence[str]) -> None:
+    options, gin_arguments = read_command_line(argv)
+    console = PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    with mistakes_in_words(options.traceback):
+        if options.run:
+            options.run = on_this_disk(options.run)
+        if options.list:
+            console.print(objectives_table(console.width))
+            to_see_one = "pretrax show --objective=NAME"
+            console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
+        else:
+            command = "pretrax show " + shlex.join(argv)
+            (show_all if options.all else show)(console, options, gin_arguments, command)
+
+
+class Drawn(NamedTuple):
+    """An objective as it is shown: its members, and examples of them."""
+
+    choice: Choice
+    layout: str
+    facts: list[str]
+    members: list[ShownObjective]
+    others: int  # members that are not shown
+    each: int  # examples of each member
+    examples: list[Example]
+
+
+def show(
+    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
+) -> None:
+    """Prints examples of one objective and, if asked to, writes the page."""
+    choice = choose(options, gin_arguments)
+    text = open_text(console, options, gin_arguments, choice)
+    found = drawn(options, choice, text)
+    print_heading(console, choice.name, found.layout, found.facts)
+    print_examples(console, found.examples[:: found.each if options.html else 1])
+    if found.others:
+        shown = len(found.members)
+        console.print(f"The first {shown} of {shown + found.others} members.")
+    for sentence in unused(options, gin_arguments, choice):
+        console.print(sentence, markup=False, soft_wrap=True)
+    if options.html:
+        members = track(found.members, "Counting", console=console, disable=not console.is_terminal)
+        write_page(options.html, options, found, members, text, command)
+        console.print(f"The page is {options.html}: open it in a browser.")
+    else:
+        console.print("Next: the same command with --html=FILE writes a page with statistics.")
+    own = found.layout == layout_for(choice, text.vocabulary.ids)
+    if flags := to_train(options, gin_arguments, choice, found.layout, own):
+        console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
+
+
+def show_all(
+    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
+) -> None:
+    """Writes a page of each objective into --out, and one that lists them."""
+    text = open_text(console, options, gin_arguments, choose(options, gin_arguments))
+    text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
+    pages, refused = {}, {}
+    index = os.path.join(options.out, "index.html")
+    console.print(f"Writing {index}, and a page of each objective beside it", markup=False)
+    began = time.monotonic()
+    for done, name in enumerate(CATALOGUE):
+        one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
+        console.print(progress_line(name, done, len(CATALOGUE), time.monotonic() - began))
+        path = os.path.join(options.out, one.html)
+        shown = command.replace(" --all", f" --objective={name}", 1)
+        shown = shown.replace(f"--out={options.out}", f"--html={path}")
+        try:
+            found = drawn(one, choose(one, gin_arguments), text)
+            write_page(path, one, found, found.members, text, shown)
+            pages[name] = one.html
+        except ValueError as error:  # such as of a text without sentences
+            refused[name] = str(error)
+        whole_files.write_text(index, index_page(pages, refused, command))
+    if not pages:
+        raise ValueError(f"No objective takes this text: {refused.popitem()[1]}")
+    console.print(in_words(pages, refused, index), markup=False, soft_wrap=True)
+
+
+def drawn(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn:
+    """Returns examples of an objective on a text.
+
+    Raises ValueError where the objective is not as `check_objective` wants one of a user's own, or
+    does not take this text or what it should hide.
+    """
+    tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
+    layout = options.layout or layout_for(choice, ids)
+    objective = choice.build(ids)
+    if is_own(objective):
+        check_objective(objective, ids)
+    _, marked = resolve(objective, None, choice.mark_document_ends)
+    members = subjects(choice.build, layout, ids)
+    shown = members[:MOST_MEMBERS]
+    documents = text.documents
+    if options.text is None and options.file is None:  # any text will do, and so will a part of it
+        documents = [shortened(documents[0], shown, options.length)]
+    documents = prepared(documents, objective, ids, marked)
+    count = options.rows or (3 if options.html and len(members) == 1 else 1)
+    names = special_tokens.special_names(tokenizer, ids)
+    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
+    own = options.text or [text.vocabulary.codec.decode(documents[0].tolist())]
+    hide = pieces_of(options.hide, "\n\n".join(own))
+    how = dict(count=count, slots=options.length, seed=options.seed, hide=hide)
+    examples = [
+        one for member in shown for one in draws(member, documents, text.other, reader, **how)
+    ]
+    facts = choice.facts(layout)
+    if objective.adaptation:
+        facts.append("Noise: adapts to the model in training, and is shown as it begins")
+    return Drawn(choice, layout, facts, shown, len(members) - len(shown), count, examples)
+
+
+def write_page(
+    path: str,
+    options: argparse.Namespace,
+    found: Drawn,
+    members: Iterable[ShownObjective],
+    text: SampleText,
+    command: str,
+) -> None:
+    """Writes examples and statistics as a page; `members`, those found, may show progress."""
+    choice = found.choice
+    figures = measure_each(
+        members,
+        text.stream(),
+        rows=STATISTICS_ROWS,
+        slots=options.length,
+        seed=options.seed,
+        span_law=choice.entry.span_law if choice.entry else None,
+        span_mean=choice.mean_span_length,
+    )
+    facts = [f"Layout: {found.layout.replace('_', '-')}", *found.facts]
+    heading = Heading(choice.name, facts, command, text.stream_name)
+    whole_files.write_text(path, page(heading, found.examples, figures))
+
+
+def to_train(
+    options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice, layout: str, own: bool
+) -> str:
+    """Returns the options of `pretrax train` for what was shown, '' for what no run is known of.
+
+    They are the user's own files where these name a model, and else a small run of the layout,
+    which is the objective's `own` or another that was asked for.
+    """
+    if options.objective and not choice.entry:
+        return ""
+    if choice.model is not None and gin_arguments.files:
+        flags = [f"--gin_file={shlex.quote(file)}" for file in gin_arguments.files]
+        if options.objective:
+            flags.append(f"--gin_file=objectives/{choice.name}.gin")
+    elif choice.entry:
+        small = run_of(choice.name) if own else SMALL_RUNS[layout]
+        flags = [f"--gin_file=runs/{small}.gin", f"--gin_file=objectives/{choice.name}.gin"]
+    else:
+        return ""
+    if options.task:
+        flags.append("--gin_file=corpora/seqio_task.gin")
+        flags.append(f"--mixture_or_task_name={shlex.quote(options.task)}")
+    if options.module:
+        flags.append(f'--module="{options.module}"')
+    return " ".join([*flags, *map(as_option, gin_arguments.bindings)])
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
+    """The options, and the gin files and bindings."""
+    parser = make_parser(
+        "show", __doc__, usage="%(prog)s [--objective=NAME] [options]", allow_abbrev=False
+    )
+    add = parser.add_argument
+    name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
+    add("--objective", metavar="NAME", help=name).completer = lambda **_: list(CATALOGUE)
+    add("--text", action="append", help="a document of the row; a blank line begins another")
+    add("--file", metavar="PATH", help="a text file, as one document")
+    pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas, "
+    pieces += "each the first after the one before"
+    add("--hide", action="append", default=[], metavar="PIECES", help=pieces)
+    add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
+    add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
+    run = "a run, also in a bucket: its vocabulary and, if no other is given, its objective"
+    add("--run", metavar="RUN", help=run)
+    vocabulary = "'bytes', 'words' (those of the text), a SentencePiece .model or a tokenizer.json"
+    add("--vocabulary", metavar="PATH", help=vocabulary)
+    add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
+    length = "slots of the encoder or the single stack, which the text may take (default: the "
+    length += f"sequence_lengths of the gin files, else {LENGTH})"
+    add("--length", type=at_least(1), metavar="SLOTS", help=length)
+    add("--rows", type=at_least(1), metavar="N", help="examples of each (default: 1, on a page 3)")
+    add("--seed", type=int, default=0, help="of the noise (default: 0)")
+    add("--html", metavar="FILE", help="write a page with examples and statistics")
+    add("--list", action="store_true", help="a table of all objectives")
+    add("--all", action="store_true", help="a page of each objective, into the folder --out")
+    add("--out", metavar="DIR", help="with --all: the folder, in which index.html lists the pages")
+    add_gin_arguments(parser)
+    options, gin_arguments = parse_with_gin(parser, argv, Run)
+    if options.all != bool(options.out):
+        parser.error("--all and --out=DIR go together: the folder of the pages")
+    if options.all and (options.objective or options.html or options.hide or options.list):
+        parser.error("--all shows every objective: leave out --objective, --html, --hide, --list")
+    return options, gin_arguments
+
+
+# --- the objective and the text -------------------------------------------------------------------
+
+
+def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
+    """What --objective names, else what the gin files bind, else the run's, else span
+    corruption."""
+    name, files, lines = options.objective, list(gin_arguments.files), list(gin_arguments.bindings)
+    if name is None and not files and options.task and _has_objectives(options):
+        files = ["corpora/seqio_objectives.gin"]
+    if options.task and files:  # what a run of SeqIO's tasks asks for
+        lines.insert(0, f"MIXTURE_OR_TASK_NAME = {options.task!r}")
+    if options.module and files:
+        lines.insert(0, f"MODULE = {options.module!r}")
+    if name is None and not files and options.run and run_directory.is_run(options.run):
+        read_directory(options.run, gin_arguments.trusted)  # which says what is wrong with it
+        files = [os.path.join(options.run, run_directory.CONFIG)]
+    elif name is None and not files:
+        name = DEFAULT
+    if name and "." in name:  # MODULE.BUILDER, of the user's own
+        module = name.rpartition(".")[0]
+        lines = [f"import {module}", f"training.Run.objective = @{name}", *lines]
+        name = None
+    elif name:
+        name = find(name)
+        files.append(f"objectives/{name}.gin")
+    fields = read_fields(files, lines, gin_arguments.search_paths, gin_arguments.trusted)
+    if "objective" not in fields:
+        raise ValueError(
+            f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "
+            "--objective=NAME."
+        )
+    build = bound(fields["objective"])
+    settings = dict(flattened("", build))
+    seqio_name = settings.get(".mixture_or_task_name")
+    name = name or seqio_name or name_of(build.function).rpartition(".")[2]
+    mean = settings.get(".mean_span_length")
+    used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
+    more = {key: fields.get(key) for key in used}
+    return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
+
+
+def _has_objectives(options: argparse.Namespace) -> bool:
+    from ..tasks.seqio.seqio_objectives import has_objectives
+
+    return has_objectives(options.task, options.module)
+
+
+def _corpus_of(
+    options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice
+) -> Callable | None:
+    """Returns the corpus of the gin files, unless an option gives the vocabulary."""
+    is_given = options.run or options.vocabulary or options.task
+    return choice.corpus if gin_arguments.files and not is_given else None
+
+
+def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
+    try:
+        return sample_text.of_corpus(corpus, length)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"The corpus of the gin files cannot be read: {error} To see the objective without it, "
+            "give a vocabulary, such as --vocabulary=bytes."
+        ) from error
+
+
+def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
+    """Returns the slots of the first stack of the run that gin files describe, else `LENGTH`.
+
+    A run with several shapes of rows has the longest.
+    """
+    if not gin_arguments.files or not choice.sequence_lengths:
+        return LENGTH
+    lengths = longest_rows(choice.sequence_lengths)
+    return next((lengths[stack] for stack in STACKS if stack in lengths), LENGTH)
+
+
+def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> list[str]:
+    """Returns what the gin files bind, and the picture does not show, in sentences."""
+    sentences: list[str] = []
+    if not gin_arguments.files:
+        return sentences
+    if choice.corpus is not None and _corpus_of(options, gin_arguments, choice) is None:
+        given = next(name for name in ("run", "vocabulary", "task") if getattr(options, name))
+        sentences.append(
+            f"The corpus of the gin files is not used: --{given} gives the vocabulary instead."
+        )
+    if choice.packing is not None:
+        sentences.append(
+            f"training.Run.packing = {choice.packing!r} is not used: a row holds this text alone."
+        )
+    return sentences
+
+
+def open_text(
+    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice
+) -> SampleText:
+    options.length = options.length or _row_length(gin_arguments, choice)
+    sources = [name for name in ("text", "file", "task") if getattr(options, name) is not None]
+    if len(sources) > 1:
+        raise ValueError(f"Give one of --{' and --'.join(sources)}, not both.")
+    if options.run and options.vocabulary:
+        raise ValueError("Give --run or --vocabulary, not both.")
+    if options.task:
+        if options.run or options.vocabulary:
+            raise ValueError("A task has its own vocabulary: leave --run and --vocabulary out.")
+        folder = f"{CACHE}/{options.task}"
+        arranged = bound(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
+        task = options.task, options.module
+        return sample_text.of_task(folder, *task, options.length, arranged)
+    if (corpus := _corpus_of(options, gin_arguments, choice)) is not None:
+        console.print("Making the vocabulary of the run's corpus.")
+        text = _text_of_corpus(corpus, options.length)
+        if options.text is None and options.file is None:
+            return text
+        own = sample_text.read_documents(options.text, options.file)
+        return text._replace(documents=text.vocabulary.tokenizer.encode_batch(own))
+    documents = sample_text.read_documents(options.text, options.file)
+    if options.vocabulary == "words":
+        return sample_text.of_words(documents)
+    vocabulary = sample_text.open_vocabulary(CACHE, options.run, options.vocabulary, console.print)
+    return sample_text.of_texts(vocabulary, documents)

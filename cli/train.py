@@ -1,0 +1,50 @@
+"""Trains a model on a pre-training objective.
+
+    pretrax train                                                  the quickstart, on any laptop
+    pretrax train --gin_file=runs/own_text.gin --files='data/*.txt'
+    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8       its step, for that slice
+
+A run directory holds everything that a run leaves. The same command started again continues from
+the last checkpoint, or says that the run is finished.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from ..settings.command_line import add_gin_arguments, parse_with_gin
+from ..settings.user_errors import mistakes_in_words
+from ..training.compile_check import check
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.topologies import EXAMPLE, read_topology, use_cpu
+from ..training.processes import without_shutdown
+from ..training.reporting.console import make_console, print_check
+from ..training.reporting.profiling import read_steps
+from ..training.run import Run
+from ..training.run_configuration import read_run
+from ..training.trainer import train
+from . import make_parser
+
+QUICKSTART = "runs/quickstart.gin"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser("train", __doc__, allow_abbrev=False)
+    words = f"train nothing: compile the step for devices that are elsewhere, such as {EXAMPLE}"
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--compile", metavar="TOPOLOGY", help=words)
+    add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
+    add_gin_arguments(parser, default=QUICKSTART)
+    options, gin_arguments = parse_with_gin(parser, argv, Run, files=[QUICKSTART])
+    resumes = "" if options.compile else "; the same command continues from the last checkpoint"
+    with without_shutdown(), mistakes_in_words(options.traceback, f"\nInterrupted{resumes}."):
+        gin = gin_arguments._replace(files=gin_arguments.files or (QUICKSTART,))
+        if options.compile is not None:
+            topology = read_topology(options.compile)
+            use_cpu()
+            run, console = read_run(*gin), make_console()
+            console.print(f"Compiling for {topology}, a minute or more …")
+            sys.exit(not print_check(console, check(run, topology)))
+        run = read_run(*gin)
+        if not run.distributed:
+            keep_compiled()
+        train(run, trusted=gin_arguments.trusted, profiled=read_steps(options.profile))

@@ -1,0 +1,204 @@
+"""Budgets: what is equal for all variants of a comparison, as the steps that it pays for.
+
+    comparison.Comparison.budget = @budgets.text_tokens
+    budgets.text_tokens.number = 400_000
+
+A budget is a function of a variant's plan that returns the steps of its runs.
+"""
+
+import functools
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from ..constraints import Count, Positive, checked
+from ..models.builders import abstract_params
+from ..objectives import Row
+from ..settings.bound import bound, flattened
+from ..training.devices.mesh import placed_on
+from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
+from ..training.state import new_state, unboxed
+from ..training.step import Recipe, constant_outputs, count_text_tokens, make_batches
+from ..training.throughput import step_flops
+
+COUNTED = 2000  # steps whose tokens or targets are counted; later ones have as many on average
+NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the same for every run
+TIMED = 20  # steps that a pilot times
+
+
+@checked
+def text_tokens(plan: Plan, *, number: Count) -> int:
+    """Returns the steps that read `number` tokens of text.
+
+    Args:
+      number: of tokens before corruption, counted in the rows that the first `COUNTED` steps read;
+        no end-of-sequence counts, which some objectives have in their rows and others add.
+    """
+    steps, per_step = _counted(_tokens_read(plan), number)
+    return _affordable(plan, steps, per_step, "text_tokens")
+
+
+@checked
+def targets(plan: Plan, *, number: Count) -> int:
+    """Returns the steps that predict `number` targets: what has a loss, as `targets_of_steps`
+    counts it.
+
+    Args:
+      number: of targets, counted in the batches of the first `COUNTED` steps, corrupted by noise
+        of a seed of their own: those of a run differ by what chance does.
+
+    Raises ValueError where these steps do not tell how many later ones have, since the rates of a
+    mixture follow the step, as those of `objectives.annealed` do.
+    """
+    of_steps = (sum(terms.values()) for _, terms in targets_of_steps(plan))
+    steps, per_step = _counted(itertools.accumulate(of_steps), number)
+    following = [m.name for m in plan.recipe.objective.members if callable(m.rate)]
+    if steps > COUNTED and following:
+        raise ValueError(
+            f"budgets.targets.number = {number:,} takes about {steps:,} steps, of which the first "
+            f"{COUNTED:,} are counted, and later ones have others: the rates of "
+            f"{', '.join(following)} follow the step. Give a smaller number, or another budget."
+        )
+    return _affordable(plan, steps, per_step, "targets")
+
+
+def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]]]:
+    """Yields the rows of each step, and how many targets each term of the loss has in them.
+
+    A target counts once whatever its weight, and once for each term that predicts it; metrics are
+    no loss. Noise that follows the model is that of one that has learnt nothing.
+    """
+    count = jax.jit(functools.partial(_targets, plan.recipe))
+    key = jax.random.key(NOISE_SEED)
+    for step, rows in enumerate(open_batches(plan)):
+        found = jax.device_get(count(jax.random.fold_in(key, step), rows))
+        yield rows, {name: int(number) for name, number in found.items()}
+
+
+def _targets(recipe: Recipe, key: jax.Array, rows: Sequence[Row]) -> dict[str, jax.Array]:
+    params = unboxed(abstract_params(recipe.model))
+    found: dict[str, jax.Array] = {}
+    for batch in make_batches(recipe, key, rows):
+        outputs = constant_outputs(recipe.model, params, batch)
+        for name, term in recipe.objective.loss(outputs, batch).items():
+            if term.scale is not None:
+                weights = term.weights if term.labels is None else term.labels.weights
+                found[name] = found.get(name, jnp.int32(0)) + (weights > 0).sum()
+    return found
+
+
+def tokens_of(plan: Plan, steps: int) -> int:
+    """Returns the tokens of text that so many steps read, counted as by `text_tokens`."""
+    counted = min(steps, COUNTED)
+    total = next(itertools.islice(_tokens_read(plan), counted - 1, None))
+    return round(total * steps / counted)
+
+
+@checked
+def model_flops(plan: Plan, *, number: Positive) -> int:
+    """Returns the steps whose forward and backward passes take about `number` FLOPs.
+
+    Args:
+      number: of FLOPs of all heads that training computes and of every slot, padding included;
+        recomputation does not count, nor what corrupts the text. See `throughput.step_flops`.
+    """
+    per_step = step_flops(plan.recipe, plan.schedules)
+    return _affordable(plan, round(number / per_step), per_step, "model_flops")
+
+
+@checked
+def seconds(plan: Plan, *, number: Positive) -> int:
+    """Returns the steps that take `number` seconds on this machine, by a pilot of a few steps.
+
+    To compile, evaluate and save is not counted. The pilot's speed differs from time to time; a
+    comparison keeps the steps that it gave first.
+    """
+    per_step = _seconds_of_a_step(plan)
+    return _affordable(plan, round(number / per_step), per_step, "seconds")
+
+
+def _tokens_read(plan: Plan) -> Iterator[int]:
+    """Yields the number of tokens of text up to each step."""
+    total = 0
+    for rows in open_batches(plan):
+        total += int(count_text_tokens(rows, plan.recipe.ids))
+        yield total
+
+
+def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
+    """Returns the steps that come to a number, and what one comes to on average.
+
+    Args:
+      totals: up to each step; after `COUNTED` of them the mean stands for those of later ones.
+    """
+    for step, total in enumerate(totals, 1):
+        if total >= number or step == COUNTED:
+            break
+    per_step = total / step
+    return (step if total >= number else step + math.ceil((number - total) / per_step)), per_step
+
+
+def _seconds_of_a_step(plan: Plan) -> float:
+    shapes, batches = abstract_state_of(plan), open_batches(plan)
+    take_step = compiled_step(plan, shapes.shapes)
+    with placed_on(plan.mesh):
+        state = new_state(shapes, plan.run.seed, plan.mesh)
+        for step in range(2 + TIMED):
+            if step == 2:  # compiled, and warm
+                jax.block_until_ready(state)
+                started = time.monotonic()
+            state, _ = take_step(state, next(batches))
+        jax.block_until_ready(state)
+    return (time.monotonic() - started) / TIMED
+
+
+def _affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
+    """Returns `steps`, or raises ValueError where a run cannot be so short: what it would cost."""
+    least, settings = 1, flattened("", plan.run.optimizer)
+    try:
+        plan.run.optimizer(max(steps, 1))
+    except ValueError:
+        least += sum(n for path, n in settings if path.endswith(("warmup_steps", "decay_steps")))
+    if steps >= least:
+        return steps
+    warmup = f", which its warm-up of {least - 1} steps needs" if least > 1 else ""
+    raise ValueError(
+        f"The budget pays for {steps} steps, expected {least} or more{warmup}: raise "
+        f"budgets.{name}.number to {_rounded_up(least * per_step):,} or more"
+        + (", or lower the warm-up." if warmup else ", or give the run a smaller batch or model.")
+    )
+
+
+def _rounded_up(number: float) -> int:
+    """
+    >>> _rounded_up(83968), _rounded_up(41.2)
+    (84000, 42)
+    """
+    unit = 10 ** max(0, math.floor(math.log10(number)) - 2)
+    return math.ceil(number / unit) * unit
+
+
+def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
+    """Returns a budget in words: "400,000 text tokens"; of several all."""
+    if isinstance(budget, Mapping):
+        return ", ".join(map(budget_words, budget.values()))
+    one = bound(budget)
+    if [*one.settings] != ["number"]:
+        return call_text(budget)
+    number = one.settings["number"]
+    name = one.function.__name__.replace("_", " ").replace("flops", "FLOPs")
+    return f"{number:,} {name}" if number < 1e9 else f"{number:.4g} {name}".replace("e+", "e")
+
+
+def call_text(function: Callable) -> str:
+    """Returns a function with its settings in a line: "text_tokens(number=400,000)"."""
+    one = bound(function)
+    settings = (
+        f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
+        for name, value in one.settings.items()
+    )
+    return f"{one.function.__name__}({', '.join(settings)})"

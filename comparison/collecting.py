@@ -1,0 +1,230 @@
+"""Collects the results of a comparison from the directories of its cells."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..settings import run_directory, whole_files
+from ..settings.bound import flattened
+from ..training.reporting.metrics import read_metrics
+from ..training.run import Run
+from .budgets import budget_words
+from .cells import Cell
+from .comparison import Comparison, trained_variants
+from .facts import Facts
+from .failures import failure_of
+from .figures import Figure, labelled, settings_in_words
+from .results import (
+    HELDOUT,
+    METRIC,
+    ComparisonSetup,
+    Curve,
+    Measurement,
+    Results,
+    Spent,
+    TrainedRun,
+    read_trials,
+)
+from .tuning import line_of
+
+POINTS = 60  # of a learning curve that is kept, at most
+DIGITS = 5  # significant ones of a learning curve
+
+
+def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
+    """Returns the runs of cells that are trained or have failed, and all of their figures."""
+    c, variants = comparison, trained_variants(comparison)
+    rates = {cell.variant: learning_rate(cell.run) for cell in cells}
+    tuning = None if c.tuning is None else c.tuning()
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        tuned, solved = cell.facts.tuned, cell.facts.solved
+        found[cell.variant] = [line_of(tuning, tuned)] if tuning and tuned is not None else []
+        found[cell.variant] += [solved] if solved else []
+    setup = ComparisonSetup(
+        name=Path(c.directory).name,
+        question=c.question,
+        budget=budget_words(c.budget),
+        variants={name: (*v.lines, *found.get(name, [])) for name, v in variants.items()},
+        reference=c.reference,
+        about=c.about,
+        scaling=isinstance(c.budget, Mapping),
+        tuned=tuning.parameter if tuning else "",
+        shares=tuple(tuning.shares) if tuning else (),
+        learning_rates={name: rate for name, rate in rates.items() if rate is not None},
+        looks=c.planned_looks,
+        wanted=c.wanted or {},
+    )
+    ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
+    ended.sort(key=lambda cell: list(variants).index(cell.variant))
+    runs = [_trained_run(cell) for cell in ended]
+    measured = _measurements(ended, runs)
+    return Results(
+        setup,
+        runs,
+        [one for one in measured if one.spent is None],
+        read_trials(c.directory),
+        tuple(one for one in measured if one.spent is not None),
+    )
+
+
+def learning_rate(run: Run) -> float | None:
+    """Returns the learning rate of a run, of a schedule its peak; None where it has not just one.
+
+    >>> from pretrax.training.run_configuration import read_run
+    >>> learning_rate(read_run(["runs/decoder.gin"]))
+    0.1
+    """
+    settings = dict(flattened("", run.optimizer)).items()
+    rates = [
+        value
+        for path, value in settings
+        if path.endswith((".learning_rate", ".peak", ".scale")) and isinstance(value, int | float)
+    ]
+    return rates[0] if len(rates) == 1 else None
+
+
+def _measurements(cells: Sequence[Cell], runs: Sequence[TrainedRun]) -> list[Measurement]:
+    """Returns the figures of cells, of which those of one name can be compared: where a yardstick
+    gives several units, or comes with several settings, its name has which: "norm (power=4)".
+
+    Args:
+      runs: of the cells.
+    """
+    measures = [one for cell, run in zip(cells, runs) for one in _measured(cell, run)]
+    units: dict[str, set[str]] = {}
+    for *_, figures in measures:
+        units.setdefault(figures[0].name, set()).add(figures[0].unit)
+    measurements = []
+    for cell, spent, yardstick, figures in measures:
+        words = settings_in_words(yardstick, cell.yardsticks)
+        words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
+        for figure in figures:
+            named = figure._replace(name=labelled(figure.name, words))
+            measurements.append(Measurement(cell.variant, cell.seed, cell.folder, named, spent))
+    return measurements
+
+
+def _measured(
+    cell: Cell, run: TrainedRun
+) -> Iterator[tuple[Cell, Spent | None, Callable, Sequence[Figure]]]:
+    """Yields what each yardstick measured of each checkpoint of a cell; `Spent` None: its end."""
+    entries = read_metrics(cell.run.run_dir)
+    for step in cell.measured_steps:
+        spent = None if step == cell.run.steps else spent_at(run, entries, step)
+        for yardstick, measured in zip(cell.yardsticks, cell.measured(step)):
+            if measured is not None and measured.figures:
+                yield cell, spent, yardstick, measured.figures
+
+
+def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> Spent:
+    """Returns what a run had taken by a step, as far as its metrics, `entries`, say."""
+    logged = tokens_by_step(entries)
+    tokens = float(np.interp(step, [*logged], [*logged.values()]))
+    until = [entry for entry in entries if entry["step"] <= step]
+    return Spent(
+        step, round(tokens), run.flops * step / run.steps, tokens * seconds_per_token(until)
+    )
+
+
+def _trained_run(cell: Cell) -> TrainedRun:
+    run_dir, facts = cell.run.run_dir, cell.facts
+    entries = read_metrics(run_dir)
+    logged = tokens_by_step(entries)
+    tokens = max(logged.values())
+    return TrainedRun(
+        cell.variant,
+        cell.seed,
+        cell.folder,
+        parameters=facts.parameters,
+        flops_per_token=flops_of_a_token(facts, logged),
+        text_tokens=round(tokens),
+        steps=facts.steps,
+        seconds=tokens * seconds_per_token(entries),
+        curves=learning_curves(run_dir),
+        error="" if cell.is_complete else failure_of(run_dir),
+        refusals=cell.refusals,
+    )
+
+
+def flops_of_a_token(facts: Facts, logged: Mapping[float, float]) -> float:
+    """Returns the FLOPs of a run for each token that it read: those of its steps, which all seeds
+    share, over its own tokens, which differ by the text of its seed.
+
+    Args:
+      logged: its tokens by step; without any, those of its plan count.
+    """
+    step, tokens = max(logged.items())
+    return facts.flops_per_step * step / tokens if tokens else facts.flops_per_token
+
+
+def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]:
+    """Returns the tokens of text that a run has read, by the steps at which it logged them.
+
+    An entry's `text_tokens` are those of a step, on average since the last entry.
+
+    >>> tokens_by_step([{"step": 2, "text_tokens": 10}, {"step": 3, "text_tokens": 8}])
+    {0.0: 0.0, 2: 20.0, 3: 28.0}
+    """
+    tokens, step = {0.0: 0.0}, 0.0
+    for entry in entries:
+        if "text_tokens" in entry:
+            tokens[entry["step"]] = tokens[step] + entry["text_tokens"] * (entry["step"] - step)
+            step = entry["step"]
+    return tokens
+
+
+def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
+    """Returns the mean time for a token of text, of steps whose speed was logged; 0 without any."""
+    tokens = seconds = step = 0.0
+    for entry in entries:
+        if "text_tokens" not in entry:
+            continue
+        if speed := entry.get("tokens_per_second"):
+            read = entry["text_tokens"] * (entry["step"] - step)
+            tokens, seconds = tokens + read, seconds + read / speed
+        step = entry["step"]
+    return seconds / tokens if tokens else 0.0
+
+
+def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
+    """Returns what a run logged while it trained, over the tokens of text it had read.
+
+    "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than
+    once, and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means
+    over `POINTS` groups of equally many finite points.
+    """
+    entries, metrics = read_metrics(run_dir), _metrics(run_dir)
+    tokens = tokens_by_step(entries)
+    names = dict.fromkeys(
+        name for entry in entries for name in entry if name == "loss" or name.startswith(HELDOUT)
+    )
+    curves = {
+        METRIC + name.removeprefix(HELDOUT) if name in metrics else name: [
+            (tokens[e["step"]], e[name])
+            for e in entries
+            if math.isfinite(e.get(name, math.nan)) and e["step"] in tokens
+        ]
+        for name in names
+    }
+    return {name: _thinned(points) for name, points in curves.items() if len(points) > 1}
+
+
+def _metrics(run_dir: str | Path) -> set[str]:
+    """Returns what a run that is finished has logged of held-out text that is no loss."""
+    path = Path(run_dir) / run_directory.RESULT
+
+    def metrics(record: Mapping[str, Any]) -> set[str]:
+        metric = (one for one in record["scores"] if one["metric"])
+        return {f"{HELDOUT}{one['member']}/{one['term']}" for one in metric}
+
+    return whole_files.read_record(path, metrics) if path.exists() else set()
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Curve:
+    bins = np.array_split(np.array(points), min(POINTS, len(points)))
+    means = [np.mean(one, axis=0) for one in bins]
+    return tuple((float(round(x)), float(f"{y:.{DIGITS}g}")) for x, y in means)

@@ -1,0 +1,259 @@
+"""`Facts` of a variant: what planning finds before it is trained, kept in its facts.json."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from ..models.builders import abstract_params
+from ..settings import whole_files
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.planning import abstract_state_of, open_corpus, plan
+from ..training.run import Run, fields_of, padded_vocabulary
+from ..training.run_file import run_text
+from ..training.state import parameter_count, unboxed
+from ..training.throughput import step_flops
+from .budgets import call_text, tokens_of
+from .comparison import Comparison, folder_of, trained_variants
+from .failures import exit_status, failure_words
+from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
+from .measured_checkpoints import measured_steps
+from .results import TRIALS, of_fields, read_trials
+from .tuning import line_of, trial_steps, values_for, with_value
+from .variants import RUNS, SET, SHARED, TUNING, runs_of_variants
+
+FACTS = "facts.json"
+COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
+
+
+class Facts(NamedTuple):
+    settings: str  # of its run before it is tuned, as a gin file
+    budget: str  # with its settings, which gave the steps
+    steps: int
+    text_tokens: int  # that these steps read
+    parameters: int
+    flops_per_step: int  # of the forward and backward pass
+    platform: str  # that it was planned on: "cpu", "gpu", "tpu"
+    solved: str = ""  # a line that gives the number which makes it equal to another variant
+    equal_to: str = ""  # that variant
+    tuning: str = ""  # how a value is chosen, with its settings; "": it is not tuned
+    tuned: float | None = None  # the value that was chosen; None: none was, or not yet
+    checkpoints: int = 1  # of a run, that its training keeps to be measured
+
+    @property
+    def flops(self) -> float:
+        return float(self.flops_per_step * self.steps)
+
+    @property
+    def flops_per_token(self) -> float:
+        return self.flops_per_step * self.steps / self.text_tokens
+
+
+def read_facts(directory: str, variant: str) -> Facts | None:
+    """Returns the facts of a variant; None where it has not been planned.
+
+    Raises ValueError, naming the file, where it is damaged or of another version.
+    """
+    path = _path(directory, variant)
+    if not path.exists():
+        return None
+    return whole_files.read_record(path, lambda record: of_fields(Facts, record))
+
+
+def write_facts(directory: str, variant: str, facts: Facts) -> None:
+    whole_files.write_record(_path(directory, variant), facts._asdict())
+
+
+def _path(directory: str, variant: str) -> Path:
+    return Path(directory) / RUNS / folder_of(variant) / FACTS
+
+
+def facts_of(comparison: Comparison) -> dict[str, Facts]:
+    """Returns the facts of the variants that have been planned."""
+    known = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
+    return {variant: facts for variant, facts in known.items() if facts is not None}
+
+
+def planned_runs(
+    facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
+) -> dict[str, Run]:
+    """Returns the run of each variant before it is tuned, with what was found as it was planned."""
+    solved = {variant: one.solved for variant, one in facts.items()}
+    return runs_of_variants(comparison, search_paths, solved)
+
+
+def runs_with(
+    facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
+) -> dict[str, Run]:
+    """Returns the run of each variant, with what was found as it was planned and tuned."""
+    runs = planned_runs(facts, comparison, search_paths)
+    if comparison.tuning is None:
+        return runs
+    tuned = {variant: one.tuned for variant, one in facts.items()}
+    tuning = comparison.tuning()
+    return {variant: with_value(tuning, run, tuned.get(variant)) for variant, run in runs.items()}
+
+
+def settings_text(run: Run) -> str:
+    return run_text({k: v for k, v in fields_of(run).items() if k not in SET}).text
+
+
+def tuning_text(comparison: Comparison) -> str:
+    """Returns how a comparison tunes its variants, in a line; "" where it does not."""
+    return "" if comparison.tuning is None else call_text(comparison.tuning)
+
+
+def check_unchanged(
+    comparison: Comparison, runs: Mapping[str, Run], planned: Mapping[str, Facts]
+) -> None:
+    """Raises ValueError where variants were planned with another budget, or other settings.
+
+    Seeds, variants and yardsticks may be added or left out.
+
+    Args:
+      runs: `planned_runs`: a tuned value hides the variant's own, of which it is a multiple.
+    """
+    variants = trained_variants(comparison)
+    for variant, facts in planned.items():
+        changed = []
+        if (budget := call_text(variants[variant].budget)) != facts.budget:
+            changed.append(f"the budget was {facts.budget}, is {budget}")
+        if (tuning := tuning_text(comparison)) != facts.tuning:
+            changed.append(f"the tuning was {facts.tuning or None}, is {tuning or None}")
+        if facts.checkpoints != comparison.checkpoints:
+            changed.append(
+                f"the checkpoints of a run that are kept and measured were {facts.checkpoints}, "
+                f"are {comparison.checkpoints}"
+            )
+        if (was := facts.equal_to) not in ("", comparison.reference):
+            changed.append(
+                f"its size was solved to equal {was!r}, is to equal {comparison.reference!r}"
+            )
+        if (text := settings_text(runs[variant])) != facts.settings:
+            before, now = facts.settings.splitlines(), text.splitlines()
+            changed += [f"was {line}" for line in before if line not in now]
+            changed += [f"is {line}" for line in now if line not in before]
+        if changed:
+            lines = "".join(f"\n  {line}" for line in changed[:12])
+            raise ValueError(
+                f"{comparison.directory} holds runs of the variant {variant!r} with other values:"
+                f"{lines}\nSeeds, variants and yardsticks can be added to a comparison. Set the "
+                "others back, give the variant another name, or the comparison another directory "
+                "(--directory=comparisons/NAME)."
+            )
+
+
+# --- planning -----------------------------------------------------------------------------------
+
+
+def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
+    """Plans the variants that have not been, the reference first; returns an exit status."""
+    c = comparison
+    keep_compiled()
+
+    def work() -> int:
+        for variant in sorted(trained_variants(c), key=lambda variant: variant != c.reference):
+            if read_facts(c.directory, variant) is None:
+                try:
+                    _check_nothing_left(c, variant)
+                    write_facts(c.directory, variant, _planned(c, variant, search_paths))
+                except Exception as error:
+                    raise ValueError(f"The variant {variant!r}: {failure_words(error)}") from error
+        return 0
+
+    return exit_status(c.directory, work)
+
+
+def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> Facts:
+    one, shared = trained_variants(comparison)[variant], str(Path(comparison.directory) / SHARED)
+
+    def run_with(solved: str) -> Run:
+        run = runs_of_variants(comparison, search_paths, {variant: solved})[variant]
+        return dataclasses.replace(run, run_dir=shared)
+
+    solved, equal_to = "", ""
+    if macro := macro_of(one.lines):
+        equal_to = comparison.reference or ""  # never "", by `comparison.check`
+        reference = read_facts(comparison.directory, equal_to)
+        assert reference is not None  # it was planned before
+        solved = solved_line(macro, _matched(macro, run_with, reference))
+    run = run_with(solved)
+    corpus = open_corpus(run)
+    steps = one.budget(plan(run, corpus))
+    measured_steps(steps, comparison.checkpoints, run.checkpoint_every)  # before any is trained
+    final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
+    _check_trials(comparison, run, steps)
+    return Facts(
+        settings=settings_text(run),
+        budget=call_text(one.budget),
+        steps=steps,
+        text_tokens=tokens_of(final, steps),
+        parameters=parameter_count(abstract_state_of(final).shapes),
+        flops_per_step=step_flops(final.recipe, final.schedules),
+        platform=jax.default_backend(),
+        solved=solved,
+        equal_to=equal_to,
+        tuning=tuning_text(comparison),
+        checkpoints=comparison.checkpoints,
+    )
+
+
+def _check_nothing_left(comparison: Comparison, variant: str) -> None:
+    """Raises ValueError for runs and trials of a variant whose facts were removed: what they are
+    of is known no more, and they would be taken for those of the variant as it is now."""
+    directory, folder = Path(comparison.directory), folder_of(variant)
+    left = [*(directory / RUNS / folder).glob("seed_*")]
+    if comparison.tuning is not None:
+        left += directory.glob(f"{TUNING}/{folder}")
+        kept = any(trial.variant == variant for trial in read_trials(directory))
+        left += [directory / TRIALS] * kept
+    if left:
+        raise ValueError(
+            f"{', '.join(map(str, left))} have runs or trials of it, and {FACTS} that says what "
+            "they are of is gone: remove them too, or give the comparison another directory."
+        )
+
+
+def _check_trials(comparison: Comparison, run: Run, steps: int) -> None:
+    """Raises ValueError where a variant's optimizer cannot have one of the values that are tried,
+    or its schedule so few steps as its trials take; and where no round takes more than another."""
+    if comparison.tuning is None:
+        return
+    tuning = comparison.tuning()
+    rounds = [trial_steps(share, steps) for share in tuning.shares]
+    for share, taken in zip(tuning.shares, rounds):
+        for value in values_for(tuning, run):
+            try:
+                with_value(tuning, run, value).optimizer(taken)
+            except ValueError as error:
+                raise ValueError(
+                    f"Its trials take {share:.3g} of its {steps} steps, with "
+                    f"{line_of(tuning, value)}. {error} Or give other values, or raise "
+                    "tuning.successive_halving.share, or the budget."
+                ) from error
+    if len(set(rounds)) < len(rounds):
+        raise ValueError(
+            f"Its trials would take {', '.join(map(str, rounds))} of its {steps} steps in their "
+            "rounds, which are to grow: raise tuning.successive_halving.share, or the budget."
+        )
+
+
+def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:
+    run = run_with(solved_line(macro, 1))
+    first = plan(run, open_corpus(run))
+    rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)
+    tokens = tokens_of(first, COUNTED) / COUNTED
+
+    def cost(number: int) -> float:
+        model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.heads)
+        if macro == PARAMETERS:
+            return sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(model))))
+        return step_flops(first.recipe._replace(model=model), first.schedules) / tokens
+
+    target = reference.parameters if macro == PARAMETERS else reference.flops_per_token
+    try:
+        return nearest(cost, target)
+    except ValueError as error:
+        raise ValueError(f"No {macro} makes its {WHAT[macro]} equal. {error}") from error

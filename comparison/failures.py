@@ -1,0 +1,44 @@
+"""Why a process of a comparison failed: `failure.txt` beside `compare.log`, in which it prints."""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from ..settings import whole_files
+from ..settings.user_errors import explanation
+
+LOG, FAILURE = "compare.log", "failure.txt"
+FAILED, STOPPED = 1, 75  # exit statuses; 75: it was stopped, and can resume
+_DIVERGED = "Diverged: "  # begins the words for a training that was no longer finite
+
+
+def exit_status(folder: str, work: Callable[[], int]) -> int:
+    """Returns the exit status of work; an exception is printed, and kept in a folder."""
+    path = Path(folder) / FAILURE
+    path.unlink(missing_ok=True)
+    try:
+        return work()
+    except Exception as error:
+        traceback.print_exc()
+        write_failure(folder, failure_words(error))
+        return FAILED
+
+
+def failure_words(error: Exception) -> str:
+    diverged = _DIVERGED if isinstance(error, FloatingPointError) else ""
+    return diverged + (explanation(error) or f"{type(error).__name__}: {error}")
+
+
+def has_diverged(folder: str) -> bool:
+    """Returns whether the latest process of a folder failed since its training diverged."""
+    return failure_of(folder).startswith(_DIVERGED)
+
+
+def write_failure(folder: str, words: str) -> None:
+    whole_files.write_text(Path(folder) / FAILURE, words + "\n")
+
+
+def failure_of(folder: str) -> str:
+    """Returns why the latest process of a folder failed; "" where it did not."""
+    path = Path(folder) / FAILURE
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""

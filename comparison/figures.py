@@ -1,0 +1,98 @@
+"""`Figure`: what a yardstick measures, and the settings that it is kept with."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..settings.bound import bound, flattened
+
+LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
+NATS = "nats per target"  # the unit of held-out losses
+NATS_SAVED = "share of the baseline's nats saved"
+# Parts of a fine-tuning figure: the chosen peak learning rate, and the ends of the grid that it was
+# chosen from.
+PEAK, SMALLEST, LARGEST = "/peak", "/smallest", "/largest"
+
+
+class Figure(NamedTuple):
+    """One figure of a run, with what is needed to read it.
+
+    >>> Figure("minimal_pairs", 0.75, "share", HIGHER, baseline=0.5).gain
+    0.25
+    """
+
+    name: str  # the yardstick's, and below it a part's: "minimal_pairs", "minimal_pairs/brackets"
+    value: float
+    unit: str  # "bits per byte", "nats per token", "share", "seconds", …
+    better: str  # LOWER or HIGHER; NEITHER of a cost, which is what it is
+    baseline: float | None = None  # of a model that knows nothing; None: there is none
+    note: str = ""  # what its reader must know besides, such as what was left out
+
+    @property
+    def gain(self) -> float:
+        """Returns by how much it is better than its baseline; nan without one."""
+        if self.baseline is None or self.better == NEITHER:
+            return math.nan
+        return (self.value - self.baseline) * (1 if self.better == HIGHER else -1)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Its fields as JSON has them: a value that is not finite is None."""
+        return self._asdict() | {"value": self.value if math.isfinite(self.value) else None}
+
+
+def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure]:
+    """Returns the parts of a fine-tuning figure that record which learning rate was chosen.
+
+    >>> [(one.name, one.value) for one in peak_figures("finetune", 0.05, [0.1, 0.02, 0.05])]
+    [('finetune/peak', 0.05), ('finetune/peak/smallest', 0.02), ('finetune/peak/largest', 0.1)]
+    """
+    values = {PEAK: chosen, PEAK + SMALLEST: min(grid), PEAK + LARGEST: max(grid)}
+    return [Figure(name + part, x, "learning rate", NEITHER) for part, x in values.items()]
+
+
+def figure_of(record: Mapping[str, Any]) -> Figure:
+    """Returns the figure of a `Figure.record`."""
+    figure = Figure(**record)
+    return figure._replace(value=math.nan if figure.value is None else float(figure.value))
+
+
+def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
+    """Returns a yardstick's name and settings, defaults included, as values of JSON.
+
+    Sets become sorted lists, which are the same in every process; what JSON lacks else, its `repr`.
+
+    >>> from pretrax.training.optimizers import warmup_constant
+    >>> settings_of_yardstick(warmup_constant)
+    {'yardstick': 'training.optimizers.warmup_constant', 'yardstick.warmup_steps': 0}
+    """
+    return json.loads(json.dumps(dict(flattened("yardstick", bound(yardstick))), default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
+
+
+def settings_in_words(yardstick: Callable, yardsticks: Sequence[Callable]) -> list[str]:
+    """Returns the settings of a yardstick in words; none where it alone has its function."""
+    one = bound(yardstick)
+    several = [bound(other).function for other in yardsticks].count(one.function) > 1
+    return [_in_words(name, value) for name, value in one.settings.items()] if several else []
+
+
+def _in_words(name: str, value: Any) -> str:
+    """Returns a setting in words: a name, or several, by themselves, others as "power=4"."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names):
+        return ", ".join(names)
+    return f"{name}={value}"
+
+
+def labelled(name: str, words: Sequence[str]) -> str:
+    """
+    >>> labelled("norm/layer_1", ["power=4", "units"]), labelled("norm", [])
+    ('norm (power=4, units)/layer_1', 'norm')
+    """
+    whole, slash, part = name.partition("/")
+    return f"{whole} ({', '.join(words)}){slash}{part}" if words else name

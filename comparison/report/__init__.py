@@ -1,0 +1,33 @@
+"""The report of a comparison: in the terminal, as Markdown and as a page.
+
+    write("comparisons/masking_rate")
+
+reads the files of `results`, so that a report can be drawn again at any time, without the runs.
+"""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from ...settings import whole_files
+from .. import results
+from .comparison_page import page
+from .markdown_report import markdown
+from .summary import summary as summary_of
+from .terminal_report import print_summary
+
+MARKDOWN, PAGE = "report.md", "report.html"
+
+
+def write(directory: str | Path, console: Console | None = None) -> None:
+    """Writes `DIR/report.md` and `DIR/report.html`, and prints the summary to a console.
+
+    Raises ValueError where the directory holds no comparison, or a damaged one.
+    """
+    folder = Path(directory)
+    summary = summary_of(results.read(folder))
+    beside = [run.run for run in summary.runs if (folder / run.run).is_dir()]
+    whole_files.write_text(folder / MARKDOWN, markdown(summary))
+    whole_files.write_text(folder / PAGE, page(summary, beside))
+    if console is not None:
+        print_summary(console, summary)

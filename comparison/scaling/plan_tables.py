@@ -1,0 +1,196 @@
+"""Prints the size that a budget is best spent on, and what a size or a run takes."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from ...training.reporting.console import active_words, print_warning
+from ...training.run import T5_VOCABULARY
+from ..figures import NATS
+from ..formatting import amount
+from .laws_of_comparisons import FittedLaw
+from .requirements import (
+    DAY,
+    GIB,
+    PETAFLOP_DAY,
+    Chips,
+    Requirements,
+    devices_of_mesh,
+    shards_of_state,
+)
+from .scaling_law import KAPLAN, REPLICATED, Law, Work
+
+ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in float32
+
+
+def print_budget(
+    console: Console, flops: float, chips: Chips | None, fitted: FittedLaw | None
+) -> None:
+    """Prints a budget, a tenth and ten times as much; without a law given by `REPLICATED`."""
+    law, work = _law_and_work(fitted)
+    columns, budgets = [], (0.1 * flops, flops, 10.0 * flops)
+    for budget in budgets:
+        best = law.optimum(budget, work)
+        figures = _size_figures(best.parameters, best.tokens, chips, fitted)
+        if fitted is not None and fitted.fit is not None:
+            ends = fitted.fit.interval_of_optimum(budget, work)
+            for name in ("parameters", "tokens"):
+                figures[f"{name}, 95%"] = _range(getattr(end, name) for end in ends)
+        columns.append(figures)
+    _print_columns(console, columns)
+    _print_assumptions(console, budgets, chips, fitted)
+    if fitted is None:
+        best = law.optimum(flops, work)
+        size = f"--parameters={best.parameters:.2g} --tokens={best.tokens:.2g}"
+        console.print(f"Next: pretrax plan {size} --chips=64 --of=v5p")
+
+
+def print_size(
+    console: Console,
+    parameters: float,
+    tokens: float,
+    chips: Chips | None,
+    fitted: FittedLaw | None,
+) -> None:
+    """Prints what a size and its tokens take."""
+    _print_columns(console, [_size_figures(parameters, tokens, chips, fitted)])
+    _, work = _law_and_work(fitted)
+    _print_assumptions(console, [work.of_token(parameters) * tokens], chips, fitted)
+
+
+def _law_and_work(fitted: FittedLaw | None) -> tuple[Law, Work]:
+    if fitted is None or fitted.fit is None:
+        return REPLICATED, KAPLAN
+    return fitted.fit.law, fitted.work
+
+
+def _size_figures(
+    parameters: float, tokens: float, chips: Chips | None, fitted: FittedLaw | None
+) -> dict[str, str]:
+    law, work = _law_and_work(fitted)
+    flops = work.of_token(parameters) * tokens
+    unit = "nats a token" if fitted is None else NATS
+    figures = {
+        "parameters": amount(parameters),
+        "tokens": amount(tokens),
+        "tokens a parameter": f"{tokens / parameters:.3g}",
+        f"{unit}, by the law": f"{law.loss(parameters, tokens):.2f}",
+        **_compute(flops),
+        "memory of the state": f"{ADAM_BYTES * parameters / GIB:,.3g} GiB",
+    }
+    if chips:
+        chip_days = flops / chips.flops_per_second / DAY * chips.number
+        least = -(-ADAM_BYTES * parameters // (chips.gib * GIB))
+        figures |= {
+            **_time(flops, chips),
+            "chip-days": f"{chip_days:,.3g}",
+            f"{chips.kind} that hold the state": f"{least:,.0f}",
+        }
+    return figures
+
+
+def _compute(flops: float) -> dict[str, str]:
+    return {"FLOPs": f"{flops:.3g}", "petaflop/s-days": f"{flops / PETAFLOP_DAY:,.3g}"}
+
+
+def _time(flops: float, chips: Chips) -> dict[str, str]:
+    return {f"time on {chips.number} {chips.kind}": _duration(flops / chips.flops_per_second)}
+
+
+def print_run(
+    console: Console, fields: Mapping[str, Any], needs: Requirements, chips: Chips | None
+) -> None:
+    columns = []
+    for steps in filter(None, (1, needs.steps)):
+        flops = needs.flops * steps
+        text = {"steps": f"{steps:,}", "tokens of text": amount(needs.text_tokens * steps)}
+        columns.append(text | _compute(flops) | (_time(flops, chips) if chips else {}))
+    work = f"{needs.flops_per_token:.3g} FLOPs a token of text"
+    active = active_words(needs.parameters, needs.active, amount)
+    console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
+    _print_columns(console, columns)
+    shards = shards_of_state(fields, chips and chips.devices)
+    of, spread = "a device", f", spread over {shards} devices" if (shards or 1) > 1 else ""
+    if shards is None:
+        of, spread = "all devices", ", spread over as many as there are (--chips and --of)"
+    has = f" of the {chips.device_memory}" if chips else ""
+    averaged = "parameters, their average" if fields.get("ema_decay") else "parameters"
+    console.print(
+        f"Memory of {of}: {needs.state_bytes / (shards or 1) / GIB:.3g} GiB{has} for {averaged}, "
+        f"gradients and optimizer{spread}; activations come on top."
+    )
+    of_mesh = devices_of_mesh(fields)
+    if chips and of_mesh not in (None, chips.devices):
+        console.print(
+            f"The run's mesh is of {of_mesh} devices and these are {chips.devices}, so that it "
+            "would not start: bind another, such as --gin.mesh.make_mesh.fsdp=-1."
+        )
+    if not fields.get("vocabulary_rows"):
+        console.print(
+            f"The vocabulary has {T5_VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."
+        )
+    _print_utilisation(console, chips)
+
+
+def _print_assumptions(
+    console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
+) -> None:
+    """Prints what the figures rest on."""
+    if fitted is None:
+        work = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
+        source = "The law is of causal language models of 70M to 16B parameters on web text."
+    else:
+        runs = [point.run for point in fitted.points]
+        least, most = fitted.budgets
+        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
+        source = (
+            f"The law is of {fitted.figure} in {len(runs)} runs of "
+            f"{_range(run.parameters for run in runs)} parameters on "
+            f"{_range(run.text_tokens for run in runs)} tokens, of {least:.3g} to {most:.3g} FLOPs."
+        )
+    memory = f"{ADAM_BYTES} bytes a parameter (Adam), activations come on top"
+    console.print(f"{work}; {memory}. {source}")
+    if fitted is not None:
+        for flops in budgets:
+            _warn_of_extrapolation(console, flops, *fitted.budgets)
+    _print_utilisation(console, chips)
+
+
+def _warn_of_extrapolation(console: Console, flops: float, least: float, most: float) -> None:
+    nearest = min(max(flops, least), most)
+    orders = abs(math.log10(flops / nearest))
+    if orders > 1:
+        print_warning(
+            console,
+            f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest run, of "
+            f"{nearest:.3g}: an extrapolation, whose intervals take the form of the law for "
+            "granted.",
+        )
+
+
+def _print_utilisation(console: Console, chips: Chips | None) -> None:
+    if chips:
+        console.print(f"At {chips.utilisation:.0%} of the peak of {chips.kind} (--mfu).")
+
+
+def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
+    """A line for each figure, a column for each case."""
+    table = Table("", *(Column(justify="right") for _ in columns), box=None, show_header=False)
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
+    console.print(table)
+
+
+def _range(numbers: Iterable[float]) -> str:
+    some = list(numbers)
+    known = all(map(math.isfinite, some))
+    return f"{amount(min(some))} to {amount(max(some))}" if known else "no interval"
+
+
+def _duration(seconds: float) -> str:
+    units = ((DAY, "days"), (3600, "hours"), (60, "minutes"), (1, "s"))
+    size, name = next(unit for unit in units if seconds >= unit[0] or unit[0] == 1)
+    return f"{seconds / size:,.3g} {name}"

@@ -1,0 +1,182 @@
+"""Runs cells in processes: several at once, each on cores of its own, or as jobs of a cluster."""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ..cells import Cell, train_and_measure
+from ..failures import FAILURE, LOG, STOPPED, failure_of, write_failure
+
+WAIT = 0.2  # seconds between two polls of the processes
+GRACE = 120.0  # seconds in which a process that is terminated may save
+
+
+class Process(Protocol):
+    """A process that was started; `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None:
+        """Returns its exit status; None while it runs."""
+
+    def terminate(self) -> None:
+        """Has it save and stop."""
+
+    def kill(self) -> None:
+        """Ends it."""
+
+
+Start = Callable[[Cell, Sequence[int]], Process]  # (cell, cores) -> its process
+
+
+def cores_of_workers(workers: int | None) -> list[list[int]]:
+    """Returns the cores of each worker, of those that this process may use, as equal as can be.
+
+    None: one worker a core. On two cores two small runs at a time, each on one, take 12% less of
+    the processor for a step than one run on both.
+
+    Raises ValueError where there are more workers than cores.
+    """
+    known = hasattr(os, "sched_getaffinity")
+    cores = sorted(os.sched_getaffinity(0)) if known else list(range(os.cpu_count() or 1))
+    workers = workers or len(cores)
+    if workers > len(cores):
+        raise ValueError(
+            f"--workers={workers} are more than the {len(cores)} cores that this process may use: "
+            f"give {len(cores)} or fewer."
+        )
+    bounds = [len(cores) * k // workers for k in range(workers + 1)]
+    return [cores[a:b] for a, b in zip(bounds, bounds[1:])]
+
+
+def start_process(
+    log: Path, cores: Sequence[int], function: Callable, *arguments
+) -> subprocess.Popen:
+    """Starts a process that calls a function on some cores, and appends what it prints to a file.
+
+    An earlier failure beside that file is removed: the process may end before it comes to do so.
+    """
+    program = [sys.executable, "-P", "-m", "pretrax.comparison.workers.worker"]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (log.parent / FAILURE).unlink(missing_ok=True)
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            [*program, str(os.getpid()), ",".join(map(str, cores))],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+        )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # it has died: see its log
+        pickle.dump((function, arguments), pipe)
+    return process
+
+
+def start_cell(cell: Cell, cores: Sequence[int]) -> Process:
+    """Starts the process of a cell on this machine."""
+    return start_process(Path(cell.run.run_dir) / LOG, cores, train_and_measure, cell)
+
+
+class Worker(NamedTuple):
+    cell: Cell
+    process: Process
+    cores: Sequence[int]
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    start: Start,
+    shares: Sequence[Sequence[int]],
+    watch: Callable[[Sequence[Cell], Sequence[Cell]], None],
+) -> list[Cell]:
+    """Runs cells in order, as many at once as there are shares of cores; returns those that failed.
+
+    Args:
+      start: `start_cell`, or that of a cluster.
+      shares: the cores of each process at a time.
+      watch: called with the cells that run and those that failed so far, a few times a second.
+
+    However it is left, as by Ctrl-C, each process is terminated so that it saves, and waited for.
+
+    Raises ValueError before it runs a cell whose yardsticks have other code on disk than when this
+    process began: it would not know the figures.
+    """
+    waiting, free = list(cells), list(shares)
+    workers: list[Worker] = []
+    failed: list[Cell] = []
+    try:
+        while waiting or workers:
+            while waiting and free:
+                cell, cores = waiting.pop(0), free.pop(0)
+                if changed := cell.changed_code:
+                    raise ValueError(changed)
+                workers.append(Worker(cell, start(cell, cores), cores))
+            for worker in workers[:]:
+                status = worker.process.poll()
+                if status is not None:
+                    workers = [other for other in workers if other is not worker]
+                    free.append(worker.cores)
+                    if not worker.cell.is_complete:
+                        _note_failure(worker.cell, status)
+                        failed.append(worker.cell)
+            watch([worker.cell for worker in workers], failed)
+            if workers:
+                time.sleep(WAIT)
+    finally:
+        _stop([worker.process for worker in workers])
+    return failed
+
+
+def _note_failure(cell: Cell, status: int) -> None:
+    """Writes why a cell failed where its process could not, as where a signal ended it."""
+    if failure_of(cell.run.run_dir):
+        return
+    words = f"its process ended with status {status}: see its {LOG}"
+    if status == 0:
+        words = cell.changed_code or _lacking(cell)
+    elif status == STOPPED:
+        words = "its process was stopped before the end, by SIGTERM or its cluster, and has saved"
+    elif status < 0:
+        name = signal.strsignal(-status) or f"signal {-status}"
+        with contextlib.suppress(ValueError):  # real-time signals have no name
+            name = signal.Signals(-status).name
+        words = f"its process was ended by {name}"
+        words += ", as Linux does where memory is short" * (name == "SIGKILL")
+    write_failure(cell.run.run_dir, words)
+
+
+def _lacking(cell: Cell) -> str:
+    """Returns what a cell lacks whose process ended without an error."""
+    if not cell.is_trained:
+        return f"its process ended before its {cell.run.steps} steps were taken: see its {LOG}"
+    return (
+        f"its process ended without the figures of {', '.join(cell.unmeasured)}: see its {LOG}. "
+        "Where it printed that it measured them, a setting of theirs may have another text in each "
+        "process, as that of an object has which has no __repr__"
+    )
+
+
+def _stop(processes: Sequence[Process]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + GRACE
+    while any([process.poll() is None for process in processes]):
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+        time.sleep(WAIT)
+
+
+@contextlib.contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Has SIGTERM raise KeyboardInterrupt, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,92 @@
+"""Yardsticks by name, as `pretrax evaluate` takes them."""
+
+import ast
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ...settings import run_directory
+from ...settings.bound import Bound, parameters
+from ...settings.gin_reader import value_in_gin
+from ..figures import Figure
+from . import YARDSTICKS
+from .kept_figures import Measured, measure, write_measured
+from .subject import Subject
+
+
+def yardsticks(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str, Bound]:
+    """Returns the yardsticks of these names, with settings as a gin file binds them.
+
+        yardsticks(["loss_under"], ["loss_under.objectives = ['causal_lm']"])
+
+    Raises ValueError for a name that is no yardstick, or a binding that is none of their settings.
+    """
+    for name in names:
+        if name not in YARDSTICKS:
+            near = difflib.get_close_matches(name, YARDSTICKS, 3)
+            remedy = f"did you mean {_or(near)}?" if near else f"expected {_or(YARDSTICKS)}."
+            raise ValueError(f"There is no yardstick {name!r}; {remedy}")
+    settings: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for binding in bindings:
+        name, setting, value = _parsed(binding)
+        if name not in settings:
+            raise ValueError(f"Got the setting {binding!r}, expected one of {_or(names)}.")
+        known = [*(parameters(YARDSTICKS[name]) or {})][1:]  # the first is the subject
+        if setting not in known:
+            raise ValueError(f"{name} has no setting {setting!r}, expected {_or(known)}.")
+        settings[name][setting] = value
+    return {name: Bound(YARDSTICKS[name], **given) for name, given in settings.items()}
+
+
+def _parsed(binding: str) -> tuple[str, str, Any]:
+    """Returns (yardstick, setting, value) of "heldout.loss_under.tokens = 500"."""
+    selector, _, value = binding.partition("=")
+    *_, name, setting = ["", *selector.strip().split(".")]
+    try:
+        return name, setting, ast.literal_eval(value_in_gin(value.strip()))
+    except (ValueError, SyntaxError):
+        raise ValueError(
+            f"{binding} cannot be read: expected a Python literal, such as 3, [1, 2] or 'text'."
+        ) from None
+
+
+def _or(names) -> str:
+    return " or ".join(names) or "none"
+
+
+def measured(subject: Subject, chosen: Mapping[str, Bound]) -> list[Figure]:
+    """Returns the figures of these yardsticks; each is kept as soon as it is measured."""
+    figures: list[Figure] = []
+    for yardstick in chosen.values():
+        some = measure(yardstick, subject)
+        kept = Measured(some, "")
+        write_measured(subject.directory, subject.step, yardstick, kept, subject.corpus)
+        figures += some
+    return figures
+
+
+def print_measured(
+    console: Console,
+    run_dir: str,
+    steps: Sequence[int | None],
+    trusted: Sequence[str],
+    chosen: Mapping[str, Bound],
+) -> None:
+    """Measures the checkpoints of these steps; prints a table of figures, and their notes."""
+    table, notes = Table(box=None, header_style="bold"), []
+    for name in ("step", "figure", "value", "baseline", "unit"):
+        table.add_column(name, justify="left" if name in ("figure", "unit") else "right")
+    for step in steps:
+        for f in measured(Subject(run_dir, step, trusted), chosen):
+            baseline = "" if f.baseline is None else f"{f.baseline:.4g}"
+            table.add_row(str(step), escape(f.name), f"{f.value:.4g}", baseline, escape(f.unit))
+            notes += [f"{f.name}: {f.note}"] if f.note else []
+    console.print(table)
+    for note in dict.fromkeys(notes):
+        console.print(note, markup=False, soft_wrap=True)
+    kept = f"{run_dir}/{run_directory.EVALUATION}/{run_directory.FIGURES} holds them."
+    console.print(kept, markup=False, soft_wrap=True)

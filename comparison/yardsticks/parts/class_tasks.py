@@ -1,0 +1,169 @@
+"""Tasks whose answers are classes, as probes, fine-tuning and rankings read them."""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ....corpora.python_library.python_definitions import pair_examples
+from ....corpora.python_library.python_passages import module_examples, word_examples
+from ....data import task_metrics
+from ...figures import HIGHER, NEITHER, Figure
+from ..subject import Subject
+from .bags_of_words import bags_of
+from .probing import probed
+
+MOST_READ = 20_000  # examples of a registered task's split
+Metrics = Sequence[Callable[[Sequence[str], Sequence[str]], dict[str, Any]]]
+USUAL = (task_metrics.accuracy, task_metrics.macro_f1)
+
+
+class ClassTask(NamedTuple):
+    """Texts and their classes by split, "train" and "validation"."""
+
+    texts: dict[str, list[str]]
+    labels: dict[str, list[str]]
+    metrics: Metrics = USUAL  # (labels, predicted labels) -> figures; the first is the task's
+    # The characters start <= i < end of each text that its class is of; None: all.
+    words: dict[str, list[tuple[int, int]]] | None = None
+
+    @property
+    def classes(self) -> list[str]:
+        return sorted(set(self.labels["train"]))
+
+
+def class_task(
+    subject: Subject,
+    name: str,
+    module: str | None = None,
+    data_dir: str | None = None,
+    *,
+    of_words: bool = False,
+) -> ClassTask:
+    """Returns a task by its name, to be measured of a run.
+
+    "python_modules", "python_pairs" and, where classes may be `of_words`, "python_word_kinds" are
+    read from Python's library; any other name is that of a registered SeqIO task, such as
+    "glue_mrpc", with its own metrics.
+
+    Raises ValueError, FileNotFoundError as `tasks.seqio_evaluation.evaluation_tasks`,
+    and ValueError for a task without a few classes, one whose classes are of words where they are
+    to be of texts, and one of the library's held-out files for a run that has trained on those.
+    """
+    if name in _OFFLINE:
+        subject.check_library_unseen()
+        task = _OFFLINE[name]()
+        if task.words is not None and not of_words:
+            raise ValueError(
+                f"Task {name!r} has a class for a word of each text, expected one for the text: "
+                "measure it by finetune, or words by tag."
+            )
+        return task
+    # TensorFlow, which the tasks above need not load.
+    from ....tasks.seqio_evaluation import evaluation_tasks
+
+    texts, labels, found = {}, {}, None
+    for split in ("train", "validation"):
+        read = evaluation_tasks(
+            "", names=[name], split=split, examples=MOST_READ, module=module, data_dir=data_dir
+        )
+        if len(read) > 1:
+            raise ValueError(f"Got the mixture {name!r}, expected a single task with classes.")
+        (found,) = read
+        texts[split], labels[split] = list(found.texts), list(found.targets)
+    classes = set(labels["train"])
+    if not 2 <= len(classes) <= 0.2 * len(labels["train"]) + 2:
+        raise ValueError(
+            f"Task {name!r} has {len(classes)} different answers to {len(labels['train'])} "
+            "training examples, expected a few classes: evaluate it by "
+            "`pretrax evaluate --task=NAME`."
+        )
+    return ClassTask(texts, labels, _postprocessed(found))
+
+
+def class_figures(
+    name: str, task: ClassTask, predicted: Sequence[str], better: str = HIGHER
+) -> list[Figure]:
+    """Returns the task's metrics of the predicted classes of "validation"; a metric is its figure's
+    unit, and baselines are of the most frequent training class."""
+    targets = task.labels["validation"][: len(predicted)]
+    majority = [task_metrics.majority(task.labels["train"])] * len(targets)
+    baselines = _scored(task.metrics, targets, majority)
+    values = _scored(task.metrics, targets, predicted)
+    return [
+        Figure(f"{name}/{metric}" if i else name, value, metric, better, baselines[metric])
+        for i, (metric, value) in enumerate(values.items())
+    ]
+
+
+def bag_figures(name: str, task: ClassTask, by_words: Sequence[str]) -> list[Figure]:
+    """Returns the metrics of the classes of "validation" that words alone predict."""
+    return class_figures(f"{name}/bag_of_words", task, by_words, NEITHER)
+
+
+def classes_by_words(task: ClassTask) -> list[str]:
+    """Returns the classes of "validation" that a probe on bags of words predicts; where they are of
+    words, the most frequent one of each word."""
+    if task.words is not None:
+        return usual_classes(
+            {
+                part: [text[start:end] for text, (start, end) in zip(texts, task.words[part])]
+                for part, texts in task.texts.items()
+            },
+            task.labels,
+        )
+    bags = bags_of(task.texts["train"])
+    return probed(task.labels, lambda split: {"words": bags.counts(task.texts[split])})[1]
+
+
+def usual_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
+    """Returns the most frequent training class of each word; of a new word, that of all."""
+    labels_of = collections.defaultdict(list)
+    for word, label in zip(words["train"], labels["train"]):
+        labels_of[word].append(label)
+    usual = {word: task_metrics.majority(some) for word, some in labels_of.items()}
+    of_all = task_metrics.majority(labels["train"])
+    return [usual.get(word, of_all) for word in words["validation"]]
+
+
+def _scored(of_task: Metrics, targets, predicted) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for metric in of_task:
+        found |= {name: float(x) for name, x in metric(targets, predicted).items()}
+    return found
+
+
+def _postprocessed(found) -> Metrics:
+    def of_texts(metric):
+        def scored(targets, predicted):
+            return metric(
+                [found.postprocess(text, i, True) for i, text in enumerate(targets)],
+                [found.postprocess(text, i, False) for i, text in enumerate(predicted)],
+            )
+
+        return scored
+
+    return tuple(of_texts(metric) for metric in found.predict_metrics)
+
+
+def _of_split(
+    split: Mapping[str, Sequence[Any]], text: Callable[[Any], str], label: Callable[[Any], str]
+) -> ClassTask:
+    texts = {part: list(map(text, some)) for part, some in split.items()}
+    return ClassTask(texts, {part: list(map(label, some)) for part, some in split.items()})
+
+
+def _of_words() -> ClassTask:
+    split = word_examples()
+    task = _of_split(split, lambda one: one.text, lambda one: one.kind)
+    return task._replace(words={part: [one.word for one in some] for part, some in split.items()})
+
+
+_OFFLINE: dict[str, Callable[[], ClassTask]] = {
+    "python_modules": lambda: _of_split(module_examples(), lambda x: x[0], lambda x: x[1]),
+    "python_pairs": lambda: _of_split(
+        pair_examples(),
+        lambda pair: f"{pair.docstring}\n{pair.code}",
+        lambda pair: "yes" if pair.belongs else "no",
+    ),
+    "python_word_kinds": _of_words,
+}

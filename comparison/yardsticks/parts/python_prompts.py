@@ -1,0 +1,143 @@
+"""Beginnings of functions of Python's library, and functions with a line to be filled in."""
+
+import ast
+import io
+import tokenize
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ....corpora.python_library.python_passages import counted_in, drawn, library_split
+
+PREFIX = (120, 320)  # characters that are continued: a function or class from its first line on
+WHOLE = (120, 480)  # of a function of which a line is hidden
+FOLLOWING = 400  # of the true text after a prefix
+SOON = 120  # characters in which the true text has a whole statement
+HIDDEN = 8  # of a hidden line at least, without its indentation
+
+
+class Gap(NamedTuple):
+    """A place where text belongs."""
+
+    prefix: str
+    truth: str
+    suffix: str  # "": the text is to be continued
+
+
+def continuations(count: int) -> list[Gap]:
+    """Returns beginnings of functions and classes, each cut after a whole statement."""
+    return _of_library(count, beginnings)
+
+
+def hidden_lines(count: int) -> list[Gap]:
+    """Returns functions without one line, its indentation and line end apart."""
+    return _of_library(count, gaps)
+
+
+def beginnings(text: str) -> Iterator[Gap]:
+    """Yields the functions and classes of a file's top level up to a whole statement."""
+    lines = text.splitlines(keepends=True)
+    for node in _definitions(text):
+        statements = (each for each in ast.walk(node) if isinstance(each, ast.stmt))
+        for end in sorted({each.end_lineno or 0 for each in statements}):
+            prefix = "".join(lines[node.lineno - 1 : end])
+            truth = "".join(lines[end:])[:FOLLOWING]
+            if not PREFIX[0] <= len(prefix) <= PREFIX[1]:
+                continue
+            if parses(prefix) and continues_to_parse(prefix, truth[:SOON]):
+                yield Gap(prefix, truth, "")
+                break
+
+
+def gaps(text: str) -> Iterator[Gap]:
+    """Yields the functions of a file's top level, for each line that is a whole statement."""
+    lines = text.splitlines(keepends=True)
+    for node in _definitions(text):
+        whole = "".join(lines[node.lineno - 1 : node.end_lineno])
+        if not WHOLE[0] <= len(whole) <= WHOLE[1]:
+            continue
+        for statement in ast.walk(node):
+            if not isinstance(statement, ast.stmt) or not _is_line(statement):
+                continue
+            line = statement.lineno - 1
+            hidden = lines[line].strip()
+            if len(hidden) < HIDDEN:
+                continue
+            before, _, after = lines[line].partition(hidden)
+            prefix = "".join(lines[node.lineno - 1 : line]) + before
+            suffix = after + "".join(lines[line + 1 : node.end_lineno])
+            if suffix:  # a file may end without a line end
+                yield Gap(prefix, hidden, suffix)
+
+
+def parses(text: str) -> bool:
+    """Returns whether this Python parses a text."""
+    return _parsed(text) is not None
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # ValueError: null bytes
+        return None
+
+
+def continues_to_parse(prefix: str, text: str) -> bool:
+    """Returns whether a prefix parses with the complete lines of a text, and they hold a statement.
+
+    Of an unfinished statement at the end its lines are left out: where a bracket or a string is
+    left open, a block has no body, or a decorator no function.
+
+    >>> continues_to_parse("x = 1\\n", "y = (x)\\nz = f(\\n")
+    True
+    >>> continues_to_parse("x = 1\\n", "y = x)\\n")
+    False
+    """
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    while lines and _is_unfinished(prefix + "".join(lines)):
+        lines.pop()
+    stated = any(line.strip() and not line.lstrip().startswith("#") for line in lines)
+    return stated and parses(prefix + "".join(lines))
+
+
+def _is_unfinished(text: str) -> bool:
+    """Returns whether a text ends within a statement, or after the head of a block."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except tokenize.TokenError as error:
+        return "EOF in multi-line" in str(error)
+    except SyntaxError:
+        return False
+    lines: list[list[str]] = [[]]
+    for token in tokens:
+        if token.type == tokenize.NEWLINE:
+            lines.append([])
+        elif token.type not in _LAYOUT:
+            lines[-1].append(token.string)
+    last = next((line for line in reversed(lines) if line), [""])
+    return last[-1] == ":" or last[0] == "@"
+
+
+_LAYOUT = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def _of_library(count: int, gaps_in) -> list[Gap]:
+    split = library_split()
+    counts = counted_in(split)
+    found = (gap for document in split["validation"] for gap in gaps_in(document.read()))
+    return drawn((gap for gap in found if counts("validation", "".join(gap))), count)
+
+
+def _definitions(text: str) -> list:
+    tree, kinds = _parsed(text), (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node for node in tree.body if isinstance(node, kinds)] if tree is not None else []
+
+
+def _is_line(node: ast.stmt) -> bool:
+    """Returns whether a statement is on one line, and no docstring."""
+    if hasattr(node, "body") or node.lineno != node.end_lineno:
+        return False
+    return not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))

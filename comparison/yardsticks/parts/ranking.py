@@ -1,0 +1,132 @@
+"""Ranking answers by their log-probability: what a model knows without any training for a task.
+
+answer_log_probs(trained, [Question("import os\\n# from the package", (" http", " xml"))])
+"""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ....corpora.python_library.python_passages import SENTINEL
+from ....inference import Trained, mode_of, score
+from ....inference.answering import scoring
+from ....inference.answering.scoring import hidden_log_probs
+from ....inference.prompting.prompts import BLANK, Prompt, completes, middle_prompt
+from ....inference.trained import prompt_form
+from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs
+
+MASKED = ("mask", "unmask")
+
+
+class Question(NamedTuple):
+    """A text with a blank, <extra_id_0>, or at whose end the answer belongs."""
+
+    text: str
+    answers: tuple[str, ...]
+    # What follows the answer, or a text with a blank, up to the end of the document; None: not
+    # known. Models that predict masks read it, since training hides tokens of whole documents.
+    after: str | None = None
+
+
+def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
+    """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
+
+    Each model scores as it was trained: an answer follows the text, or fills a blank, which is the
+    middle of a text for a model that writes middles. A model that only continues texts scores the
+    whole text with the answer in it, one that completes them what begins with the answer, and one
+    that predicts masks the answer's tokens, all masked at once; it reads what is known to come
+    `after`, and end-of-sequence, as it has in training.
+
+    Raises ValueError for a model that does none of these, such as one that only classifies.
+    """
+    mode = mode_of(trained)
+    candidates = [(question, answer) for question in questions for answer in question.answers]
+    if mode in MASKED:
+        tokens = [answered_tokens(trained, question, answer) for question, answer in candidates]
+        found = hidden_log_probs(trained, tokens)
+    elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
+        # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty. No
+        # end-of-sequence is asked for, as of a causal model: not every answer ends its document.
+        reading = LikelihoodForm(CONDITIONAL, prompt_form(trained, mode))
+        split = [_split(question.text, answer) for question, answer in candidates]
+        encode = trained.encode
+        rests = [(encode(before), encode(rest)) for before, rest in split]
+        found = log_probs(trained, reading, rests)
+    elif mode == "middle":
+        middles = [_middle(trained, question.text, answer) for question, answer in candidates]
+        found = scoring.answer_log_probs(trained, middles)
+    elif mode in ("continue", "complete", "infill", "respond", "restore"):
+        pairs = [_pair(trained, mode, question.text, answer) for question, answer in candidates]
+        found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
+    else:
+        raise ValueError(
+            f"Got a model in mode {mode!r}, expected one that writes or predicts masks: answers "
+            "cannot be ranked by a model that gives no probability to text. Use finetune or "
+            "classify."
+        )
+    each = iter([[np.sum(log_probs), np.mean(log_probs)] for log_probs in found])
+    return [np.array([next(each) for _ in question.answers]) for question in questions]
+
+
+def share_right(scores_A: np.ndarray, right: int | slice) -> float:
+    """Returns the share of right answers among those that score highest.
+
+    >>> share_right(np.array([0.1, 0.7, 0.7]), 1), share_right(np.array([0.1, 0.7, 0.7]), 0)
+    (0.5, 0.0)
+    >>> share_right(np.array([0.7, 0.1, 0.7]), slice(2))  # the first two are right
+    0.5
+    """
+    scores_A = np.round(scores_A, 4)  # alike, whatever the rounding
+    highest_A = scores_A == scores_A.max()
+    return float(np.sum(highest_A[right]) / np.sum(highest_A))
+
+
+def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
+    """Returns the prompt in which the answer is a text's middle, or continues a text without blank,
+    and the number of tokens that are scored."""
+    if not BLANK.search(text):
+        return scoring.answered_prompt(trained, text, answer)
+    before, _, after = text.partition(SENTINEL)
+    prompt, rest = middle_prompt(trained, before, after), [*trained.encode(answer), trained.ids.eos]
+    return prompt._replace(start=[*prompt.start, *rest]), len(rest)
+
+
+def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
+    """Returns what `inference.score` takes: (the text given, the text that is scored)."""
+    blank = BLANK.search(text)
+    if mode == "infill" and (blank or not completes(trained)):
+        together = prompt_form(trained, "infill").blanks == "together"
+        given = text if blank else text + SENTINEL
+        return given, f"{SENTINEL}{answer}" if together else answer
+    if not blank:
+        return text, answer
+    if mode == "continue" or any(form.causal for form in trained.prompt_forms):
+        return "", "".join(_split(text, answer))
+    raise ValueError(
+        f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, "
+        "continues texts or predicts masks."
+    )
+
+
+def _split(text: str, answer: str) -> tuple[str, str]:
+    """Returns (the text before its blank, or all of it; the answer and what follows)."""
+    before, _, after = text.partition(SENTINEL)
+    return before, answer + after
+
+
+def answered_tokens(
+    trained: Trained, question: Question, answer: str
+) -> tuple[list[int], list[int]]:
+    """Returns (tokens of the text with the answer in it, the slots of those that hold some of it).
+
+    They end with end-of-sequence where it is known what follows the answer.
+    """
+    text = question.text if BLANK.search(question.text) else question.text + SENTINEL
+    before, _, after = (text + (question.after or "")).partition(SENTINEL)
+    tokens = trained.encode(before + answer + after)
+    start = len(os.path.commonprefix([tokens, trained.encode(before)]))
+    end = min(len(trained.encode(before + answer)), len(tokens))
+    hidden = list(range(min(start, len(tokens) - 1), max(end, start + 1)))
+    return tokens if question.after is None else [*tokens, trained.ids.eos], hidden

@@ -1,0 +1,182 @@
+"""The corpus of instructions and dialogues in files of JSONL, Parquet and Arrow."""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Interval
+
+from ..constraints import AtLeastTwo, checked
+from ..data.corpus import Corpus, Piece, in_parts
+from ..data.reading import JSONL_SUFFIXES, has_fields, text_of
+from ..data.records import LONGEST
+from ..data.token_store import TRAIN
+from .text import (
+    FileSplit,
+    OnMalformed,
+    counted,
+    found_files,
+    sampled_texts,
+    tokenised_files,
+    with_heldout,
+)
+from .text_readers import LeftOut, TextPart
+from .tokenising import corpus_of
+from .vocabularies import Factory, VocabularySource
+from .vocabularies.tokenization import Tokenizer, batches
+
+
+@checked
+def dialogues(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    vocabulary: Factory,
+    heldout_files: str | Sequence[str] | None = None,
+    longest_tokens: Annotated[int, Interval(ge=2, le=LONGEST)] = 1024,
+    on_malformed: OnMalformed = "error",
+    heldout_every: AtLeastTwo = 20,
+    seed: int = 0,
+) -> Corpus:
+    """Instructions and dialogues in JSONL, Parquet and Arrow files, for `objectives.dialogue`.
+
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]}
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
+        {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
+
+    These are the layouts of OpenAI's chats (a content may be a list of text parts), of ShareGPT's,
+    and of Alpaca's instructions. The parts of a document are what is said and what is answered, in
+    turn. What a "system" says stands before the first user's words, with an empty line between, and
+    so do an instruction and its input. Turns that make a dialogue longer than `longest_tokens` are
+    left out, from the last on, and counted; so are dialogues whose first answer does not fit.
+
+    Args:
+        longest_tokens: of a dialogue: what a row of the run holds.
+        The others: as for `text_files`.
+
+    Raises as `text_files`, and ValueError for a line without turns.
+    """
+    paths = found_files(run_dir, files, heldout_files)
+    split = FileSplit(paths, heldout_every, turns_of, on_malformed)
+    for path in (path for some in paths.values() for path in some):
+        if not has_fields(path):
+            raise ValueError(
+                f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}), Parquet or "
+                "Arrow, also as .gz or .zst: dialogues are lines or rows of it."
+            )
+    made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split, "\n".join)))
+    tokens = tokenised_files(
+        run_dir,
+        split,
+        made,
+        encode=functools.partial(_encode_turns, longest_tokens),
+        settings=[longest_tokens],
+    )
+    if heldout_files is None:  # whole dialogues, also of a few
+        count = len(tokens.documents[TRAIN])
+        if count < 2:
+            raise ValueError(
+                f"Got {count} dialogue in {', '.join(paths[TRAIN])}, expected 2 or more: one is "
+                "held out. Give more, or `heldout_files`."
+            )
+        split = split._replace(heldout_every=min(heldout_every, count))
+    tokens, held_out = with_heldout(tokens, split)
+    return corpus_of(
+        f"Dialogues of {counted(paths[TRAIN])}",
+        tokens,
+        made,
+        held_out=held_out,
+        seed=seed,
+        longest=longest_tokens,
+    )
+
+
+def turns_of(line: dict) -> list[str]:
+    """What is said and what is answered, in turn, of a line of `dialogues`.
+
+    turns_of({"instruction": "Add.", "input": "1 1", "output": "2"})    # ["Add.\n\n1 1", "2"]
+
+    Raises ValueError, with the reason, where there is none.
+    """
+    if line.get("messages") is not None:  # null in a table of several layouts
+        return _turns(map(_of_openai, _objects(line, "messages", "role", "content")))
+    if line.get("conversations") is not None:
+        return _turns(map(_of_sharegpt, _objects(line, "conversations", "from", "value")))
+    question = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
+    if not question or not line.get("output"):
+        raise ValueError('expected "messages", "conversations", or "instruction" and "output"')
+    return _turns([("user", "\n\n".join(question)), ("assistant", text_of("output", line))])
+
+
+def _objects(line: dict, name: str, role: str, text: str) -> list[dict]:
+    messages = line[name]
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise ValueError(f'"{name}" is no list of objects with "{role}" and "{text}"')
+    return messages
+
+
+_SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
+
+
+def _of_sharegpt(message: dict) -> tuple[str, str]:
+    """Returns the role, in OpenAI's words, and the text of a message of ShareGPT's exports."""
+    role = str(message.get("from"))
+    return _SHAREGPT_ROLES.get(role, role), text_of("value", message)
+
+
+def _of_openai(message: dict) -> tuple[str, str]:
+    """Returns the role and the text of a message of OpenAI's chat completions."""
+    if message.get("tool_calls") or message.get("function_call"):
+        raise ValueError("a message calls a tool, expected texts alone")
+    if message.get("weight") not in (None, 1):
+        raise ValueError(
+            f"a message has the weight {message['weight']!r}: every answer counts here, so leave "
+            "out dialogues of which some must not"
+        )
+    role, content = str(message.get("role")), message.get("content")
+    if isinstance(content, list):  # of parts
+        kinds = {str(part.get("type") if isinstance(part, dict) else part) for part in content}
+        if kinds - {"text"}:
+            raise ValueError(f"a message has parts of the types {sorted(kinds)}, expected text")
+        text = "".join(text_of("text", part) for part in content)
+    else:
+        text = text_of("content", message)
+    return "system" if role == "developer" else role, text
+
+
+def _turns(messages: Iterable[tuple[str, str]]) -> list[str]:
+    turns: list[str] = []
+    before = ""
+    for role, content in messages:
+        if role == "system" and not turns and not before:
+            before = f"{content}\n\n" if content.strip() else ""
+        elif not content.strip():
+            raise ValueError(f"message {len(turns) + 1}, of the role {role!r}, has no text")
+        elif role == ("user", "assistant")[len(turns) % 2]:
+            turns.append(before + content)
+            before = ""
+        else:
+            raise ValueError(
+                f"message {len(turns) + 1} is of the role {role!r}, expected user and assistant in "
+                "turn, after at most one system"
+            )
+    if len(turns) < 2:
+        raise ValueError("no answer in it: expected a user's message and an assistant's")
+    return turns
+
+
+def _encode_turns(
+    longest: int, tokenizer: Tokenizer, dialogues: Iterable[TextPart], left_out: LeftOut
+) -> Iterator[Piece]:
+    """The documents of dialogues: pairs of a question and its answer, as many as fit."""
+    for batch in batches(dialogues, lambda part: sum(map(len, part.text))):
+        flat = iter(tokenizer.encode_batch([turn for part in batch for turn in part.text]))
+        for part in batch:
+            turns = [next(flat) for _ in part.text]
+            turns = turns[: len(turns) // 2 * 2]  # a last one that nothing answers teaches nothing
+            ends = np.cumsum([turn.size for turn in turns])[1::2]
+            fitting = int(np.sum(ends <= longest))
+            left_out["answers beyond longest_tokens"] += len(ends) - fitting
+            if fitting:
+                yield in_parts(*turns[: 2 * fitting])

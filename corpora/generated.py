@@ -1,0 +1,92 @@
+"""The documents of a world, as the corpus of a run."""
+
+import itertools
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+from ..constraints import checked
+from ..data.corpus import Corpus
+from ..data.token_store import HELDOUT, TRAIN
+from ..settings.bound import bound
+from .text_readers import LeftOut, TextPart
+from .tokenising import SplitText, corpus_of, tokenised
+from .vocabularies import Factory, VocabularySource
+from .vocabularies.tokenization import Tokenizer, batches
+from .worlds.world import World, drawn_world
+
+_HIDDEN = re.compile(r"<extra_id_\d+>|\[MASK\]")  # in questions: a blank, or a mask
+
+
+@checked
+def world_documents(
+    run_dir: str, *, world: Callable[..., World], vocabulary: Factory, seed: int = 0
+) -> Corpus:
+    """The documents of a world, drawn from a seed: nothing to download.
+
+        training.Run.corpus = @corpora.world_documents
+        corpora.world_documents.world = @worlds.word_lists
+        corpora.world_documents.vocabulary = @vocabularies.trained
+        vocabularies.trained.model_type = "word"
+
+    Args:
+        world: draws it: one of `corpora.worlds`, or a function of yours.
+        vocabulary: as for `text_files`; one of whole words suits most worlds.
+        seed: of what is drawn, and of the order of reading.
+
+    Raises ValueError for what `drawn_world` refuses, for a vocabulary that lacks words of the
+    documents, questions or answers or encodes two answers of a question alike, and for a run that
+    was trained on other documents than the world now has.
+    """
+    drawn, name = drawn_world(world, seed), bound(world).function.__name__
+    texts = {TRAIN: _split(drawn.documents), HELDOUT: _split(drawn.heldout)}
+    made = vocabulary(run_dir, VocabularySource(lambda: iter(drawn.documents)))
+    tokens = tokenised(run_dir, texts, made)
+    if tokens.outdated:
+        raise ValueError(
+            f"{run_dir} was trained on other documents than {name} draws now, so that its "
+            "questions are of another world: set the function and its settings back, or start a "
+            "new run directory."
+        )
+    _check_known(drawn, name, made.tokenizer)
+    return corpus_of(f"Documents of {name}", tokens, made, held_out="drawn by the world", seed=seed)
+
+
+def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
+    answers = list({answer for question in world.questions for answer in question.answers})
+    encoded = dict(zip(answers, tokenizer.encode_batch(answers)))
+    pairs = (text for pair in world.pairs for text in (*pair.right, *pair.wrong))
+    asked = (
+        part
+        for question in world.questions
+        for text in (question.text, question.after or "")
+        for part in _HIDDEN.split(text)
+    )
+    documents = itertools.chain.from_iterable(
+        zip(some, tokenizer.encode_batch(some))
+        for some in batches(itertools.chain(world.documents, world.heldout, pairs, asked))
+    )
+    for text, ids in itertools.chain(encoded.items(), documents):
+        if tokenizer.unknown is not None and tokenizer.unknown in ids:
+            raise ValueError(
+                f"{name} draws {text!r:.80}, of which the vocabulary of {tokenizer.size} tokens "
+                "lacks a word, expected one of all words of documents, questions and answers: "
+                "raise vocabularies.trained.size, and let documents have every word that is asked."
+            )
+    for question in world.questions:
+        if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):
+            raise ValueError(
+                f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, some of "
+                "which the vocabulary encodes alike, expected different tokens: change the answers "
+                "or the vocabulary."
+            )
+
+
+def _split(documents: Sequence[str]) -> SplitText:
+    def read(advance: Callable[[int], None]) -> Iterator[TextPart]:
+        for document in documents:
+            yield TextPart(document)
+            advance(1)
+
+    checksum = zlib.crc32("\0".join(documents).encode())
+    return SplitText(read, len(documents), [checksum], LeftOut())

@@ -1,0 +1,113 @@
+"""The corpus of a pipeline of Grain, which reads, mixes and shuffles documents by itself."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..data.corpus import Corpus, DocumentStream, Piece, check_shard
+from ..data.token_ids_json import text_checker
+from .vocabularies import Factory, Vocabulary, VocabularySource
+
+
+def grain_dataset(
+    run_dir: str,
+    *,
+    train: Callable[[int, int], Any],
+    heldout: Callable[[], Iterable],
+    vocabulary: Factory,
+) -> Corpus:
+    """A corpus of Grain datasets, whose order and state are Grain's.
+
+        training.Run.corpus = @corpora.grain_dataset
+        corpora.grain_dataset.train = @my_grain.train
+        corpora.grain_dataset.heldout = @my_grain.heldout
+        corpora.grain_dataset.vocabulary = @vocabularies.from_file
+
+    Elements are texts, arrays of token ids, or objects of the fields of `data.corpus.Piece`, such
+    as {"tokens": …, "ends": True}, which `data.grain_sources.StoreSource` gives. Empty ones are
+    passed over.
+
+    Args:
+        train: (shard, number of shards) -> an endless `grain.MapDataset` or `grain.IterDataset` of
+            this shard's documents: a slice, [shard::shards], that repeats.
+        heldout: () -> a finite one, of held-out documents.
+        vocabulary: a factory of `corpora.vocabularies`, of the tokenizer of texts or of ids; one
+            that is trained on the text needs another corpus.
+
+    The run keeps the state of each iterator with its checkpoints, so that it resumes exactly.
+    `data_shards` cannot change.
+
+    Raises ValueError for elements of another kind, special ids in them, and a dataset that ends.
+    """
+    made = vocabulary(run_dir, VocabularySource())
+    piece_of = _reader(made)
+
+    def first(n: int) -> list[Piece]:
+        pieces: list[Piece] = []
+        for element in heldout():
+            if sum(piece.tokens.size for piece in pieces) >= n:
+                break
+            piece = None if element is None else piece_of(element)
+            pieces += [piece] if piece is not None else []
+        return pieces
+
+    def stream(shard: int, num_shards: int) -> DocumentStream:
+        check_shard(shard, num_shards)
+        return _DatasetStream(train(shard, num_shards), piece_of)
+
+    return Corpus(ids=made.ids, train=stream, heldout=first, codec=made.codec)
+
+
+class _DatasetStream(DocumentStream):
+    """The documents of one iterator, whose state is kept as JSON."""
+
+    def __init__(self, dataset: Any, piece_of: Callable[[Any], Piece | None]):
+        if hasattr(dataset, "to_iter_dataset"):  # of a MapDataset
+            dataset = dataset.to_iter_dataset()
+        self._iterator, self._piece_of, self._read = iter(dataset), piece_of, 0
+
+    def next_document(self) -> Piece:
+        for element in self._iterator:
+            self._read += 1
+            if (piece := self._piece_of(element)) is not None:
+                return piece
+        raise ValueError(
+            f"The Grain dataset of the corpus ended after {self._read} elements, expected one "
+            "without an end: call its repeat()."
+        )
+
+    def state(self) -> dict[str, np.ndarray]:
+        text = json.dumps(self._iterator.get_state())
+        return {"iterator": np.frombuffer(text.encode(), np.uint8)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._iterator.set_state(json.loads(np.asarray(state["iterator"], np.uint8).tobytes()))
+
+
+def _reader(vocabulary: Vocabulary) -> Callable[[Any], Piece | None]:
+    """Returns element -> its document, None for an empty one."""
+    check = text_checker(vocabulary.ids)
+
+    def read(element: Any) -> Piece | None:
+        if isinstance(element, str):
+            element = vocabulary.tokenizer.encode_batch([element])[0]
+        if not isinstance(element, Mapping):
+            element = {"tokens": element}
+        columns = {name: element[name] for name in Piece._fields if name in element}
+        if "tokens" not in columns or isinstance(columns["tokens"], bytes | str):
+            raise ValueError(
+                f"Got {str(element)[:60]!r} from a Grain dataset, expected a text, token ids, or "
+                f"an object of the fields {list(Piece._fields)}: map it to one."
+            )
+        arrays: dict[str, Any] = {
+            name: np.asarray(value) for name, value in columns.items() if name != "ends"
+        }
+        if not arrays["tokens"].size:
+            return None
+        check(arrays["tokens"], "An element of a Grain dataset")
+        arrays = {name: x.astype(np.int32) for name, x in arrays.items()}
+        return Piece(ends=bool(columns.get("ends", True)), **arrays)
+
+    return read

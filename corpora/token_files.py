@@ -1,0 +1,83 @@
+"""The corpus of token files that other programs have written: Megatron, nanoGPT, datatrove."""
+
+import functools
+from collections.abc import Sequence
+
+from ..data.corpus import Corpus
+from ..data.documents import (
+    document_count,
+    heldout_records,
+    split_heldout_of_files,
+    text_size,
+    training_records,
+)
+from ..data.finding import find_files
+from ..data.records import DocumentArrays, Joined, RecordStream, Shuffled, first_tokens
+from ..data.token_file_formats import open_token_file
+from .vocabularies import Factory, VocabularySource
+
+
+def token_files(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    vocabulary: Factory,
+    heldout_files: str | Sequence[str] | None = None,
+    heldout_every: int = 20,
+    seed: int = 0,
+) -> Corpus:
+    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds), as they are.
+
+        training.Run.corpus = @corpora.token_files
+        corpora.token_files.files = "openwebtext/train.bin"
+        corpora.token_files.heldout_files = "openwebtext/val.bin"
+        corpora.token_files.vocabulary = @vocabularies.from_file
+        vocabularies.from_file.path = "gpt2/tokenizer.json"
+
+    Args:
+        files: of the `.bin` or `.ds` files, whose tokens stay where they are.
+        vocabulary: a factory of `corpora.vocabularies`: of the tokenizer that made the files, whose
+            end-of-sequence id ends documents in them.
+        heldout_every: of each file one document in so many is held out, see
+            `data.documents.split_heldout_of_files` for files of fewer.
+        The others: as for `text_files`.
+
+    Raises ValueError, FileNotFoundError.
+    """
+    made = vocabulary(run_dir, VocabularySource())
+
+    def opened(patterns: str | Sequence[str]) -> list[DocumentArrays]:
+        return [open_token_file(path, made.ids) for path in sorted(find_files(patterns))]
+
+    training_files = opened(files)
+    if heldout_files is None:
+        train, heldout = split_heldout_of_files(training_files, every=heldout_every)
+    else:
+        train, heldout = training_files, opened(heldout_files)
+
+    @functools.cache
+    def order() -> Shuffled:
+        return Shuffled(Joined([training_records(each) for each in train]), seed)
+
+    return Corpus(
+        ids=made.ids,
+        train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
+        heldout=lambda n: first_tokens([heldout_records(each) for each in heldout], n),
+        codec=made.codec,
+        summary=(
+            f"{len(training_files)} token files: {_counts(train)} to train on; "
+            f"{_counts(heldout)} held out{_how_cut(training_files, heldout_files, heldout_every)}"
+        ),
+    )
+
+
+def _counts(files: Sequence[DocumentArrays]) -> str:
+    tokens = sum(each.tokens for each in files)
+    return text_size(sum(map(document_count, files)), tokens)
+
+
+def _how_cut(files: Sequence[DocumentArrays], heldout_files: object, every: int) -> str:
+    """Returns which part is held out, in brackets, if the only document is cut; else ""."""
+    if heldout_files is not None or sum(map(document_count, files)) > 1:
+        return ""
+    return f" (the last {100 / every:.3g}% of the tokens of the only document)"

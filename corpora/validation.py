@@ -1,0 +1,79 @@
+"""A corpus whose held-out documents are some of another's training documents."""
+
+import functools
+import zlib
+from collections.abc import Callable
+
+from ..constraints import AtLeastTwo, checked
+from ..data.corpus import Corpus, DocumentStream, Piece, derived_stream
+from ..data.documents import UNCUT
+
+_PATIENCE = 100  # of a text with enough documents, the chance to find none in so many is e^-100
+
+
+@checked
+def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) -> Corpus:
+    """Another corpus, of whose training documents one in `every` is held out, in place of its own.
+
+        training.Run.corpus = @corpora.validation_split
+        corpora.validation_split.corpus = @corpora.python_library
+
+    What is chosen by its held-out loss, as a learning rate is, has then not been chosen by the
+    held-out text that results are measured on. A document is held out by a checksum of its tokens,
+    so that it is in every epoch and shard, and so is one of the same tokens. Of documents that the
+    corpus reads in pieces, each piece is one here. At most 2,048 tokens of each are evaluated.
+
+    Args:
+        corpus: `run_dir -> Corpus`.
+        every: one training document in so many is held out.
+
+    Raises ValueError, as it is read, where so few documents differ that one side has none.
+    """
+    whole = corpus(run_dir)
+
+    def of_training(stream: DocumentStream) -> Piece:
+        return _next(stream, every, held_out=False)
+
+    return whole._replace(
+        train=lambda *shard: derived_stream(whole.train(*shard), of_training),
+        heldout=functools.partial(_first, whole, every),
+        summary=f"{whole.summary}. In place of the held-out text: one training document in {every}",
+    )
+
+
+def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
+    """Returns held-out documents of at least n tokens, or all: those that come again are few."""
+    stream, found, known = whole.train(0, 1), list[Piece](), set[int]()
+    again = tokens = 0
+    while tokens < n and again < _PATIENCE:
+        piece = _next(stream, every, held_out=True)
+        again = again + 1 if (key := _checksum(piece)) in known else 0
+        if not again:
+            known.add(key)
+            found.append(_cut(piece))
+            tokens += found[-1].tokens.size
+    return found
+
+
+def _next(stream: DocumentStream, every: int, held_out: bool) -> Piece:
+    for _ in range(_PATIENCE * every):
+        piece = stream.next_document()
+        if (_checksum(piece) % every == 0) == held_out:
+            return piece
+    which = "to hold out" if held_out else "to train on"
+    raise ValueError(
+        f"Of {_PATIENCE * every:,} training documents in turn none is {which}: the corpus has too "
+        f"few that differ to hold out one in {every} (corpora.validation_split.every)."
+    )
+
+
+def _checksum(piece: Piece) -> int:
+    return zlib.crc32(piece.tokens.tobytes())
+
+
+def _cut(piece: Piece) -> Piece:
+    """Returns the beginning of a document, so short that few tokens are of many documents."""
+    if piece.tokens.size <= UNCUT:
+        return piece
+    columns = {name: x[:UNCUT] for name, x in piece._asdict().items() if hasattr(x, "dtype")}
+    return piece._replace(ends=False, **columns)

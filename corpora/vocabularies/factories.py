@@ -1,0 +1,320 @@
+"""Vocabularies: factories that a corpus is given, and what of them a run directory keeps.
+
+A factory is called as `(run_dir, source)` with the settings that gin or `functools.partial` bound.
+On first use it makes the vocabulary and keeps it in the run directory; from then on it gives what
+is kept, or says which of its settings differ. The factories here need no TensorFlow;
+`tasks.seqio.seqio_vocabularies.of_task` is one more.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from etils import epath
+
+from ...constraints import Natural, checked
+from ...data.corpus import Codec
+from ...data.token_ids_json import ids_from_json, ids_to_json
+from ...objectives import TokenIds, check_token_ids
+from ...settings.directories import own_file
+from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
+from ...settings.whole_files import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
+from ..progress_bar import progress_bar
+from .sentencepiece_training import SentencePieceType, train_sentencepiece
+from .special_tokens import DEFAULT_SPECIALS, codec, special_names, texts_of, token_ids
+from .tokenization import (
+    Tokenizer,
+    byte_tokenizer,
+    hugging_face_tokenizer,
+    open_tokenizer,
+    sentencepiece_tokenizer,
+    with_extra_ids,
+)
+from .word_training import WordType, train_words
+
+_FILES = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}  # by kind
+_MOST_EXTRA_IDS = 1 << 16  # of a tokenizer in a run directory; T5 has 100
+
+
+class Vocabulary(NamedTuple):
+    """A tokenizer with its special ids."""
+
+    tokenizer: Tokenizer
+    ids: TokenIds
+    about: dict[str, Any]  # the settings that it was made with
+
+    @property
+    def codec(self) -> Codec:
+        return codec(self.tokenizer, self.ids)
+
+
+class VocabularySource(NamedTuple):
+    """What a corpus has that a vocabulary can be made of."""
+
+    texts: Callable[[], Iterable[str]] | None = None  # gives the documents to train on
+    task: Callable[[], Any] | None = None  # gives the `seqio.Vocabulary` of its SeqIO tasks
+
+
+# (run directory, source) -> the vocabulary of a run, made or kept
+Factory = Callable[[str, VocabularySource], Vocabulary]
+
+
+@checked
+def trained(
+    run_dir: str,
+    source: VocabularySource,
+    *,
+    size: int = 4096,
+    model_type: Literal[SentencePieceType, WordType] = "bpe",
+    sentinels: Natural = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """A vocabulary that is trained on the text of the corpus.
+
+        vocabularies.trained(run_dir, source, size=8192).ids.size    # 8329 with the special ids
+        vocabularies.trained(run_dir, source, model_type="wordpiece")
+
+    Those of SentencePiece give back any text exactly. "wordpiece" and "word" keep no white space,
+    and have an id for what they do not know: the corpus says how often it was needed.
+
+    Args:
+        source: its `texts` are read once, and sampled.
+        size: ids before the special ones are appended.
+        model_type: of SentencePiece "bpe", or "unigram" (T5's kind, which takes longer); of
+            `tokenizers` "wordpiece" (BERT's kind), or "word" (the most frequent words).
+        sentinels, specials: how many, and which other special tokens (`special_tokens.token_ids`).
+
+    Raises ValueError for what `train_sentencepiece` and `train_words` refuse, a corpus without text
+    of its own, and a run directory that keeps another vocabulary.
+    """
+
+    def make() -> Tokenizer:
+        if source.texts is None:
+            raise ValueError(
+                "Got vocabularies.trained for a corpus that gives no plain text to train on, as "
+                "one of SeqIO tasks or of Grain: give it vocabularies.from_file, "
+                "vocabularies.of_run or, of a task, seqio_vocabularies.of_task."
+            )
+        texts, words = source.texts(), os.path.join(run_dir, TOKENIZER)
+        path = os.path.join(run_dir, SENTENCEPIECE_MODEL)
+        with progress_bar("Training a vocabulary"):
+            if model_type == "wordpiece" or model_type == "word":
+                train_words(texts, words, size=size, model_type=model_type)
+                return hugging_face_tokenizer(words)
+            train_sentencepiece(texts, path, size=size, model_type=model_type)
+            return sentencepiece_tokenizer(path, extra_ids=0)
+
+    about = {"factory": "trained", "size": size, "model_type": model_type}
+    return _with_special_ids(run_dir, about, make, sentinels, specials)
+
+
+def utf8_bytes(
+    run_dir: str,
+    source: VocabularySource,
+    *,
+    sentinels: Natural = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """The 256 bytes of UTF-8, as in ByT5: nothing to train, 4 to 5 times as many ids as pieces.
+
+    `sentinels` and `specials` are as for `trained`. Raises ValueError for a run directory that
+    keeps another vocabulary.
+    """
+    about = {"factory": "utf8_bytes"}
+    return _with_special_ids(run_dir, about, byte_tokenizer, sentinels, specials)
+
+
+def from_file(
+    run_dir: str,
+    source: VocabularySource,
+    *,
+    path: str,
+    sentinels: Natural = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """A SentencePiece `.model`, or a Hugging Face `tokenizer.json`, also in a bucket ("gs://…").
+
+        vocabularies.from_file.path = "spiece.model"
+
+    `sentinels` and `specials` are as for `trained`; those that the file names keep their ids.
+
+    Raises ValueError, FileNotFoundError for a file that is no tokenizer, or is not there, and for a
+    run directory that keeps another vocabulary.
+    """
+
+    def make() -> Tokenizer:
+        return open_tokenizer(_fetched(path, run_dir) if "://" in path else path)
+
+    about = {"factory": "from_file", "path": path}
+    return _with_special_ids(run_dir, about, make, sentinels, specials)
+
+
+def of_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
+    """The vocabulary that another run, or an imported model, keeps, with all its special ids.
+
+        vocabularies.of_run.run = "runs/quickstart"      to go on from its parameters
+
+    Raises FileNotFoundError where `run` keeps none, and ValueError where `run_dir` keeps another.
+    """
+    return kept_vocabulary(
+        run_dir, {"factory": "of_run", "run": run}, lambda: load_vocabulary(run)[:2]
+    )
+
+
+def _with_special_ids(
+    run_dir: str,
+    about: dict[str, Any],
+    make: Callable[[], Tokenizer],
+    sentinels: int,
+    specials: Sequence[str],
+) -> Vocabulary:
+    def with_ids() -> tuple[Tokenizer, TokenIds]:
+        tokenizer = make()
+        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
+
+    about = about | {"sentinels": sentinels, "specials": list(specials)}
+    return kept_vocabulary(run_dir, about, with_ids)
+
+
+def kept_vocabulary(
+    run_dir: str, about: dict[str, Any], make: Callable[[], tuple[Tokenizer, TokenIds]]
+) -> Vocabulary:
+    """The vocabulary that `run_dir` keeps; `make` makes it on first use.
+
+    Raises ValueError where the directory holds a run of a vocabulary with another `about`: the
+    factory's name and its settings, as JSON values.
+    """
+    if os.path.exists(os.path.join(run_dir, VOCABULARY)):
+        kept = load_vocabulary(run_dir)
+        differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
+        if not differing:
+            return kept
+        if is_run(run_dir):  # else a start failed before its first step, and nothing was trained
+            named = ["factory"] if "factory" in differing else differing
+            changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in named)
+            raise ValueError(
+                f"{run_dir} holds a vocabulary made with other settings: {'; '.join(changes)}. "
+                "Start a new run directory, or set them back."
+            )
+    save_vocabulary(run_dir, Vocabulary(*make(), about))
+    return load_vocabulary(run_dir)
+
+
+def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
+    """Keeps a vocabulary in `run_dir`, so that the directory explains itself.
+
+    `vocabulary.json` says what it is, its special ids and their names, and the checksums of both;
+    the tokenizer's own file lies beside it as `vocabulary.model` or `tokenizer.json`.
+    """
+    tokenizer, ids, about = vocabulary
+    name = _FILES.get(tokenizer.kind)
+    if name is not None and tokenizer.path is not None:
+        own, file = Path(tokenizer.path), Path(run_dir, name)
+        if own.absolute() != file.absolute():
+            write_bytes(file, own.read_bytes())
+    values: dict[str, Any] = {
+        "kind": tokenizer.kind,
+        "file": name,
+        "extra_ids": tokenizer.extra_ids,
+        "about": about,
+        "ids": ids_to_json(ids),
+        "names": {name: i for i, name in sorted(special_names(tokenizer, ids).items())},
+    }
+    _write(run_dir, values)
+
+
+def renew_checksums(run_dir: str) -> None:
+    """Keeps the checksums of a vocabulary whose tokenizer's file was written anew, on purpose.
+
+    A tokenizer.json that was has all special tokens, none of them above its ids.
+    """
+    values = read_json(os.path.join(run_dir, VOCABULARY))
+    _write(run_dir, values | ({"extra_ids": 0} if values["kind"] == "hugging_face" else {}))
+
+
+def _write(run_dir: str, values: dict[str, Any]) -> None:
+    sums = {"checksums": _checksums(run_dir, values)}
+    write_json(os.path.join(run_dir, VOCABULARY), values | sums)
+
+
+def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
+    """The CRC-32 of the tokenizer's file, if it has one, and of what vocabulary.json says."""
+    own = {name: value for name, value in values.items() if name != "checksums"}
+    sums = {VOCABULARY: zlib.crc32(json.dumps(own, sort_keys=True).encode())}
+    if name := _FILES.get(values["kind"]):
+        sums[name] = checksum(own_file(run_dir, name))
+    return sums
+
+
+def load_vocabulary(run_dir: str) -> Vocabulary:
+    """The vocabulary that a run keeps in its directory.
+
+    Raises FileNotFoundError where it holds none, and ValueError where that is damaged, or names a
+    file outside of the directory.
+    """
+    file = os.path.join(run_dir, VOCABULARY)
+    if not os.path.exists(file):
+        raise FileNotFoundError(
+            f"{file} does not exist: expected a run directory, in which a run that reads text "
+            "keeps its vocabulary. A model imported without a tokenizer gets one by `pretrax "
+            "convert --tokenizer=FILE`."
+        )
+    values = read_json(file)
+    _check_checksums(run_dir, values)  # first, for a damaged tokenizer can be opened as another one
+    try:
+        tokenizer = _kept_tokenizer(run_dir, values)
+        ids = check_token_ids(ids_from_json(values["ids"]))
+        most = tokenizer.size + len(special_names(tokenizer, ids))  # others have no name
+        if ids.size > most:
+            raise ValueError(f"got {ids.size:,} ids, expected at most {most:,}")
+        ids = ids._replace(texts=texts_of(tokenizer, ids.size, ids.text))
+        return Vocabulary(tokenizer, ids, dict(values["about"]))
+    except UNLIKE as error:
+        raise damaged(file, error) from error
+
+
+def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
+    """Raises ValueError, naming it, for a file that is not as `save_vocabulary` wrote it."""
+    file = os.path.join(run_dir, VOCABULARY)
+    try:
+        kept = dict(values["checksums"])
+        now = _checksums(run_dir, values)
+        if kept.keys() != now.keys():
+            raise ValueError(f"got checksums of {sorted(kept)}, expected of {sorted(now)}")
+    except UNLIKE as error:
+        raise damaged(file, error) from error
+    for name in kept:
+        if now[name] != kept[name]:
+            why = "its checksum is not that of the vocabulary that was saved"
+            raise damaged(os.path.join(run_dir, name), why)
+
+
+def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
+    kind, extra_ids = values["kind"], values["extra_ids"]
+    if extra_ids not in range(_MOST_EXTRA_IDS + 1):
+        raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")
+    if kind == "bytes":
+        return with_extra_ids(byte_tokenizer(), extra_ids)
+    name = _FILES.get(kind)
+    if name is None or values["file"] != name:
+        raise ValueError(f"got a tokenizer of kind {kind!r} in {values['file']!r}")
+    path = str(own_file(run_dir, name))
+    if kind == "sentencepiece":
+        return sentencepiece_tokenizer(path, extra_ids=extra_ids)
+    return with_extra_ids(open_tokenizer(path), extra_ids)
+
+
+def _fetched(url: str, run_dir: str) -> str:
+    """The path of a copy, in `run_dir`, of a tokenizer's file in a bucket."""
+    try:
+        content = epath.Path(url).read_bytes()
+    except Exception as error:  # each kind of bucket has errors of its own
+        raise FileNotFoundError(
+            f"{url} cannot be read ({error}): set vocabularies.from_file.path to a local copy."
+        ) from error
+    path = os.path.join(run_dir, TOKENIZER if url.endswith(".json") else SENTENCEPIECE_MODEL)
+    write_bytes(path, content)
+    return path

@@ -1,0 +1,311 @@
+"""The special ids of a tokenizer, and text in which they are written by name."""
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...data.corpus import Codec
+from ...objectives import TokenIds, TokenTexts, bitmap, check_token_ids
+from ...settings.whole_files import read_record
+from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer, tokenizer_of
+
+DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
+SENTENCE_ENDS = tuple(".!?\n。！？")
+DIGITS = tuple("0123456789")
+SENTENCE_CLOSERS = " \t\r\"'”’»)]}」』）"
+
+
+def token_ids(
+    tokenizer: Tokenizer,
+    *,
+    sentinels: int = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> TokenIds:
+    """The special ids of `tokenizer`: by name where it names them, else appended above its own ids.
+
+        token_ids(sentencepiece_tokenizer("t5.model"), sentinels=100)
+        -> TokenIds(size=32109, text=(2, 32000), pad=0, eos=1, sentinels=(32099, …, 32000),
+                    modes=(("R", 32100), ("S", 32101), ("X", 32102)), mask=32103, …)
+
+    With 128 sentinels (UL2's (3, .5) denoiser needs 128 at 512 inputs, T5 has 100) the last 28 are
+    appended: 32100 … 32127. A tokenizer that names none gets them descending, as SeqIO does.
+
+    Args:
+        sentinels: how many, in order of use.
+        specials: which others are wanted: "mask", "cls", "sep", "fim" (three ids), and the names
+            of mode tokens ("R", "S", "X", or any other, which is then called `[NAME]`).
+
+    Raises ValueError where two special tokens share an id, or too little text is left.
+    """
+    named, above = tokenizer.named, itertools.count(tokenizer.size)
+    pad = tokenizer.pad if tokenizer.pad is not None else next(above)
+    eos = tokenizer.eos if tokenizer.eos is not None else next(above)
+    own_sentinels = _named_sentinels(named)[:sentinels]
+    appended = list(itertools.islice(above, max(sentinels - len(own_sentinels), 0)))
+    sentinel_ids = (*own_sentinels, *(appended if own_sentinels else reversed(appended)))
+
+    def resolve(key: str) -> int:
+        names = KNOWN_NAMES.get(key, (f"[{key}]", key))
+        known = [named[name] for name in names if name in named]
+        return known[0] if known else next(above)
+
+    single = {"mask", "cls", "sep"}
+    modes = tuple((key, resolve(key)) for key in specials if key not in single | {"fim"})
+    singles: dict[str, Any] = {key: resolve(key) for key in specials if key in single}
+    fim: tuple[int, ...] = ()
+    if "fim" in specials:
+        known = [names for names in FIM_NAMES if named.keys() >= set(names)]
+        fim = tuple(named[n] for n in known[0]) if known else tuple(itertools.islice(above, 3))
+    size = next(above)
+    blocked = {pad, eos, *sentinel_ids, *fim, *singles.values(), *(i for _, i in modes)}
+    blocked |= set(tokenizer.blocked) | set(named.values())
+    text = _text_range(tokenizer, blocked)
+    return check_token_ids(
+        TokenIds(
+            size=size,
+            text=text,
+            pad=pad,
+            eos=eos,
+            bos=pad,
+            sentinels=sentinel_ids,
+            modes=modes,
+            fim=fim,
+            texts=texts_of(tokenizer, size, text),
+            **_facts_of_text(tokenizer, blocked, size, text),
+            **singles,
+        )
+    )
+
+
+def published_ids(
+    tokenizer: Tokenizer,
+    directory: str | os.PathLike,
+    config: Mapping[str, Any],
+    sentinels: int | None = None,
+    specials: Sequence[str] = (),
+) -> TokenIds:
+    """The special ids of a published model: those that its files name, and nothing appended.
+
+    Args:
+        directory: of `transformers`: tokenizer_config.json and special_tokens_map.json say which
+            token pads, starts, ends, masks, classifies and separates.
+        config: its config.json, which says the same by ids, and with what a decoder starts.
+        sentinels, specials: those that the tokenizer does not name are appended; None: as many
+            sentinels as it names.
+
+    Raises ValueError as `token_ids`.
+    """
+    return _ids_by_roles(tokenizer, _names_in(directory), config, sentinels, specials)
+
+
+def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
+    """The special ids of a tokenizer of `transformers`, for a model of a config, without a file.
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained("bert-base-uncased")
+        model = transformers.BertForMaskedLM(transformers.BertConfig())
+        transformers_ids(tokenizer, model.config)
+        -> TokenIds(size=30522, text=(104, 30522), pad=0, eos=102, mask=103, cls=101, sep=102, …)
+
+    What an objective needs beside them is added to the tokenizer, as `tokenizer.add_tokens(["[R]",
+    "[S]", "[X]"], special_tokens=True)`, and to the model, by `resize_token_embeddings`.
+
+    Args:
+        config: of the model: how many ids it has, and with what its decoder starts.
+
+    Raises ValueError for a tokenizer that is not of the library `tokenizers`, for ids that the
+    model has no embedding of, and as `token_ids`.
+    """
+    own = _tokenizer_of_transformers(tokenizer)
+    names = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in ROLES}
+    known = {name: value for name, value in config.to_dict().items() if value is not None}
+    ids = _ids_by_roles(own, names, known)
+    if ids.size > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {ids.size} ids, and the model embeddings of {config.vocab_size}: "
+            f"model.resize_token_embeddings({ids.size})."
+        )
+    return ids
+
+
+def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the token ids of each text, for a tokenizer of transformers, without special ids.
+
+        encode_texts(tokenizer, ["a text", "another, which holds </s>"])
+
+    Names of special tokens in a text are read as text, also by tokenizers that do not follow
+    `split_special_tokens=True`: the unigram model of `T5Tokenizer` finds `</s>` among its pieces.
+
+    Raises ValueError for a tokenizer that the library `tokenizers` does not run.
+    """
+    own = _tokenizer_of_transformers(tokenizer)
+    return [ids.tolist() for ids in own.encode_batch(texts)]
+
+
+def _tokenizer_of_transformers(tokenizer: Any) -> Tokenizer:
+    import tokenizers
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise ValueError(
+            f"Got a {type(tokenizer).__name__}, expected a tokenizer of transformers that the "
+            "library `tokenizers` runs: a PreTrainedTokenizerFast."
+        )
+    return tokenizer_of(tokenizers.Tokenizer.from_str(backend.to_str()))
+
+
+ROLES = ("pad", "eos", "bos", "mask", "cls", "sep")  # of `transformers`, each of one token
+
+
+def _ids_by_roles(
+    tokenizer: Tokenizer,
+    names: Mapping[str, Any],
+    config: Mapping[str, Any],
+    sentinels: int | None = None,
+    specials: Sequence[str] = (),
+) -> TokenIds:
+    roles = _roles(tokenizer, names, config)
+    eos = roles.get("eos", roles.get("sep", tokenizer.eos))
+    tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
+    if tokenizer.pad is None:  # segments tell padding: any id that is no text will do
+        tokenizer = tokenizer._replace(pad=eos)
+    known = KNOWN_NAMES | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
+    own = [key for key, some in known.items() if not tokenizer.named.keys().isdisjoint(some)]
+    wanted = dict.fromkeys([key for key in own if key not in ("pad", "eos")] + list(specials))
+    count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
+    ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
+    start = config.get("decoder_start_token_id")
+    start = roles.get("bos") if start is None else start
+    found = {key: roles[key] for key in ("mask", "cls", "sep") if key in roles}
+    fields: dict[str, Any] = {"bos": ids.pad if start is None else start} | found
+    return check_token_ids(ids._replace(**fields))
+
+
+def _names_in(directory: str | os.PathLike) -> dict[str, Any]:
+    """The names of tokens by their roles, in the files of a published model."""
+    names: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = os.path.join(directory, file)
+        if os.path.exists(path):
+            names |= read_record(path, dict)
+    return names
+
+
+def _roles(
+    tokenizer: Tokenizer, names: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, int]:
+    """The ids for padding, ending and so on, by their names or the model's config."""
+    roles = {}
+    for key in ROLES:
+        name = names.get(f"{key}_token")
+        name = name.get("content") if isinstance(name, dict) else name
+        found = tokenizer.named.get(str(name), config.get(f"{key}_token_id"))
+        found = found[0] if isinstance(found, list) else found  # LLaMA 3 ends in several ways
+        if found is not None:
+            roles[key] = found
+    return roles
+
+
+def _facts_of_text(
+    tokenizer: Tokenizer, blocked: set[int], size: int, text: tuple[int, int]
+) -> dict[str, Any]:
+    """Where words start and sentences end, as far as an id tells by itself: with a space, and with
+    one of `SENTENCE_ENDS` and what closes it; and which ids are digits."""
+    starts, ends = np.zeros((2, size), bool)
+    digits = []
+    for i in range(tokenizer.size):
+        surface = "" if i in blocked else tokenizer.surface(i)
+        starts[i] = surface[:1].isspace()
+        ends[i] = surface.rstrip(SENTENCE_CLOSERS).endswith(SENTENCE_ENDS)
+        if surface.strip(" ") in DIGITS and text[0] <= i < text[1]:
+            digits.append((i, int(surface)))
+    flags = {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
+    return flags | {"digits": tuple(digits)}
+
+
+def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTexts:
+    """Returns the texts of so many ids, of which those in a range are text."""
+
+    def read() -> list[str]:
+        return [tokenizer.surface(i) if text[0] <= i < text[1] else "" for i in range(size)]
+
+    return TokenTexts(read)
+
+
+def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
+    """Conversion of text with special tokens written by name.
+
+        codec.decode([262, 4219, 1]) -> "def<extra_id_0></s>"
+        codec.encode("def<extra_id_0></s>") -> [262, 4219, 1]
+
+    Encoding a *document* is `tokenizer.encode_batch`, to which a name is ordinary text.
+    """
+    names = special_names(tokenizer, ids)
+    by_name = {name: i for i, name in names.items()}
+    pieces = (
+        (r"\s*" if name in tokenizer.swallowing else "") + re.escape(name)  # RoBERTa's <mask>
+        for name in sorted(by_name, key=len)[::-1]
+    )
+    pattern = re.compile(f"({'|'.join(pieces)})")
+
+    def encode(text: str) -> list[int]:
+        out: list[int] = []
+        for part in pattern.split(text):
+            if part.lstrip() in by_name:
+                out.append(by_name[part.lstrip()])
+            elif part:
+                out.extend(tokenizer.encode_batch([part])[0].tolist())
+        return out
+
+    def has_no_text(i: int) -> bool:
+        return i in names or i >= tokenizer.size
+
+    def decode(tokens: Sequence[int]) -> str:
+        out: list[str] = []
+        for is_special, run in itertools.groupby(map(int, tokens), has_no_text):
+            if is_special:
+                out += [names.get(i, f"<id_{i}>") for i in run]
+                continue
+            text = tokenizer.decode(list(run))
+            lead = " " if tokenizer.spaced and out and not text.startswith(" ") else ""
+            out.append(lead + text)
+        return "".join(out)
+
+    return Codec(encode, decode)
+
+
+def special_names(tokenizer: Tokenizer, ids: TokenIds) -> dict[int, str]:
+    """What each special id is written as: the tokenizer's own name, else ours."""
+    singles = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
+    names = {i: KNOWN_NAMES[key][0] for key, i in singles.items() if i is not None}
+    names |= {i: KNOWN_NAMES.get(name, (f"[{name}]",))[0] for name, i in ids.modes}
+    names |= {i: f"<extra_id_{k}>" for k, i in enumerate(ids.sentinels)}
+    names |= dict(zip(ids.fim, FIM_NAMES[0], strict=False))
+    own = {i: name for name, i in tokenizer.named.items()}
+    return {i: own.get(i, name) for i, name in names.items()}
+
+
+def _named_sentinels(named: dict[str, int]) -> list[int]:
+    names = itertools.takewhile(named.__contains__, map("<extra_id_{}>".format, itertools.count()))
+    return [named[name] for name in names]
+
+
+def _text_range(tokenizer: Tokenizer, blocked: Iterable[int]) -> tuple[int, int]:
+    """The longest run of ids that holds no special one.
+
+    Special ids may lie anywhere: BERT's [MASK] is 103 of 30522, so text is [104, 30522).
+    """
+    walls = sorted({-1, tokenizer.size, *(i for i in blocked if i < tokenizer.size)})
+    length, first = max((b - a - 1, a + 1) for a, b in itertools.pairwise(walls))
+    ordinary = tokenizer.size - (len(walls) - 2)
+    if length < ordinary / 2:
+        raise ValueError(
+            f"The special tokens of {tokenizer.path or tokenizer.kind} lie scattered among its "
+            f"{tokenizer.size} ids: the longest range without one is "
+            f"[{first}, {first + length}), expected at least half of the {ordinary} others. Use a "
+            "tokenizer whose special tokens stand together at the start or at the end."
+        )
+    return first, first + length

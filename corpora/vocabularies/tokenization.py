@@ -1,0 +1,336 @@
+"""Tokenizers without TensorFlow: ordinary text to ids and back.
+
+Whatever a document says (`</s>`, `<extra_id_0>`, `[MASK]`), its ids are ordinary ones.
+"""
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model
+BATCH_CHARACTERS = 1 << 22  # of text tokenised at a time
+# Largest number of unused ids below the largest id. Published tokenizers have a few thousand. A
+# damaged or hostile tokenizer may have an id near 2^31, and a loop over its ids would never end.
+_MOST_UNUSED = 1 << 20
+
+# What tokenizers call the token that we call by the key; the first name is the one we append.
+KNOWN_NAMES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
+    "eos": ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
+    "cls": ("[CLS]", "<cls>"),
+    "sep": ("[SEP]", "<sep>"),
+    "R": ("[R]", "[NLU]"),
+    "S": ("[S]", "[S2S]"),
+    "X": ("[X]", "[NLG]"),
+}
+FIM_NAMES = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+)
+
+
+class Tokenizer(NamedTuple):
+    """Text to ids and back, special tokens apart."""
+
+    kind: str  # "sentencepiece", "bytes" or "hugging_face"
+    path: str | None  # its file
+    size: int  # its own ids are 0 … size-1
+    encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never gives a special id
+    decode: Callable[[Sequence[int]], str]  # ordinary ids alone
+    surface: Callable[[int], str]  # how an id reads within a text, with the space before a word
+    named: dict[str, int]  # the special tokens that it names
+    blocked: tuple[int, ...]  # its ids that are no text
+    pad: int | None
+    eos: int | None
+    spaced: bool = False  # decoding drops the space before a first word
+    extra_ids: int = 0  # sentinels named above its own ids, as SeqIO's vocabularies have them
+    swallowing: frozenset[str] = frozenset()  # names that take the white space before them
+    unknown: int | None = None  # what stands for text that it has no other id for
+    words: Callable[[str], list[str]] | None = None  # of a text, where each id is a whole word
+
+
+def batches(
+    documents: Iterable, size: Callable[[Any], int] = len, characters: int = BATCH_CHARACTERS
+) -> Iterator[list]:
+    """Lists of documents of about so many characters together; `size` counts a document's."""
+    batch, length = [], 0
+    for document in documents:
+        batch.append(document)
+        length += size(document)
+        if length >= characters:
+            yield batch
+            batch, length = [], 0
+    if batch:
+        yield batch
+
+
+def open_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer `name`: "bytes", a SentencePiece `.model`, or a Hugging Face `tokenizer.json`.
+
+    Raises FileNotFoundError where there is no such file, and ValueError where it is none of these.
+    """
+    if name == "bytes":
+        return byte_tokenizer()
+    if not os.path.isfile(name):
+        raise FileNotFoundError(
+            f"No vocabulary at {name!r}: expected 'bytes', a SentencePiece '.model' file, "
+            "or a Hugging Face 'tokenizer.json'."
+        )
+    return hugging_face_tokenizer(name) if name.endswith(".json") else sentencepiece_tokenizer(name)
+
+
+def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Tokenizer:
+    """A SentencePiece model.
+
+    As in SeqIO, `extra_ids` sentinels are named above the model's own pieces, descending: T5's
+    model has 32000 pieces, `<extra_id_0>` is 32099 and `<extra_id_99>` 32000. By default 100, or 0
+    where the model names its sentinels itself (mT5, umT5).
+    """
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.Load(path)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is no SentencePiece model ({error}).") from error
+    own = processor.GetPieceSize()
+    named: dict[str, int] = {}
+    blocked: list[int] = []
+    produced: dict[str, int] = {}  # those that SentencePiece finds in a text
+    proto: Any = sentencepiece_model_pb2  # its classes are made at run time
+    model = proto.ModelProto.FromString(processor.serialized_model_proto())
+    for i, piece in enumerate(model.pieces):
+        name = piece.piece.lstrip("▁")
+        control = piece.type in (piece.CONTROL, piece.UNUSED)
+        if control or (piece.type == piece.USER_DEFINED and _is_known(name)):
+            named.setdefault(name, i)
+            blocked.append(i)
+            if not control:
+                produced[name] = i
+    if extra_ids is None:
+        extra_ids = 0 if "<extra_id_0>" in named else T5_EXTRA_IDS
+    byte_fallback = processor.PieceToId("<0x00>") != processor.unk_id()
+    if byte_fallback:  # then nothing is ever unknown
+        blocked.append(processor.unk_id())
+    underline = [processor.PieceToId(f"<0x{b:02X}>") for b in "▁".encode()] if byte_fallback else []
+
+    def encode_with_underlines(text: str) -> list[int]:
+        # SentencePiece writes a space as ▁ and so reads ▁ as a space: give it as bytes.
+        parts = [processor.Encode(part) for part in text.split("▁")]
+        return parts[0] + [x for p in parts[1:] for x in underline + p]
+
+    encode_one = encode_with_underlines if underline else processor.Encode
+    encode_as_text = _encoder_of_names(encode_one, produced)
+    special = frozenset(produced.values())
+
+    def encode_batch(texts: Sequence[str]) -> list[np.ndarray]:
+        rows = processor.Encode(list(texts), num_threads=_cores())
+        for i, text in enumerate(texts):
+            if not special.isdisjoint(rows[i]):
+                rows[i] = encode_as_text(text)
+            elif underline and "▁" in text:
+                rows[i] = encode_with_underlines(text)
+        return [np.asarray(row, np.int32) for row in rows]
+
+    tokenizer = Tokenizer(
+        "sentencepiece",
+        path,
+        own,
+        encode_batch,
+        lambda ids: processor.Decode([int(i) for i in ids]),
+        lambda i: _surface_of_piece(processor.IdToPiece(i)) if i < own else "",
+        named,
+        tuple(blocked),
+        pad=processor.pad_id() if processor.pad_id() >= 0 else None,
+        eos=processor.eos_id() if processor.eos_id() >= 0 else None,
+        spaced=processor.Decode(processor.Encode(" a")) == "a",
+        unknown=None if byte_fallback else processor.unk_id(),
+    )
+    return with_extra_ids(tokenizer, extra_ids)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """ByT5's bytes: pad 0, eos 1, unk 2, then byte b is 3 + b.
+
+    Sentinels are appended above; ByT5's own checkpoints reuse the last byte ids instead.
+    """
+    return Tokenizer(
+        "bytes",
+        None,
+        259,
+        lambda texts: [
+            np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32) + 3 for text in texts
+        ],
+        lambda ids: bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", "replace"),
+        lambda i: chr(i - 3) if 3 <= i < 131 else "",
+        {},
+        (0, 1, 2),
+        pad=0,
+        eos=1,
+    )
+
+
+def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
+    """A tokenizer with SeqIO's sentinels above its own ids, the first one last.
+
+    They are its sentinels even where it names its own, as SeqIO counts them from the end.
+    """
+    size = tokenizer.size + extra_ids
+    names = {f"<extra_id_{i}>": size - 1 - i for i in range(extra_ids)}
+    return tokenizer._replace(
+        size=size, named=tokenizer.named | names, extra_ids=tokenizer.extra_ids + extra_ids
+    )
+
+
+def hugging_face_tokenizer(path: str) -> Tokenizer:
+    """A Hugging Face `tokenizer.json`: BPE, WordPiece, unigram or whole words.
+
+    Its padding, truncation and post-processor are left out: objectives add special tokens.
+    """
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(path)
+    except Exception as error:  # the library raises a bare Exception
+        raise ValueError(f"{path} is no Hugging Face tokenizer.json ({error}).") from error
+    return tokenizer_of(tokenizer, path)
+
+
+def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
+    """A `tokenizers.Tokenizer`, which is changed; `path` is its file, where it has one.
+
+    Raises ValueError for an id far above the ids of the other tokens, as `_size_of` does.
+    """
+    import tokenizers
+
+    size = _size_of(tokenizer.get_vocab(), path or "The tokenizer")
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True  # "[MASK]" in a document is text
+    added = tokenizer.get_added_tokens_decoder()
+    named = {t.content: i for i, t in added.items() if t.special or _is_known(t.content)}
+    named |= {name: i for name, i in tokenizer.get_vocab().items() if _is_known(name)}
+    pad, eos = (
+        next((named[name] for name in KNOWN_NAMES[key] if name in named), None)
+        for key in ("pad", "eos")
+    )
+    unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>")
+    special = frozenset(named.values()) - {unknown}
+    names = re.compile("|".join(map(re.escape, named)))
+    # A unigram model, for example, finds special tokens among its pieces.
+    encode_as_text = _encoder_of_names(
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids, named, unknown
+    )
+
+    def encode_batch(texts: Sequence[str]) -> list[np.ndarray]:
+        rows = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        ids = [row.ids for row in rows]
+        for i, text in enumerate(texts):
+            if (named and names.search(text)) or not special.isdisjoint(ids[i]):
+                ids[i] = encode_as_text(text)
+        return [np.asarray(row, np.int32) for row in ids]
+
+    models = tokenizers.models
+    of_words = isinstance(tokenizer.model, (models.WordPiece, models.WordLevel))
+    whole_words = isinstance(tokenizer.model, models.WordLevel)
+    bytewise = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
+
+    def surface(i: int) -> str:
+        piece = tokenizer.id_to_token(i) or ""
+        if of_words:
+            return piece.removeprefix("##") if piece.startswith("##") else " " + piece
+        return tokenizer.decode([i]) if bytewise else _surface_of_piece(piece)
+
+    return Tokenizer(
+        "hugging_face",
+        path,
+        size,
+        encode_batch,
+        lambda ids: tokenizer.decode([int(i) for i in ids], skip_special_tokens=False),
+        surface,
+        named,
+        tuple(sorted(set(named.values()))),
+        pad,
+        eos,
+        spaced=not bytewise,
+        swallowing=frozenset(t.content for t in added.values() if t.special and t.lstrip),
+        unknown=unknown,
+        words=functools.partial(words_of, tokenizer) if whole_words else None,
+    )
+
+
+def _encoder_of_names(
+    encode: Callable[[str], list[int]], named: Mapping[str, int], unknown: int | None = None
+) -> Callable[[str], list[int]]:
+    """Returns `encode` for a text that holds names of special tokens, which it reads as text.
+
+    Each name is encoded in two parts. A normalizer may turn other characters into a name, such as
+    "＜/s＞" into "</s>". A text that still gets a special id is halved until no part gets one.
+    """
+    special = frozenset(named.values()) - {unknown}
+    within = re.compile("|".join(f"(?<={re.escape(n[0])})(?={re.escape(n[1:])})" for n in named))
+
+    def halved(text: str) -> list[int]:
+        ids = encode(text)
+        if len(text) < 2 or special.isdisjoint(ids):
+            return ids
+        middle = len(text) // 2
+        return halved(text[:middle]) + halved(text[middle:])
+
+    return lambda text: [i for part in within.split(text) for i in halved(part)]
+
+
+def _size_of(vocabulary: Mapping[str, int], name: str) -> int:
+    """Returns the number of ids of a vocabulary, from 0 to its largest id.
+
+    Raises ValueError for a vocabulary with more than `_MOST_UNUSED` unused ids, or without tokens.
+    """
+    if not vocabulary:
+        raise ValueError(f"{name} has no tokens, expected a trained tokenizer.")
+    token, largest = max(vocabulary.items(), key=lambda item: item[1])
+    unused = largest + 1 - len(vocabulary)
+    if unused > _MOST_UNUSED:
+        raise ValueError(
+            f"{name} gives the token {token!r} the id {largest}, but has {len(vocabulary):,} "
+            f"tokens, expected ids with at most {_MOST_UNUSED:,} unused ones among them, since a "
+            "model has a row for each id: number its tokens from 0."
+        )
+    return largest + 1
+
+
+def words_of(tokenizer, text: str) -> list[str]:
+    """The words into which a `tokenizers.Tokenizer` divides a text before it finds their ids.
+
+    >>> from pretrax.corpora.vocabularies.word_training import word_tokenizer
+    >>> words_of(word_tokenizer([]), "add(a, b)")
+    ['add', '(', 'a', ',', 'b', ')']
+    """
+    if tokenizer.normalizer:
+        text = tokenizer.normalizer.normalize_str(text)
+    if tokenizer.pre_tokenizer is None:
+        return [text]
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def _is_known(name: str) -> bool:
+    return bool(re.fullmatch(r"<extra_id_\d+>", name)) or any(
+        name in names for names in (*KNOWN_NAMES.values(), *FIM_NAMES)
+    )
+
+
+def _surface_of_piece(piece: str) -> str:
+    """A SentencePiece piece as text: ▁ is a space, <0x0A> a line break, <0xA0> part of a
+    character."""
+    byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
+    return bytes.fromhex(byte[1]).decode("utf-8", "replace") if byte else piece.replace("▁", " ")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,118 @@
+"""Trains vocabularies that read a text word by word: BERT's WordPiece, and whole words.
+
+A word is a run of letters and digits, or one punctuation mark (`BertPreTokenizer`). White space
+between words is not kept: decoding puts one space there, and none before `.`, `,`, `!` and `?`.
+The letters keep their case, as in bert-base-cased.
+"""
+
+import collections
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from ...constraints import checked
+from ...settings.whole_files import write_bytes
+from .tokenization import words_of
+from .training_sample import training_sample
+
+UNKNOWN = "[UNK]"
+SPECIALS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")  # ids 0 … 4
+_ASCII = [chr(i) for i in range(33, 127)]
+_MOST_CHARACTERS = 1000  # others are unknown, as for the trainer of `tokenizers`
+
+WordType = Literal["wordpiece", "word"]
+
+
+@checked
+def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordType) -> None:
+    """Trains a vocabulary on a sample of `texts` and writes it to `path` (a tokenizer.json).
+
+        train_words(["The cat sat."], "tokenizer.json", size=9, model_type="word")
+
+    "wordpiece" cuts words into pieces, of which `##ing` continues a word; a word that has a
+    character which the sample has not, and which is not ASCII, is [UNK]. "word" has the most
+    frequent words; all others are [UNK]. `size` counts all ids: those of `SPECIALS` come first. The
+    same texts give the same file.
+
+    Raises ValueError for no text, another model type, and a size too small or too large for it.
+    """
+    sample = training_sample(texts)
+    make = wordpiece_tokenizer if model_type == "wordpiece" else word_tokenizer
+    made = make(sample, size)
+    largest = made.get_vocab_size()
+    if largest < size:
+        raise ValueError(
+            f"Got a vocabulary size of {size}, expected at most {largest} for this text: lower "
+            "vocabularies.trained.size, or give more text."
+        )
+    write_bytes(path, made.to_str(pretty=True).encode())
+
+
+def word_tokenizer(texts: Sequence[str], size: int | None = None):
+    """Returns a `tokenizers.Tokenizer` of whole words, the most frequent first; None: of all.
+
+    >>> word_tokenizer(["The cat sat."]).encode("The dog sat.").tokens
+    ['The', '[UNK]', 'sat', '.']
+
+    Raises ValueError for a size that leaves no word.
+    """
+    from tokenizers import models
+
+    counts = _word_counts(texts)
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    if size is not None and size <= len(SPECIALS):
+        raise _too_small(size, len(SPECIALS) + 1)
+    ids = {piece: i for i, piece in enumerate([*SPECIALS, *words][:size])}
+    return _of_words(models.WordLevel(ids, unk_token=UNKNOWN))
+
+
+def wordpiece_tokenizer(texts: Sequence[str], size: int):
+    """Returns a `tokenizers.Tokenizer` of at most `size` pieces of words.
+
+    Raises ValueError for a size smaller than the alphabet.
+    """
+    from tokenizers import models, trainers
+
+    words = _word_counts(texts)
+    characters = collections.Counter[str]()
+    for word, count in words.items():
+        characters.update(dict.fromkeys(word, count))
+    frequent = sorted(characters, key=lambda one: (-characters[one], one))[:_MOST_CHARACTERS]
+    known = {*frequent, *_ASCII}
+    first = {*_ASCII, *(word[0] for word in words)} & known
+    inner = {*filter(str.isalnum, _ASCII), *(one for word in words for one in word[1:])} & known
+    base = [*SPECIALS, *sorted(first), *(f"##{one}" for one in sorted(inner))]
+    if size < len(base):
+        raise _too_small(size, len(base))
+    made = _of_words(models.WordPiece(unk_token=UNKNOWN), specials=())
+    # The trainer numbers characters in the order of a hash map, and settles ties by these numbers:
+    # the same in each process only for what it is given as special tokens.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=base, limit_alphabet=len(known), show_progress=False
+    )
+    made.train_from_iterator(texts, trainer)
+    return _of_words(models.WordPiece(made.get_vocab(), unk_token=UNKNOWN))
+
+
+def _of_words(model, specials: Sequence[str] = SPECIALS):
+    from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+
+    made = Tokenizer(model)
+    made.normalizer = normalizers.BertNormalizer(lowercase=False)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(list(specials))
+    return made
+
+
+def _word_counts(texts: Iterable[str]) -> collections.Counter[str]:
+    from tokenizers import models
+
+    reader = _of_words(models.WordLevel(), specials=())
+    return collections.Counter(word for text in texts for word in words_of(reader, text))
+
+
+def _too_small(size: int, smallest: int) -> ValueError:
+    return ValueError(
+        f"Got a vocabulary size of {size}, expected at least {smallest} for the special tokens and "
+        "the characters of this text: raise vocabularies.trained.size."
+    )

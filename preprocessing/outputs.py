@@ -1,0 +1,156 @@
+"""What a preparation leaves: a token store, or documents; each task writes a part of its own.
+
+preprocessing.Preparation.output = @outputs.token_store
+outputs.token_store.vocabulary = @vocabularies.trained
+"""
+
+import functools
+import hashlib
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from datatrove.pipeline.base import PipelineStep
+
+from ..constraints import AtLeastTwo, checked
+from ..corpora.vocabularies import VocabularySource, load_vocabulary
+from ..corpora.vocabularies.tokenization import batches
+from ..corpora.vocabularies.training_sample import MOST_READ, first_texts
+from ..data.corpus import Piece
+from ..data.documents import UNCUT
+from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
+from ..settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
+from .blocks import WriteDocuments, documents_of
+
+WRITTEN = (  # all that outputs write in OUT
+    *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
+    *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
+)
+_BATCH_CHARACTERS = 1 << 20  # tokenised at a time
+
+
+class Output(NamedTuple):
+    """What is left of the documents of the last step."""
+
+    name: str
+    # (its folder, folder of the documents, their tasks) -> None: a vocabulary, before the tasks
+    begin: Callable[[str, str, int], None] | None
+    # (its folder, folder of the documents) -> what each task does
+    block: Callable[[str, str], PipelineStep]
+    # (its folder, tasks, what is said of its making) -> None: what comes after
+    end: Callable[[str, int, Mapping[str, Any]], None]
+    next_command: Callable[[str], str]  # (its folder) -> the command that uses it
+
+
+@checked
+def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Output:
+    """Tokens for `--gin_file=corpora/token_store.gin`, their vocabulary, and held-out documents.
+
+    Args:
+      vocabulary: a factory of `corpora.vocabularies`, which is given a sample of the documents.
+      heldout_every: one document in so many is held out, by a hash of its text, so that it is held
+        out whatever else there is. A task that would have none holds out the document of the
+        smallest hash. If it has a single document, that is held out whole in the last task and
+        trained on in others. Only if there is no other document at all, its end is held out.
+
+    Raises ValueError for documents without a token.
+    """
+
+    def begin(out: str, documents: str, tasks: int) -> None:
+        texts = functools.partial(_texts_of_vocabulary, documents, tasks)
+        vocabulary(out, VocabularySource(texts=texts))
+
+    def end(out: str, tasks: int, about: Mapping[str, Any]) -> None:
+        if is_sealed(out):
+            return
+        tokenizer = load_vocabulary(out).tokenizer
+        files = [VOCABULARY, *([os.path.basename(tokenizer.path)] if tokenizer.path else [])]
+        seal(out, {"train": tasks, "heldout": tasks}, about=about, vocabulary=files)
+
+    return Output(
+        "tokenise",
+        begin,
+        lambda out, documents: _Tokenise(out, documents, heldout_every),
+        end,
+        lambda out: (
+            "pretrax train --gin_file=runs/decoder.gin --gin_file=corpora/token_store.gin "
+            f"--store={shlex.quote(out)}"
+        ),
+    )
+
+
+def documents() -> Output:
+    """The documents of the last step in OUT/documents, as JSONL: text, id and metadata; zstd."""
+    return Output(
+        "write",
+        None,
+        lambda out, documents: WriteDocuments(os.path.join(out, "documents")),
+        lambda out, tasks, about: None,
+        lambda out: (  # which makes tokens of them as they are
+            f"pretrax prepare --files={shlex.quote(f'{out}/documents/*')} "
+            f"--out={shlex.quote(out.rstrip('/') + '_tokens')} "
+            "--gin.preprocessing.Preparation.steps=[]"
+        ),
+    )
+
+
+def heldout_hash(text: str) -> int:
+    """Returns the hash by which documents are held out."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
+    """Yields the texts to train a vocabulary on: of each task its share of a bounded amount."""
+    for rank in range(tasks):
+        texts = (document.text for document in documents_of(documents, rank))
+        yield from first_texts(texts, MOST_READ // tasks)
+
+
+class _Tokenise(PipelineStep):
+    """Writes the documents of a task as one part of each split of a store."""
+
+    type, name = "Tokenizer", "token store"
+
+    def __init__(self, out: str, documents: str, heldout_every: int):
+        super().__init__()
+        self.out, self.documents, self.heldout_every = out, documents, heldout_every
+
+    def run(self, data, rank: int = 0, world_size: int = 1):
+        tokenizer, ids, _ = load_vocabulary(self.out)
+        hashes = [heldout_hash(one.text) for one in documents_of(self.documents, rank)]
+        held_out = {one for one in hashes if one % self.heldout_every == 0}
+        is_single = len(hashes) == 1
+        is_last = is_single and not self._have_documents(range(rank + 1, world_size))
+        is_only = is_last and not self._have_documents(range(rank))
+        if not held_out and (is_last or not is_single):
+            held_out = {min(hashes, default=0)}
+        with (
+            StoreWriter(self.out, "train", rank, ids) as train,
+            StoreWriter(self.out, "heldout", rank, ids, longest=UNCUT) as heldout,
+        ):
+            texts = (document.text for document in data)
+            for batch in batches(texts, characters=_BATCH_CHARACTERS):
+                for text, tokens in zip(batch, tokenizer.encode_batch(batch)):
+                    self.stat_update("total")
+                    if not tokens.size:
+                        self.stat_update("dropped", "dropped_empty")
+                        continue
+                    if is_only:
+                        cut = tokens.size - -(-tokens.size // self.heldout_every)
+                        train.add(Piece(tokens[:cut], True))
+                        heldout.add(Piece(tokens[cut:], True))
+                    else:
+                        writer = heldout if heldout_hash(text) in held_out else train
+                        writer.add(Piece(tokens, True))
+                    self.stat_update("forwarded")
+                    self.stat_update("tokens", value=int(tokens.size))
+                    unknown = int(np.count_nonzero(tokens == tokenizer.unknown))
+                    self.stat_update("unknown", value=unknown)
+        yield from ()
+
+    def _have_documents(self, ranks: Iterable[int]) -> bool:
+        """Returns whether any of these tasks has a document."""
+        return any(True for rank in ranks for _ in documents_of(self.documents, rank))

@@ -1,0 +1,90 @@
+"""`Preparation`: what becomes of raw text, as a value."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..constraints import NonEmptyText, check_fields
+from ..settings.bound import flattened
+from ..settings.gin_reader import read_settings
+
+DEFAULT = "preprocessing/default.gin"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A source, steps, an output and an executor.
+
+    Preparation(
+        out="stores/mine",
+        source=Bound(sources.files, files="raw/*.jsonl"),
+        steps=[Bound(filters.clean), Bound(duplicates.exact_duplicates)],
+        output=Bound(outputs.token_store, vocabulary=Bound(vocabularies.trained)),
+        executor=Bound(executors.local),
+    )
+    """
+
+    out: NonEmptyText  # the folder for the result and its report
+    source: Callable  # () -> blocks.Source
+    steps: Sequence[Callable]  # each () -> blocks.Step, in order
+    output: Callable  # () -> outputs.Output
+    executor: Callable  # (blocks, tasks, log, workers) -> what runs them
+
+    def __post_init__(self):
+        """Raises ValueError for settings that nothing can be prepared by."""
+        check_fields(self, "preprocessing.Preparation.")
+        if "://" in self.out:
+            raise ValueError(
+                f"OUT is a folder on a disk that all workers share, got {self.out}: copy the "
+                "finished store to the bucket."
+            )
+
+
+def read_preparation(
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Sequence[str] = (),
+) -> Preparation:
+    """Returns the preparation of gin files, `DEFAULT` where there are none.
+
+        read_preparation([], ["FILES = 'raw/*.jsonl'", "OUT = 'stores/mine'"])
+
+    Raises ValueError for settings that are wrong, missing or unused, and, of the modules that they
+    name, without the extra `prepare`.
+    """
+    settings = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
+    names = [field.name for field in dataclasses.fields(Preparation)]
+    if missing := [name for name in names if name not in settings]:
+        raise ValueError(
+            f"The gin files give no {', no '.join(missing)}: bind "
+            f"preprocessing.Preparation.{missing[0]}, or include {DEFAULT!r} at the head of yours."
+        )
+    return Preparation(**settings)
+
+
+def plain_settings(name: str, value: Any) -> dict[str, str]:
+    """Returns all settings within a value by their path, as text; those by default too.
+
+    >>> from pretrax.preprocessing import filters
+    >>> plain_settings("steps", [Bound(filters.length, least=100)])
+    {'steps[0]': "'preprocessing.filters.length'", 'steps[0].least': '100', 'steps[0].most': 'None'}
+    """
+    return {path: repr(one) for path, one in flattened(name, value)}
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Returns in words how settings differ; of a step that is another one, its name alone.
+
+    >>> differences({"steps[0].least": "100"}, {"steps[0].least": "200"})
+    ['steps[0].least was 100, is 200']
+    """
+    differ = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    names = [n for n in differ if not any(n.startswith(f"{other}.") for other in differ)]
+    return [f"{n} was {before.get(n, 'not set')}, is {now.get(n, 'not set')}" for n in names]
+
+
+def out_path(preparation: Preparation, *names: str) -> str:
+    """Returns a path within the folder of the result."""
+    return os.path.join(os.path.expanduser(preparation.out), *names)

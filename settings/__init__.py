@@ -1,0 +1,1 @@
+"""What every package uses: declared settings, gin files, run directories, user errors."""

@@ -1,0 +1,699 @@
+"""Reads gin files into the settings of a class, such as `Run`. No other module imports gin.
+
+    from __gin__ import dynamic_registration
+    from pretrax import training
+    include "models/decoder_tiny.gin"
+    STEPS = 700
+    training.Run.steps = %STEPS
+
+Gin's own parser reads the files, in its dialect of dynamic registration: a function is named as the
+file imports it. The statements become values, instead of entries of gin's global registry: a
+`@function` becomes a `Bound` with the settings that the files give it. So several runs can be read
+in one process and compared, and a binding that nothing uses is found. Scopes, macros and includes
+mean what they mean in gin: the lines below an include override it.
+
+Source: https://github.com/google/gin-config/blob/master/docs/index.md
+"""
+
+import ast
+import contextlib
+import difflib
+import importlib
+import itertools
+import tokenize
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from gin import config_parser
+
+from ..constraints import import_name, name_of, selector_of
+from . import run_directory, trust
+from .bound import Bound, Call, parameters
+from .user_modules import import_module
+from .whole_files import check_sealed_text
+
+ROOT = Path(__file__).resolve().parents[1]
+GIN_CONFIGS = ROOT / "gin_configs"
+
+# Files of directories that anybody may have written: what they name is checked.
+_OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
+
+# Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
+# chain of macros that each use the next one twice gives more values than any machine can hold.
+_MOST_VALUES = 100_000
+# Errors that Python's parsers raise for values that are nested too deeply.
+_TOO_DEEP = (RecursionError, MemoryError)
+
+# What users of T5X call a setting, and how it is set here.
+T5X_NAMES = {
+    "MODEL_DIR": "RUN_DIR, or CHECKPOINT_DIR for a bucket",
+    "TRAIN_STEPS": "STEPS",
+    "BATCH_SIZE": "training.Run.batch_size",
+    "TASK_FEATURE_LENGTHS": "training.Run.sequence_lengths, by the model's stacks, such as "
+    "{'encoder': 512, 'decoder': 114}",
+    "MIXTURE_OR_TASK_NAME": "MIXTURE_OR_TASK_NAME, with --gin_file=corpora/seqio_task.gin",
+    "MIXTURE_OR_TASK_MODULE": "MODULE, with --gin_file=corpora/seqio_task.gin",
+    "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders "
+    "with caches are CACHE_DIRS",
+    "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
+    "utils.RestoreCheckpointConfig.assignment_map": "training.Run.assignment_map, a mapping from "
+    "patterns of names here to names there",
+    "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
+    "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
+    "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp "
+    "shards the parameters",
+    "trainer.Trainer.num_microbatches": "training.Run.microbatches",
+    "train_script.train.eval_period": "training.Run.evaluate_every",
+    "utils.SaveCheckpointConfig.period": "training.Run.checkpoint_every",
+    "utils.SaveCheckpointConfig.keep": "training.Run.keep_checkpoints, beside which keep_every and "
+    "keep_best keep others",
+}
+
+
+def read_settings(
+    function: Callable,
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, Any]:
+    """Returns the settings that gin files and further bindings give a function or class.
+
+        read_settings(Comparison, ["comparisons/masking_rate.gin"], ["SEEDS = [0, 1]"])
+
+    Args:
+      files: paths, or names within the project's `gin_configs`; later files override earlier ones.
+      bindings: lines of gin, which override the files.
+      search_paths: folders in which files, and what they include, are looked for as well.
+      trusted: modules that a run directory's config.gin may name in addition to this package's own
+        functions, see `settings.trust`. Other files may name any.
+
+    Raises ValueError for a file that cannot be read, and for a binding that nothing uses.
+    """
+    return GinReader(function, search_paths, trusted).read(files, bindings).settings()
+
+
+def read_imports(
+    function: Callable,
+    files: Sequence[str],
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, str]:
+    """Returns the import statements of gin files for a function's settings, and what each binds.
+
+        read_imports(Comparison, ["mine.gin"])    # {"import my_objectives": "my_objectives", …}
+
+    Raises ValueError for what cannot be read, see `read_settings`.
+    """
+    return GinReader(function, search_paths, trusted).read(files, ()).imports
+
+
+def imported_modules(text: str) -> list[str]:
+    """Returns the modules that lines of gin import before the first line that cannot be read.
+
+    >>> imported_modules("from mine import losses\\nimport yours.heads as heads")
+    ['mine.losses', 'yours.heads']
+    """
+    parser = _Parser(text, _Delegate(lambda scoped, called: None, lambda name: None))
+    found = []
+    with contextlib.suppress(SyntaxError, tokenize.TokenError, *_TOO_DEEP):
+        for statement in parser:
+            if isinstance(statement, config_parser.ImportStatement):
+                found.append(statement.module)
+    return found
+
+
+def plain_field(run_dir: str, name: str) -> Any:
+    """Returns the literal that a run directory's config.gin gives a field of `Run`, or None.
+
+    Nothing that the file names is imported, so the directory may be anybody's.
+
+    Raises ValueError for what is no gin.
+    """
+    path = Path(run_dir) / run_directory.CONFIG
+    literals = _Delegate(lambda *_: None, lambda _: None)  # functions and macros are read as None
+    with _syntax_in_words(path):
+        for statement in config_parser.ConfigParser(_text_of(path), literals):
+            match statement:
+                case config_parser.BindingStatement("", "training.Run", parameter, value):
+                    if parameter == name:
+                        return value
+    return None
+
+
+@contextlib.contextmanager
+def _syntax_in_words(path: Path) -> Iterator[None]:
+    """Raises ValueError, with the line, for what is no gin."""
+    try:
+        yield
+    except tokenize.TokenError as error:
+        raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
+    except SyntaxError as error:
+        line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
+        raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
+    except _TOO_DEEP:
+        raise ValueError(f"{path} cannot be read: its values are nested too deeply.") from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from error
+    check_sealed_text(path, text)
+    return text
+
+
+class Macro(NamedTuple):
+    """A name of gin files that stands for a value, such as STEPS."""
+
+    value: Any  # a literal, or a text such as "@function"
+    is_given: bool  # a value by the files; else `value` is None
+    settings: tuple[tuple[Callable, str], ...]  # functions and their parameters that it sets
+
+
+def read_macros(
+    function: Callable,
+    files: Sequence[str],
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, Macro]:
+    """Returns the macros of the settings that gin files give a function or class, by name.
+
+        read_macros(Run, ["runs/decoder.gin"])["STEPS"].value    # 700
+
+    Raises ValueError for what cannot be read, see `read_settings`.
+    """
+    return GinReader(function, search_paths, trusted).read(files, ()).macros()
+
+
+def value_in_gin(text: str, standing: Any = None) -> str:
+    """Returns a value of a command line as gin writes it: a text in quotes, all else as it is.
+
+        >>> value_in_gin("runs/mine"), value_in_gin("1e-3"), value_in_gin("'1e-3'")
+        ("'runs/mine'", '1e-3', "'1e-3'")
+        >>> value_in_gin("2026", standing="2025")
+        "'2026'"
+
+    Args:
+      text: as it was typed.
+      standing: the value that it replaces; in place of a text, a number is a text.
+    """
+    if text.startswith(("@", "%", "[", "(", "{", "'", '"')):
+        return text  # whatever is wrong with it is said where it is read
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, *_TOO_DEEP):
+        return repr(text)
+    return repr(text) if isinstance(standing, str) and value is not None else text
+
+
+def named_gin_files() -> list[str]:
+    """Returns the names of pretrax's own gin files, such as 'runs/decoder.gin'."""
+    return sorted(str(path.relative_to(GIN_CONFIGS)) for path in GIN_CONFIGS.glob("*/*.gin"))
+
+
+def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
+    """Returns the path of a gin file: from here, from one of `folders`, or within `gin_configs`.
+
+        find_gin_file("runs/decoder.gin")    # …/gin_configs/runs/decoder.gin
+
+    Raises ValueError where there is none.
+    """
+    here = [] if GIN_CONFIGS in folders else [Path(name)]  # an include's own folder comes first
+    for path in (*here, *(Path(f) / name for f in (*folders, GIN_CONFIGS, ROOT)), Path(name)):
+        if path.is_file():
+            return path.resolve()
+    there = named_gin_files()
+    own = difflib.get_close_matches(name, [str(p) for p in Path(name).parent.glob("*.gin")], 3)
+    close = [*own, *difflib.get_close_matches(name, there, 3)][:5] or ["runs/quickstart.gin"]
+    raise ValueError(
+        f"There is no gin file {name!r}. Close to it: {', '.join(close)}; those of pretrax are in "
+        f"{GIN_CONFIGS}."
+    )
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+
+class _Reference(NamedTuple):
+    """`@scope/function`, or the result of calling it, `@scope/function()`."""
+
+    function: Callable
+    scope: str
+    called: bool
+
+
+class _Macro(NamedTuple):
+    """`%NAME`."""
+
+    name: str
+
+
+class _Source(NamedTuple):
+    """A file or a binding of the command line."""
+
+    text: str  # the file's name, or the binding
+    is_file: bool
+
+
+class _Binding(NamedTuple):
+    value: Any
+    source: _Source  # that gave it, itself or by an include
+    path: Path | None  # of the file that it stands in
+    number: int  # in the order of reading
+    is_foreign: bool  # whether it is in a file that anybody may have written
+
+
+_Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
+
+
+class GinReader:
+    """Collects the bindings of gin files, and resolves the settings of a function like `Run`."""
+
+    def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
+        self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
+        self._bindings: dict[_Key, _Binding] = {}
+        self._numbers = itertools.count()  # of bindings, in the order of reading
+        # For bindings of the command line.
+        self._imported: dict[str, Any] = _modules_of(target)
+        # The name that each import statement binds. Several may bind one name, as `import a.b` and
+        # `import a.c` do.
+        self.imports: dict[str, str] = {}
+        self._used: set[_Key] = set()
+        self._count = 0  # number of values that `_value` has returned for these settings
+        self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
+        self._chosen: dict[_Source, set[str]] = {}  # the settings of the target that a file binds
+
+    def read(self, files: Sequence[str], bindings: Sequence[str]) -> "GinReader":
+        """Reads files, then bindings, which override what was read before. Returns itself."""
+        for name in files:
+            self._read_path(name, self._search_paths, _Source(name, True), ())
+        for line in bindings:
+            try:
+                self._read_text(line, self._imported, _Source(line, False), ())
+            except (SyntaxError, tokenize.TokenError, *_TOO_DEEP):
+                raise ValueError(
+                    f"{line} cannot be read: expected a Python literal, such as 3, [1, 2] or "
+                    "'text', or @FUNCTION."
+                ) from None
+        return self
+
+    def _read_path(
+        self, name: str, folders: Sequence[str | Path], source: _Source, within: tuple[Path, ...]
+    ) -> None:
+        path = find_gin_file(name, folders)
+        # A link may not hide what it is.
+        checked = not _OF_DIRECTORIES.isdisjoint((Path(name).name, path.name))
+        if path in within:
+            raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
+        with _syntax_in_words(path):
+            self._read_text(_text_of(path), {}, source, (*within, path), checked)
+
+    def _read_text(
+        self,
+        text: str,
+        names: dict[str, Any],
+        source: _Source,
+        within: tuple[Path, ...],
+        checked: bool = False,
+    ) -> None:
+        """Reads statements in turn.
+
+        Args:
+          names: what this file has imported so far.
+          within: the file, behind those that include it; () for a binding.
+          checked: whether `settings.trust` has to let through what it names.
+        """
+        path = within[-1] if within else None
+
+        def place(line: int) -> str:
+            return source.text if path is None else f"{path}, line {line}"
+
+        def function_of(selector: str, at: str) -> Callable:
+            function = _function(selector, names, at)
+            if checked:
+                trust.check_function(function, self._trusted, at)
+            return function
+
+        def reference(scoped: str, called: bool) -> _Reference:
+            scope, _, selector = scoped.rpartition("/")
+            function = function_of(selector, place(parser.current_token.start[0]))
+            self._mentioned.add(function)
+            return _Reference(function, scope, called)
+
+        def macro(name: str) -> _Macro:
+            self._mentioned.add(name)
+            return _Macro(name)
+
+        def bind(key: _Key, value: Any) -> None:
+            number = next(self._numbers)
+            self._bindings[key] = _Binding(value, source, path, number, is_foreign=checked)
+
+        parser = _Parser(text, _Delegate(reference, macro))
+        for statement in parser:
+            at = place(statement.location.line_num)
+            match statement:
+                case config_parser.ImportStatement(module) if module.startswith("__gin__."):
+                    pass  # dynamic registration is the only dialect here
+                case config_parser.ImportStatement(module):
+                    if checked:
+                        trust.check_import(module, self._trusted, at)
+                    name = statement.bound_name()
+                    names[name] = _imported_module(statement, module, at)
+                    self.imports[statement.format()] = name
+                case config_parser.IncludeStatement(filename):
+                    if checked:
+                        trust.check_include(filename, at)
+                    beside = [file.parent for file in within[-1:]]
+                    folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
+                    self._read_path(filename, folders, source, within)
+                case config_parser.BindingStatement(scope, selector, "", value):
+                    name = f"{scope}/{selector}" if scope else selector
+                    bind(("", None, name), value)
+                case config_parser.BindingStatement(scope, selector, parameter, value):
+                    if (name := f"{selector}.{parameter}") in T5X_NAMES:
+                        raise ValueError(f"{at}: {_t5x_words(name)}")
+                    function = function_of(selector, at)
+                    _check_parameter(function, selector, parameter, at)
+                    if checked and parameter == trust.MODULE:
+                        trust.check_module(value, self._trusted, at)
+                    bind((scope, function, parameter), value)
+                    if path is not None and path.name == run_directory.CONFIG:
+                        # An imported model sets the vocabulary of whatever corpus a run may have.
+                        self._mentioned.add(function)
+                    if function is self._target and source.is_file:
+                        self._chosen.setdefault(source, set()).add(parameter)
+        self._imported |= names
+
+    def settings(self, idle_files: bool = False) -> dict[str, Any]:
+        """Returns the settings of the target; ValueError for a binding nothing uses, or, unless
+        `idle_files`, for a file of which later ones leave nothing."""
+        self._count = 0
+        try:
+            values = self._settings(self._target, "")
+        except RecursionError:
+            raise ValueError(
+                "A value in the gin files refers to itself through macros or functions, or is "
+                "nested too deeply."
+            ) from None
+        # The settings of a function that stands by default.
+        for name, parameter in (parameters(self._target) or {}).items():
+            function = parameter.default
+            if name not in values and callable(function) and function is not parameter.empty:
+                if settings := self._settings(function, ""):
+                    values[name] = Bound(function, **settings)
+        self._check_all_used(idle_files)
+        return values
+
+    def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
+        """The settings of a function in a scope: those without a scope, then of narrower scopes."""
+        keys = self._keys(function, scope)
+        self._used |= set(keys.values())
+        return {name: self._value(self._bindings[key].value, scope) for name, key in keys.items()}
+
+    def _keys(self, function: Callable, scope: str) -> dict[str, _Key]:
+        keys: dict[str, _Key] = {}
+        for outer in ["", *itertools.accumulate(scope.split("/"), "{}/{}".format)]:
+            keys |= {k[2]: k for k in self._bindings if k[0] == outer and k[1] is function}
+        return keys
+
+    def _value(self, value: Any, scope: str) -> Any:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise ValueError(
+                f"The gin files give more than {_MOST_VALUES:,} values when macros and functions "
+                "are replaced by their values. Look for macros that each use another macro several "
+                "times."
+            )
+        match value:
+            case _Macro(name):
+                key: _Key = ("", None, name)
+                if key not in self._bindings:
+                    raise ValueError(f"{name} has no value: give --{name.lower()}=VALUE.")
+                self._used.add(key)
+                return self._value(self._bindings[key].value, scope)
+            case _Reference(function, own_scope, called):
+                settings = self._settings(function, own_scope or scope)
+                if isinstance(function, type) and not settings and not called:
+                    return function  # a class is a value by itself, such as @numpy.bfloat16
+                return (Call if called else Bound)(function, **settings)
+            case dict():
+                return {self._value(k, scope): self._value(v, scope) for k, v in value.items()}
+            case list() | tuple():
+                return type(value)(self._value(v, scope) for v in value)
+        return value
+
+    def macros(self) -> dict[str, Macro]:
+        """Returns the macros of the settings of the target, also those without a value."""
+        found: dict[str, dict[tuple[Callable, str], None]] = {}  # in order, as sets are not
+        visited: set[tuple[Callable, str]] = set()
+
+        def visit(value: Any, scope: str, setting: tuple[Callable, str]) -> None:
+            match value:
+                case _Macro(name) if setting not in found.setdefault(name, {}):
+                    found[name][setting] = None
+                    if binding := self._bindings.get(("", None, name)):
+                        visit(binding.value, scope, setting)
+                case _Reference(function, own_scope, _):
+                    visit_settings(function, own_scope or scope)
+                case dict():
+                    visit([*value, *value.values()], scope, setting)
+                case list() | tuple():
+                    for one in value:
+                        visit(one, scope, setting)
+
+        def visit_settings(function: Callable, scope: str) -> None:
+            if (function, scope) not in visited:
+                visited.add((function, scope))
+                for name, key in self._keys(function, scope).items():
+                    visit(self._bindings[key].value, scope, (function, name))
+
+        given = {name for _, function, name in self._bindings if function is None}
+
+        def literal(name: str) -> Any:
+            followed: set[str] = set()
+            while name in given - followed:  # a macro may stand for another, or for itself
+                followed.add(name)
+                match self._bindings["", None, name].value:
+                    case _Macro(other):
+                        name = other
+                    case _Reference(function, _, _):
+                        return f"@{selector_of(function)}"
+                    case value:
+                        return value
+            return f"%{name}"
+
+        visit_settings(self._target, "")
+        return {
+            name: Macro(literal(name) if name in given else None, name in given, tuple(settings))
+            for name, settings in sorted(found.items())
+        }
+
+    def _check_all_used(self, idle_files: bool) -> None:
+        """Raises ValueError as `settings` does.
+
+        A file may set what a later file made idle: one that chooses another model leaves the
+        settings of the first one behind. But that model has been referred to.
+        """
+        for source, fields in self._chosen.items():
+            idle = all(self._bindings["", self._target, name].source != source for name in fields)
+            if idle and not idle_files:
+                raise ValueError(self._idle_file(source))
+        used = {self._bindings[key].source for key in self._used}
+        for key, binding in self._bindings.items():
+            source = binding.source
+            if key in self._used:
+                continue
+            scope, function, name = key
+            is_mentioned = (function or name) in self._mentioned  # in some scope
+            if is_mentioned and not self._holding_scope(key):
+                if source in used or (source.is_file and idle_files):
+                    continue
+                if source.is_file:
+                    raise ValueError(self._idle_file(source))
+            setting = name if function is None else f"{name_of(function)}.{name}"
+            setting = f"{scope}/{setting}" if scope else setting
+            sets = f"{setting}, which {source.text} sets" if source.is_file else source.text
+            raise ValueError(f"Nothing in this {self._kind} uses {sets}. {self._remedy(key)}")
+
+    def _holding_scope(self, key: _Key) -> str | None:
+        """The scope of a binding that holds in place of `key`, which came later and is wider.
+
+        Within one file the wider one may be for scopes without a value of their own.
+        """
+        scope, function, name = key
+        for other in self._used:
+            within = other[0].startswith(f"{scope}/" if scope else "")
+            if within and other[1:] == (function, name):
+                ours, theirs = self._bindings[key], self._bindings[other]
+                if theirs.number < ours.number and theirs.path != ours.path:
+                    return other[0]
+        return None
+
+    def origin(self, name: str) -> tuple[Path | None, Any]:
+        """Returns the file that sets a setting of the target, and the value that it has there.
+
+        A macro is followed to the file that gives it a value. The file is None for a value of the
+        command line.
+        """
+        binding = self._bindings["", self._target, name]
+        while isinstance(binding.value, _Macro):
+            binding = self._bindings["", None, binding.value.name]
+        return binding.path, binding.value
+
+    def foreign_file(self, name: str) -> Path | None:
+        """Returns a file that anybody may have written and that gives a setting of the target its
+        value, or a part of it; None if there is none."""
+        bindings = self._behind(("", self._target, name))
+        return next((binding.path for binding in bindings if binding.is_foreign), None)
+
+    def _behind(self, key: _Key) -> Iterator[_Binding]:
+        """Yields a binding and the bindings of the macros in its value."""
+        if key not in self._bindings:
+            return
+        found = self._bindings[key]
+        yield found
+        values = [found.value]
+        while values:
+            match values.pop():
+                case _Macro(name):
+                    yield from self._behind(("", None, name))
+                case dict() as items:
+                    values += [*items, *items.values()]
+                case list() | tuple() as items:
+                    values += items
+
+    @property
+    def _kind(self) -> str:
+        return self._target.__name__.lower()  # "run"
+
+    def _idle_file(self, source: _Source) -> str:
+        return (
+            f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs "
+            f"to a function that is not part of this {self._kind}. Give it after the other files, "
+            "or leave it out."
+        )
+
+    def _remedy(self, key: _Key) -> str:
+        _, function, name = key
+        if function is None and name in T5X_NAMES:
+            return _t5x_words(name)
+        if function is None and name in (parameters(self._target) or {}):
+            selector = selector_of(self._target)
+            return f"It is a field of the {self._kind}: --gin.{selector}.{name}=VALUE."
+        if scope := self._holding_scope(key):
+            selector = f"{scope}/{selector_of(function)}"
+            return f"Its scope {scope!r} has a value of its own: --gin.{selector}.{name}=VALUE."
+        for other in self._used:
+            if other[1:] == (function, name):  # in a scope, and later
+                setting = f"{other[0]}/{selector_of(function)}.{name}"
+                return f"{self._bindings[other].source.text} sets {setting} after it: leave it out."
+        if function is None:
+            names = ", ".join(sorted(k[2] for k in self._used if k[1] is None)) or "none"
+            return (
+                f"The names that it has: {names}; other values are given as "
+                "MODULE.FUNCTION.PARAMETER."
+            )
+        chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
+        return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
+
+
+class _Parser(config_parser.ConfigParser):
+    """Gin's own, which also refuses a key that a dict has twice: Python would keep the last."""
+
+    def __init__(self, *arguments: Any):
+        self._keys: list[Any] = []  # of the innermost dict that is open
+        super().__init__(*arguments)
+
+    def _maybe_parse_container(self) -> tuple[bool, Any]:
+        outer, self._keys = self._keys, []
+        try:
+            return super()._maybe_parse_container()
+        finally:
+            self._keys = outer
+
+    def _parse_dict_item(self) -> tuple[Any, Any]:
+        key, value = super()._parse_dict_item()
+        if key in self._keys:
+            self._raise_syntax_error(f"a dict has the key {key!r} twice, expected each once")
+        self._keys.append(key)
+        return key, value
+
+
+class _Delegate(config_parser.ParserDelegate):
+    """What gin's parser makes of `@scope/function`, `@scope/function()` and `%NAME`."""
+
+    def __init__(self, reference: Callable[[str, bool], Any], macro: Callable[[str], Any]):
+        self._reference, self._macro = reference, macro
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Any:
+        return self._reference(scoped_configurable_name, evaluate)
+
+    def macro(self, macro_name: str) -> Any:
+        return self._macro(macro_name)
+
+
+def _modules_of(target: Callable) -> dict[str, ModuleType]:
+    """Returns the modules of a class and of the functions that are its defaults, by their names.
+
+    _modules_of(Run)      # {"training": pretrax.training, "mesh": pretrax.training.devices.mesh}
+    """
+    defaults = [parameter.default for parameter in (parameters(target) or {}).values()]
+    functions = [target, *(one for one in defaults if callable(one) and not isinstance(one, type))]
+    modules = [found[0] for one in functions if (found := import_name(one))]
+    return {module.rpartition(".")[2]: importlib.import_module(module) for module in modules}
+
+
+def _imported_module(statement: config_parser.ImportStatement, name: str, at: str) -> Any:
+    """The module that an import statement of the module `name` binds."""
+    try:
+        module = import_module(name)
+    except ValueError as error:
+        raise ValueError(f"{at}: {error}") from error
+    if statement.is_from or statement.alias:
+        return module
+    return importlib.import_module(name.partition(".")[0])
+
+
+def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
+    """The function that a selector such as `models.decoder` names."""
+    first, *rest = selector.split(".")
+    full = [f"{name}.{selector}" for name, x in names.items() if callable(getattr(x, selector, 0))]
+    if first not in names and full:
+        raise ValueError(f"{at}: {selector!r} is not imported; did you mean {' or '.join(full)}?")
+    if first not in names:
+        raise ValueError(
+            f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to "
+            "the gin file, such as `from pretrax.training import optimizers`; the command line "
+            f"knows what the run's files import: {', '.join(sorted(names))}."
+        )
+    value = names[first]
+    for name in rest:
+        if not hasattr(value, name):
+            raise ValueError(f"{at}: there is no {selector!r}{near(name, dir(value))}")
+        value = getattr(value, name)
+    if not callable(value):
+        raise ValueError(f"{at}: {selector!r} is no function.")
+    return value
+
+
+def _check_parameter(function: Callable, selector: str, parameter: str, at: str) -> None:
+    known = parameters(function)
+    if known is not None and parameter not in known:
+        raise ValueError(
+            f"{at}: {selector} has no parameter {parameter!r}{near(parameter, known)} "
+            f"Its parameters: {', '.join(known)}."
+        )
+
+
+def _t5x_words(name: str) -> str:
+    return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
+
+
+def near(name: str, known: Iterable[str], otherwise: str = ".") -> str:
+    """Returns the end of a sentence about a name that is not known: the nearest, if one is near."""
+    found = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {found[0]!r}?" if found else otherwise

@@ -1,0 +1,133 @@
+"""What the config.gin of a run directory may name.
+
+A run directory may come from anybody, and whoever opens it calls what its config.gin names. So no
+module is imported from there, and no function called, but those of `OWN` and of modules that the
+user trusts by name (`--trust=MODULE`), or has named on the same command line.
+"""
+
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from ..constraints import import_name
+from . import run_directory
+from .bound import functions_in
+
+# Module -> its functions that describe a run; of an empty tuple all that it exports. None of them
+# runs code that its settings name, but by the setting `MODULE`, and none writes outside of the run.
+OWN: Mapping[str, tuple[str, ...]] = {
+    "jax.numpy": ("bfloat16", "float16", "float32"),  # of which models compute
+    # Schedules, as rates of a mixture: arithmetic on numbers, and on other schedules. Not all of
+    # optax, which has functions that call any function they are given with any arguments.
+    "optax": (
+        *("constant_schedule", "linear_schedule", "polynomial_schedule", "join_schedules"),
+        *("cosine_decay_schedule", "exponential_decay", "piecewise_constant_schedule"),
+        *("warmup_constant_schedule", "warmup_cosine_decay_schedule"),
+        "warmup_exponential_decay_schedule",
+    ),
+    "pretrax.models": (),
+    "pretrax.objectives": (),
+    "pretrax.corpora": (),
+    "pretrax.inference.evaluation.labelled_evaluation": ("heldout_labels",),
+    "pretrax.tasks.seqio.seqio_corpora": ("seqio_mixture", "seqio_objectives", "seqio_pairs"),
+    "pretrax.tasks.seqio.seqio_objectives": ("mixture_objective",),
+    "pretrax.tasks.seqio_evaluation": ("evaluation_tasks",),
+    "pretrax.tasks.seqio.seqio_vocabularies": ("of_task",),
+    "pretrax.corpora.vocabularies": ("trained", "utf8_bytes", "from_file", "of_run"),
+    "pretrax.corpora.worlds": (),
+    "pretrax.training": ("Run",),
+    "pretrax.training.devices.mesh": ("make_mesh",),
+    "pretrax.training.optimizers": (),
+    "pretrax.data.store_mixtures": ("token_store",),
+}
+# Fields of `Run` that act outside the run's directory, and what they do there. Anybody may have
+# written a config.gin, so users have to give these fields themselves. Reading elsewhere is
+# allowed, since a run's text and initial parameters are seldom in its directory.
+OUTSIDE: Mapping[str, str] = {
+    "checkpoint_dir": "writes and deletes checkpoints in another folder",
+    "local_checkpoint_dir": "writes and deletes local copies in another folder",
+    "wandb_project": "sends the run's settings and metrics to Weights & Biases",
+    "tpu_compiler_options": "gives options to the compiler",
+}
+MODULE = "module"  # the setting of those of SeqIO that names what registers tasks, and is imported
+
+
+def check_import(module: str, trusted: Collection[str], at: str) -> None:
+    """Raises ValueError for a module that is none of `OWN` and not trusted."""
+    if module in OWN or _is_trusted(module, trusted):
+        return
+    if module.startswith("pretrax."):
+        raise ValueError(
+            f"{at} imports {module}, which this version of pretrax does not have in run "
+            "directories: open the directory with the version that wrote it, or train it again."
+        )
+    raise _refusal(f"{at} imports {module}", module)
+
+
+def check_function(function: Callable, trusted: Collection[str], at: str) -> None:
+    """Raises ValueError for a function that is none of `OWN` and of no trusted module.
+
+    What counts is where a function was defined, however the file names it.
+    """
+    defined = getattr(function, "__module__", None) or "builtins"
+    if _is_trusted(defined, trusted):
+        return
+    module, name = import_name(function) or ("", "")
+    if module not in OWN or (OWN[module] and name not in OWN[module]):
+        named = getattr(function, "__name__", function)
+        raise _refusal(f"{at} names {named!r} of {defined}", defined)
+
+
+def check_module(value: Any, trusted: Collection[str], at: str) -> None:
+    """Raises ValueError for a value of the setting `MODULE` that is not trusted: modules, or paths
+    of Python files, each of which is trusted by that path and no other."""
+    for module in _modules_in(value):
+        named = isinstance(module, str) and all(part.isidentifier() for part in module.split("."))
+        if module not in (None, *trusted) and not (named and _is_trusted(module, trusted)):
+            raise _refusal(f"{at} imports {module}", str(module))
+
+
+def check_outside(name: str, value: Any, at: str, selector: str) -> None:
+    """Raises ValueError for a value of a field in `OUTSIDE`, unless it switches the field off."""
+    if value is not None:
+        raise ValueError(
+            f"{at} sets {selector} = {value!r}, which {OUTSIDE[name]}: the author of the directory "
+            "would do so on this machine. If that is what you want, give "
+            f"--gin.{selector}={shlex.quote(str(value))} yourself. If not, give "
+            f"--gin.{selector}=None."
+        )
+
+
+def check_include(file: str, at: str) -> None:
+    raise ValueError(
+        f"{at} includes {file!r}, expected no include in the {run_directory.CONFIG} of a run "
+        "directory: name that file with --gin_file, if it is yours."
+    )
+
+
+def modules_of(values: Mapping[str, Any]) -> set[str]:
+    """Returns the modules that these fields of a run name: whoever gave them has named them."""
+    functions = functions_in(values)
+    named = {each for one in functions for each in _modules_in(one.settings.get(MODULE)) if each}
+    defined = {getattr(one.function, "__module__", None) or "" for one in functions}
+    return named | {module for module in defined if module and not module.startswith("pretrax.")}
+
+
+def modules_to_trust(values: Mapping[str, Any]) -> list[str]:
+    """Returns the modules that have to be trusted to open a run with these fields again."""
+    return sorted(name for name in modules_of(values) if not _is_trusted(name, OWN))
+
+
+def _modules_in(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_trusted(module: str, trusted: Collection[str]) -> bool:
+    return any(f"{module}.".startswith(f"{name}.") for name in trusted)
+
+
+def _refusal(reason: str, module: str) -> ValueError:
+    return ValueError(
+        f"{reason}, which is no part of pretrax that a run directory may name: whoever wrote the "
+        f"directory would run code on this machine. If you know that code, add --trust={module}"
+    )

@@ -1,1 +1,0 @@
-"""Downstream tasks that a run is evaluated on: labelled text, and those of SeqIO."""

@@ -1,0 +1,125 @@
+"""SeqIO tasks as what `inference.answering.task_scores` evaluates."""
+
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+
+from ..data.task_metrics import majority
+from ..inference.answering.task_scores import EvaluationTask
+from .seqio.quiet_tensorflow import seqio
+from .seqio.seqio_caches import add_cache_dirs, is_read_from_cache
+from .seqio.seqio_tasks import REPEATABLE_SEED, check_task, found_tasks, readable, splits_of
+
+MetricValue, Scalar = seqio.metrics.MetricValue, seqio.metrics.Scalar
+
+MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
+
+
+def evaluation_tasks(
+    run_dir: str,
+    *,
+    names: Sequence[str],
+    split: str = "validation",
+    examples: int | None = None,
+    module: str | Sequence[str] | None = None,
+    data_dir: str | None = None,
+    use_cached: bool = False,
+    cache_dirs: Sequence[str] = (),
+) -> list[EvaluationTask]:
+    """The tasks of these names, or of mixtures of these names, with their metrics.
+
+        training.Run.evaluation_tasks = @seqio_evaluation.evaluation_tasks
+        seqio_evaluation.evaluation_tasks.names = ["python_modules"]
+
+    Texts and targets are what the task has as `inputs_pretokenized` and `targets_pretokenized`, or
+    what its ids decode to. The baseline's answer is the most frequent of the split `train`; of a
+    task without it, of the examples themselves.
+
+    Args:
+        run_dir: of the model; nothing is read from it.
+        examples: the first so many of the split; None: all.
+        The others: as for `seqio_corpora.seqio_mixture`.
+
+    Raises ValueError, FileNotFoundError for an unknown task or split, for one without `inputs`,
+    `targets` or metrics, and for no examples.
+    """
+    add_cache_dirs(cache_dirs)
+    each = [found_tasks(name, module, data_dir)[0] for name in names]
+    once = {task.name: task for tasks in each for task in tasks}
+    return [_evaluation_task(task, split, examples, use_cached) for task in once.values()]
+
+
+def _evaluation_task(
+    task: seqio.Task, split: str, examples: int | None, use_cached: bool
+) -> EvaluationTask:
+    check_task(task, [split], ["inputs", "targets"], use_cached=use_cached)
+    if not task.metric_fns:
+        raise ValueError(
+            f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
+            "as data.task_metrics.accuracy."
+        )
+    predict, scores = task.predict_metric_fns, task.score_metric_fns
+    if others := len(task.metric_objs) - len(predict) - len(scores):
+        warnings.warn(
+            f"Task {task.name!r}: {others} of its metrics left out, which are no functions of "
+            "(targets, predictions) or (targets, scores).",
+            stacklevel=2,
+        )
+    read = list(itertools.islice(_examples(task, split, use_cached), examples))
+    if not read:
+        raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
+    targets = counted = [_text(task, example, "targets") for example in read]
+    counted_in = "these examples"
+    if "train" in splits_of(task, use_cached):
+        some = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
+        counted = [_text(task, example, "targets") for example in some]
+        first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
+        counted_in = f"{first}training"
+
+    def postprocess(text: str, number: int, is_target: bool):
+        return task.postprocess_fn(text, example=read[number], is_target=is_target)
+
+    return EvaluationTask(
+        task.name,
+        [_text(task, example, "inputs") for example in read],
+        targets,
+        postprocess,
+        [_of_numbers(metric) for metric in predict],
+        [_of_numbers(metric) for metric in scores],
+        majority(counted),
+        counted_in,
+    )
+
+
+def _of_numbers(metric: Callable) -> Callable:
+    """The metric with the number of each `Scalar`, and without texts, images and the like."""
+
+    @functools.wraps(metric)
+    def numbers(targets, predictions):
+        values = metric(targets, predictions)
+        plain = {n: value for n, value in values.items() if not isinstance(value, MetricValue)}
+        return plain | {n: value.value for n, value in values.items() if isinstance(value, Scalar)}
+
+    return numbers
+
+
+def _examples(task: seqio.Task, split: str, use_cached: bool):
+    cached = is_read_from_cache(task, use_cached)
+    with readable(task):
+        dataset = task.get_dataset(
+            split=split,
+            use_cached=cached,
+            shuffle=False,
+            seed=REPEATABLE_SEED,
+            try_in_mem_cache=False,
+        )
+        yield from dataset.as_numpy_iterator()
+
+
+def _text(task: seqio.Task, example: dict, feature: str) -> str:
+    plain = example.get(f"{feature}_pretokenized")
+    if plain is not None:
+        return plain.decode("utf-8")
+    vocabulary = task.output_features[feature].vocabulary
+    return vocabulary.decode([int(i) for i in example[feature] if i != vocabulary.eos_id])

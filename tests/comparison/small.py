@@ -1,0 +1,134 @@
+"""A comparison that is trained in seconds, and a yardstick of nothing but its parameters."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax.cli import compare
+from pretrax.comparison import cells
+from pretrax.comparison.facts import Facts
+from pretrax.comparison.figures import LOWER, Figure
+from tests.training import tiny
+
+FILE = """
+from __gin__ import dynamic_registration
+from pretrax import comparison
+from pretrax.comparison import budgets
+from tests.comparison import small
+
+DIRECTORY = {directory!r}
+SEEDS = [0, 1]
+
+comparison.Comparison.directory = %DIRECTORY
+comparison.Comparison.question = "Does a larger step help?"
+comparison.Comparison.base = [
+    {base!r},
+    "objectives/causal_lm.gin",
+    "DATA = '{data}'",
+    "RUN_DIR = 'unused'",
+]
+comparison.Comparison.variants = {{"small": [], "large/2": ["PEAK = 1e-2"]}}
+comparison.Comparison.seeds = %SEEDS
+comparison.Comparison.budget = @budgets.text_tokens
+budgets.text_tokens.number = 1500
+comparison.Comparison.yardsticks = [@small.norm]
+"""
+
+
+FILES: list[str] = []  # that `of_files` needs
+
+
+def write(folder: pathlib.Path, *lines: str) -> str:
+    """Writes a comparison of four runs of six steps in a folder; returns the path of its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    base = folder / "base.gin"
+    base.write_text(tiny.CONFIG)
+    data = tiny.write_documents(folder / "data")
+    text = FILE.format(directory=str(folder / "compared"), base=str(base), data=data)
+    (folder / "small.gin").write_text(text + "\n".join(lines) + "\n")
+    return str(folder / "small.gin")
+
+
+def norm(subject, *, power: int = 2) -> list[Figure]:
+    """The norm of the parameters, which every bit of training decides."""
+    leaves = jax.tree.leaves(jax.device_get(subject.saved.params))
+    total = sum(float(np.sum(np.abs(x).astype(np.float64) ** power)) for x in leaves)
+    return [Figure("norm", total ** (1 / power), "units", LOWER)]
+
+
+def layers(subject) -> list[Figure]:
+    """A figure whose unit depends on the run."""
+    unit = "layers" if "small" in subject.directory else "blocks"
+    return [Figure("layers", 2.0, unit, LOWER), Figure("layers/part", 1.0, "share", LOWER)]
+
+
+def named(subject, *, first: str = "", second: str = "") -> list[Figure]:
+    """Two settings that a report would tell by their texts alone."""
+    return [Figure("named", 1.0, "units", LOWER)]
+
+
+def refusing(subject) -> list[Figure]:
+    raise ValueError("no such model can be measured")
+
+
+def of_files(subject) -> list[Figure]:
+    if not FILES:
+        raise ValueError("no files yet")
+    return [Figure("of_files", float(len(FILES)), "files", LOWER)]
+
+
+def broken(subject) -> list[Figure]:
+    raise KeyError("a slip")
+
+
+def facts(steps: int) -> Facts:
+    """Facts of a variant of which the steps alone matter."""
+    return Facts("", "", steps, 1, 1, 1, "cpu")
+
+
+class Done:
+    """A process that has ended, whose work was done here."""
+
+    def __init__(self, status: int):
+        self.poll = self.wait = lambda: status
+        self.kill = self.terminate = lambda: None
+
+
+def here(monkeypatch) -> list[str]:
+    """Has `pretrax compare` do the work of its processes in this one. Returns the runs it
+    starts."""
+    tiny.on_one_device(monkeypatch)  # as many as those processes have
+    started: list[str] = []
+
+    def start_cell(cell, cores):
+        started.append(pathlib.Path(cell.run.run_dir).relative_to(cell.directory).as_posix())
+        return Done(cells.train_and_measure(cell))
+
+    def start_process(log, cores, function, *arguments):
+        return Done(function(*arguments))
+
+    monkeypatch.setattr(compare, "start_cell", start_cell)
+    monkeypatch.setattr(compare, "start_process", start_process)
+    return started
+
+
+def compare_here(file: str, *arguments: str) -> int:
+    """`pretrax compare` in this process, after `here`. Returns its exit status."""
+    with pytest.raises(SystemExit) as end:
+        compare.main([file, *arguments])
+    return end.value.code
+
+
+def results(directory: pathlib.Path) -> list[dict]:
+    """The lines of results.jsonl."""
+    return [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
+
+
+def figures(directory: pathlib.Path) -> list[dict]:
+    """Returns the same without the seconds of training, which differ from run to run, and without
+    the checksum of a line, which includes them."""
+    varying = ("seconds", "crc32")
+    return [{k: x for k, x in one.items() if k not in varying} for one in results(directory)]

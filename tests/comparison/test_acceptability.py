@@ -1,0 +1,160 @@
+"""Minimal pairs: what is exchanged, and models that must not be flattered."""
+
+import collections
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks import acceptability as module
+from pretrax.comparison.yardsticks.acceptability import (
+    blimp_pairs,
+    log_probs_by_form,
+    log_probs_by_noise,
+    minimal_pairs,
+    scored,
+)
+from pretrax.comparison.yardsticks.parts import python_pairs as making
+from pretrax.comparison.yardsticks.parts.likelihoods import reading_of
+from pretrax.comparison.yardsticks.parts.noise import is_read_by_noise
+from pretrax.comparison.yardsticks.parts.python_pairs import KINDS, MinimalPair, python_pairs
+from pretrax.corpora.python_library.python_sources import (
+    Document,
+    library_documents,
+    split_documents,
+)
+from tests.comparison.subjects import subject_of, subject_with_noise
+from tests.inference.runs import trained
+
+CODE = '''
+def total_of(values):
+    """Return the sum of all values but the first."""
+    total = sum(values[1:])
+    while not total:
+        total = 1
+    return total
+'''
+
+
+@functools.cache
+def library(count: int = 2) -> list[MinimalPair]:
+    return python_pairs(split_documents(library_documents())["heldout"], count)
+
+
+def test_two_places_are_exchanged():
+    pairs = python_pairs([Document("a.py", "", lambda: CODE)], 1)
+    found = {pair.kind: pair for pair in pairs}
+    assert list(found) == list(KINDS)[:4] + ["words"]  # one operator alone
+    code = CODE.replace('    """Return the sum of all values but the first."""\n', "").lstrip()
+    assert found["brackets"].good == code
+    assert found["brackets"].bad in (
+        code.replace("[1:])", "[1:)]"),
+        code.replace("(values):", "(values]:").replace("1:]", "1:)"),
+    )
+    assert "values[" not in found["names"].bad and "sum(total[" in found["names"].bad
+    assert found["words"].good == "Return the sum of all values but the first."
+    assert found["words"].bad == "Return the sum all of values but the first."
+
+
+def test_pairs_of_the_library_hardly_differ_and_are_wrong():
+    pairs = library()
+    assert collections.Counter(pair.kind for pair in pairs) == dict.fromkeys(KINDS, 2)
+    assert python_pairs(split_documents(library_documents())["heldout"], 2) == pairs
+    for kind, good, bad in pairs:
+        assert good != bad and sorted(good) == sorted(bad)
+        if kind != "words":
+            assert making._parses(good) and making._parses(bad) == (kind == "names")
+
+
+def constant(one):
+    return one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
+
+
+def test_constant_outputs_are_right_by_half():
+    one = constant(trained("decoder", "causal_lm"))
+    summary, *kinds = minimal_pairs(subject_of(one), pairs=2)
+    assert (summary.value, summary.baseline, summary.note) == (0.5, 0.5, "12 pairs")
+    assert [(k.name, k.value) for k in kinds] == [(f"minimal_pairs/{k}", 0.5) for k in KINDS]
+
+
+def test_frequencies_are_right_by_half(monkeypatch):
+    """A unigram model of bytes, whatever its frequencies."""
+    nats = np.random.default_rng(0).exponential(size=1000)
+    monkeypatch.setattr(
+        module, "log_probs", lambda one, reading, texts: [-nats[rest] for _, rest in texts]
+    )
+    one = trained("decoder", "causal_lm")
+    assert [f.value for f in minimal_pairs(subject_of(one), pairs=2)] == [0.5] * 7
+
+
+PAIR = MinimalPair("words", "the tea", "tea the")
+BOTH = [PAIR, PAIR._replace(good=PAIR.bad, bad=PAIR.good)]
+
+
+@pytest.mark.parametrize(
+    "builder, name",
+    [("encoder", "masked_lm"), ("encoder_decoder", "prefix_lm"), ("encoder", "masked_diffusion")],
+)
+def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
+    def points(one):
+        return scored(log_probs_by_form(one, reading_of(one), BOTH))
+
+    one = trained(builder, name)
+    assert sorted(points(one)) == [0.0, 1.0]
+    assert points(constant(one)) == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "builder, name", [("decoder", "block_diffusion"), ("encoder", "uniform_diffusion")]
+)
+def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
+    subject = subject_with_noise(trained(builder, name), name)
+    assert is_read_by_noise(subject)
+    right, wrong = log_probs_by_noise(subject, BOTH[:1], 8)
+    exchanged = log_probs_by_noise(subject, BOTH[1:], 8)
+    assert right != wrong and exchanged == pytest.approx([wrong, right], rel=1e-6)
+
+
+@pytest.mark.parametrize("texts", [("", "tea"), ("", ""), ("t", "e")])
+def test_short_texts_have_noise_too(texts):
+    """Nothing has no nats, and one token takes rows of two."""
+    subject = subject_with_noise(trained("decoder", "block_diffusion"), "block_diffusion")
+    found = log_probs_by_noise(subject, [MinimalPair("words", *texts)], 8)
+    assert [x == 0 for x in found] == [not text for text in texts]
+
+
+def test_each_pair_has_noise_of_its_own_and_a_tie_is_half_a_point():
+    one = constant(trained("decoder", "block_diffusion"))
+    subject = subject_with_noise(one, "block_diffusion")
+    found = log_probs_by_noise(subject, BOTH, 8)
+    assert scored(found) == [0.5, 0.5] and found[0] != found[2]
+
+
+def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        module, "log_probs", lambda one, reading, texts: asked.extend(texts) or [[0.0]] * 2
+    )
+    one = trained("encoder_decoder", "prefix_lm")
+    log_probs_by_form(one, reading_of(one), [MinimalPair("", "ab cd", "ab dc")])
+    good, bad = ([one.decode(part) for part in text] for text in asked)
+    assert (good, bad) == (["ab ", "cd"], ["ab ", "dc"])
+
+
+def test_files_of_blimp(tmp_path):
+    lines = [
+        {"sentence_good": f"{x} is", "sentence_bad": f"{x} are", "UID": "agreement"} for x in "abc"
+    ]
+    (tmp_path / "agreement.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pairs = blimp_pairs(str(tmp_path), 2)
+    assert pairs == [MinimalPair("agreement", f"{x} is", f"{x} are") for x in "ab"]
+    one = trained("decoder", "causal_lm")
+    _, kind = minimal_pairs(subject_of(one), blimp=str(tmp_path))
+    assert kind.name == "minimal_pairs/agreement"
+    (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
+    with pytest.raises(ValueError, match="wrong.jsonl:1: expected an object with sentence_good"):
+        blimp_pairs(str(tmp_path), 2)
+    with pytest.raises(ValueError, match="holds no pairs"):
+        blimp_pairs(str(tmp_path / "nothing"), 2)

@@ -1,0 +1,97 @@
+"""Pairs of texts of a world: how a model is asked, and what one that knows nothing gets."""
+
+import types
+
+import pytest
+
+from pretrax.comparison.yardsticks import belonging_texts
+from pretrax.corpora import world_documents
+from pretrax.corpora.worlds import World, WorldPair, WorldQuestion
+from pretrax.settings.bound import Bound
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+
+TEXTS = ("one two .", "two one .")
+PAIRS = [
+    WorldPair("order", TEXTS, TEXTS[::-1]),
+    WorldPair("order", TEXTS[::-1], TEXTS),
+    WorldPair("belongs", TEXTS, (TEXTS[0], "six two .")),
+]
+
+
+def numbers(*, seed, pairs=PAIRS):
+    question = WorldQuestion("ends", "one", (" two", " one"))
+    documents, heldout = " ".join(TEXTS), " ".join(TEXTS[::-1])
+    return World([documents], [heldout], [question], pairs=pairs)
+
+
+def subject(builder="encoder", objective="masked_lm", constant=False, of=numbers):
+    corpus = Bound(world_documents, world=of)
+    one = subject_of(trained(builder, objective), constant=constant, corpus=corpus)
+    one.plan = types.SimpleNamespace()
+    return one
+
+
+def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(monkeypatch):
+    right = {pair.right for pair in PAIRS if pair.kind == "belongs"}
+    for sign, belongs in ((1, 1.0), (-1, 0.0)):
+        scores = lambda _, pairs, sign=sign: [sign * (pair in right) for pair in pairs]  # noqa: E731
+        monkeypatch.setattr(belonging_texts, "_likelihoods", scores)
+        figures = belonging_texts.world_pairs(subject())
+        names = ["world_pairs", "world_pairs/order", "world_pairs/belongs"]
+        assert [figure.name for figure in figures] == names
+        assert [figure.value for figure in figures] == [0.5, 0.5, belongs]  # of one order each
+    assert figures[0].note == "2 pairs, by pseudo likelihood" and figures[0].baseline == 0.5
+
+
+def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
+    def judge(_, pairs):
+        return [[("swapped", 0.25), ("in order", 0.75)][:: 1 if p == TEXTS else -1] for p in pairs]
+
+    def of_class(_, pairs):
+        return [[("swapped", q := 0.1 + 0.8 * (p != TEXTS)), ("in order", 1 - q)] for p in pairs]
+
+    one = subject(objective="sentence_order_prediction")
+    monkeypatch.setattr(belonging_texts, "judge", of_class)
+    figures = belonging_texts.world_pairs(one)
+    assert [figure.value for figure in figures] == [0.5, 0.5, 1.0]
+    assert figures[0].note == "2 pairs, judged by the model's head"
+    monkeypatch.setattr(belonging_texts, "judge", judge)  # the same, in whatever order
+    assert [figure.value for figure in belonging_texts.world_pairs(one)] == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective", "how"),
+    [
+        ("encoder", "masked_lm", "by pseudo likelihood"),
+        ("encoder", "masked_diffusion", "by pseudo likelihood"),
+        ("encoder", "next_sentence_prediction", "judged by the model's head"),
+        ("decoder", "causal_lm", "by exact likelihood"),
+        ("decoder", "prefix_lm", "by conditional likelihood"),
+    ],
+)
+def test_a_model_that_knows_nothing_is_worth_half_exactly(builder, objective, how):
+    figures = belonging_texts.world_pairs(subject(builder, objective, constant=True))
+    assert [figure.value for figure in figures] == [0.5] * 3
+    assert all(figure.note.endswith(how) for figure in figures)
+
+
+def test_a_causal_model_is_asked_for_both_texts_and_one_that_reads_for_the_second(monkeypatch):
+    asked = []
+
+    def log_probs(_, reading, texts):
+        asked.append([(len(given), len(rest)) for given, rest in texts])
+        return [[0.0]] * len(texts)
+
+    monkeypatch.setattr(belonging_texts, "log_probs", log_probs)
+    belonging_texts.world_pairs(subject("decoder", "causal_lm"))
+    belonging_texts.world_pairs(subject("decoder", "prefix_lm"))
+    assert asked[0][0] == (0, 19) and asked[2][0] == (9, 10)  # bytes
+
+
+def test_errors():
+    without = lambda *, seed: numbers(seed=seed, pairs=())  # noqa: E731
+    with pytest.raises(ValueError, match="a world without `pairs`, expected texts of which one"):
+        belonging_texts.world_pairs(subject(of=without))
+    with pytest.raises(ValueError, match="gives no likelihood of a text"):
+        belonging_texts.world_pairs(subject("encoder", "contrastive"))

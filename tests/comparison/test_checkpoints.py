@@ -1,0 +1,252 @@
+"""Yardsticks at checkpoints of a run: what is kept, measured, gone on with and reported."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from pretrax.comparison import cells
+from pretrax.comparison.figures import LOWER, Figure
+from pretrax.comparison.measured_checkpoints import measured_steps, with_checkpoints
+from pretrax.comparison.report import charts, tables, wording
+from pretrax.comparison.report.comparison_page import page
+from pretrax.comparison.report.markdown_report import markdown
+from pretrax.comparison.report.summary import summary
+from pretrax.training.run_configuration import read_run
+from pretrax.training.saved.runs import open_run, saved_steps
+from tests.comparison import planted, small
+from tests.visualization import pages
+
+ONE = "comparison.Comparison.variants = {'small': []}", "SEEDS = [0]"  # a run
+TWICE = "comparison.Comparison.checkpoints = 2"
+TRUSTED = ("tests.training.tiny",)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """The directory of a comparison of one run, measured at its end."""
+    return compared(tmp_path_factory.mktemp("once"))
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """That of the same run, measured at half of its steps too."""
+    return compared(tmp_path_factory.mktemp("twice"), TWICE)
+
+
+def compared(folder: pathlib.Path, *lines: str) -> pathlib.Path:
+    with pytest.MonkeyPatch.context() as patch:
+        small.here(patch)
+        assert small.compare_here(small.write(folder, *ONE, *lines)) == 0
+    return folder / "compared"
+
+
+@pytest.mark.slow
+def test_the_end_is_that_of_a_comparison_without_earlier_checkpoints(once, twice):
+    (end,) = small.figures(once)
+    half, same = small.figures(twice)
+    assert same == end and (half["step"], same["step"]) == (3, 6)
+    assert half["value"] != same["value"]
+
+
+def test_a_checkpoint_is_measured_by_its_own_parameters_and_has_its_own_cost(twice):
+    half, end = small.results(twice)
+    run = str(twice / half["run"])
+    assert saved_steps(run, TRUSTED) == [3, 6]
+    for one in (half, end):
+        saved = open_run(run, one["step"], trusted=TRUSTED)
+        (figure,) = small.norm(SubjectOf(saved))
+        assert one["value"] == figure.value
+    logged = [json.loads(line) for line in (twice / half["run"] / "metrics.jsonl").open()]
+    steps = [one for one in logged if one["step"] <= 3 and "text_tokens" in one]
+    assert len(steps) == 3 and half["flops"] == end["flops"] / 2
+    assert half["text_tokens"] == sum(one["text_tokens"] for one in steps)
+    seconds = [one["text_tokens"] / one["tokens_per_second"] for one in steps]
+    assert half["seconds"] == pytest.approx(sum(seconds))
+    (run_line,) = (json.loads(line) for line in (twice / "runs.jsonl").open())
+    assert (end["seconds"], end["text_tokens"]) == (run_line["seconds"], run_line["text_tokens"])
+
+
+class SubjectOf:
+    def __init__(self, saved):
+        self.saved = saved
+
+
+@pytest.fixture
+def trained(twice, tmp_path, monkeypatch):
+    """The file of a copy of it, of which another yardstick is to measure both checkpoints."""
+    file = pathlib.Path(small.write(tmp_path, *ONE, TWICE, "small.norm.power = 4"))
+    for name in ("base.gin", "data"):  # as its run names them
+        file.write_text(file.read_text().replace(f"{tmp_path}/{name}", f"{twice.parent}/{name}"))
+    shutil.copytree(twice, tmp_path / "compared")
+    small.here(monkeypatch)
+    monkeypatch.setattr(cells.trainer, "train", None)
+    return str(file)
+
+
+def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, monkeypatch):
+    measure, asked = cells.kept_figures.measure, []
+
+    def killed_at_the_second(yardstick, subject):
+        asked.append(subject.step)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return measure(yardstick, subject)
+
+    monkeypatch.setattr(cells.kept_figures, "measure", killed_at_the_second)
+    assert small.compare_here(trained) == 130
+    assert small.compare_here(trained) == 0
+    assert asked == [6, 3, 3]  # the end first, which is what is compared
+    found = small.results(pathlib.Path(trained).parent / "compared")
+    assert [one["step"] for one in found] == [3, 6] and found[0]["value"] != found[1]["value"]
+    assert small.compare_here(trained) == 0 and len(asked) == 3
+
+
+def test_a_yardstick_that_refuses_an_earlier_checkpoint_alone_says_which(trained, monkeypatch):
+    refused = [3]
+
+    def measure(yardstick, subject):
+        if subject.step in refused:
+            raise ValueError("too early")
+        return (Figure("norm", 1.0, "units", LOWER),)
+
+    monkeypatch.setattr(cells.kept_figures, "measure", measure)
+    runs = pathlib.Path(trained).parent / "compared/runs.jsonl"
+    for power, told in ((4, "norm at step 3"), (6, "norm")):  # of both, it is of the run
+        assert small.compare_here(trained, f"--gin.small.norm.power={power}") == 0
+        assert json.loads(runs.read_text())["refusals"] == {told: "too early"}
+        refused.append(6)
+
+
+def test_more_checkpoints_than_steps_are_refused_before_any_run(tmp_path, monkeypatch, capsys):
+    started = small.here(monkeypatch)
+    file = small.write(tmp_path, *ONE, "comparison.Comparison.checkpoints = 7")
+    assert small.compare_here(file) == 2 and not started
+    said = capsys.readouterr().err
+    assert "checkpoints = 7 cannot be spaced evenly over a run of 6 steps: give 6 or fewer" in said
+
+
+def test_a_run_saves_no_less_often_than_before():
+    run = read_run(["runs/decoder.gin"], ["STEPS = 446"])
+    assert with_checkpoints(run, 1) is run
+    for before, saved in ((None, 112), (400, 112), (100, 56), (50, 38)):
+        one = read_run(
+            ["runs/decoder.gin"], ["STEPS = 446", f"training.Run.checkpoint_every = {before}"]
+        )
+        kept = with_checkpoints(one, 4)
+        first, *_, last = measured_steps(446, 4, before)
+        assert kept.checkpoint_every == saved and kept.keep_every == first and last == 446
+        assert first % saved == 0 and 112 <= first <= 114
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made():
+    """30% takes twice the seconds, and 40% twice the FLOPs."""
+    ends = planted.results(["15%", "30%", "40%"], effects={("40%", "bits_per_byte"): -0.5})
+    runs = [
+        run._replace(
+            seconds=run.seconds * (1 + (run.variant == "30%")),
+            flops_per_token=run.flops_per_token * (1 + (run.variant == "40%")),
+        )
+        for run in ends.runs
+    ]
+    return planted.over_training(ends._replace(runs=runs), 4)
+
+
+def test_what_is_compared_are_the_ends_alone(made):
+    ends = summary(made._replace(earlier=()))
+    assert summary(made)._replace(curves={}) == ends and ends.curves == {}
+    assert wording.CURVES_TITLE not in markdown(ends)
+
+
+def test_a_curve_ends_with_the_mean_that_is_compared(made):
+    told = summary(made)
+    assert [*told.curves] == [column.name for column in told.columns]
+    for column in told.columns:
+        for variant, checkpoints in told.curves[column.name].items():
+            assert [c.spent.step for c in checkpoints] == [25, 50, 75, 100]
+            assert checkpoints[-1].mean == pytest.approx(column.estimates[variant].mean)
+
+
+def test_all_means_of_a_curve_are_over_the_same_seeds(made):
+    """A checkpoint that a seed lacks is left out, and a seed that has no figure at the end."""
+    lacking = [
+        one for one in made.earlier if (one.variant, one.seed, one.spent.step) != ("15%", 0, 50)
+    ]
+    ended = [one for one in made.measurements if (one.variant, one.seed) != ("30%", 1)]
+    found = summary(made._replace(earlier=lacking, measurements=ended)).curves["classify"]
+    steps = {variant: [c.spent.step for c in some] for variant, some in found.items()}
+    assert steps == {"15%": [25, 75, 100], "30%": [25, 50, 75, 100], "40%": [25, 50, 75, 100]}
+    counts = {variant: {len(c.values) for c in some} for variant, some in found.items()}
+    assert counts == {"15%": {5}, "30%": {4}, "40%": {5}}
+
+
+def test_the_best_at_equal_tokens_flops_and_seconds(made):
+    """40% is the best at the end, and by half of its FLOPs has come less far than 15%."""
+
+    def flat(one):
+        early = {"15%": 2.6, "30%": 2.5, "40%": 3.0}[one.variant]
+        return one._replace(figure=one.figure._replace(value=early))
+
+    told = summary(made._replace(earlier=tuple(map(flat, made.earlier))))
+    (line,) = (x for x in wording.best_at_equal(told) if x.startswith("bits_per_byte"))
+    tokens, flops, seconds = line.removeprefix("bits_per_byte, best mean: ").split("; ")
+    assert tokens == "40% at 410k text tokens" and flops == "15% at 7.78T FLOPs"
+    assert seconds == "40% at 61.7 seconds."
+    assert f"- {line}" in markdown(told)
+
+
+def test_of_equal_means_none_is_named_before_the_others(made):
+    """As where several variants answer every question."""
+
+    def told(below):
+        def full(one):
+            value = 0.9 if one.variant in below else 1.0
+            return one._replace(figure=one.figure._replace(value=value))
+
+        every = {x: tuple(map(full, getattr(made, x))) for x in ("earlier", "measurements")}
+        lines = wording.best_at_equal(summary(made._replace(**every)))
+        return next(line for line in lines if line.startswith("classify"))
+
+    assert told(["15%"]).count("30% and 40% alike at ") == 3 and "15%" not in told(["15%"])
+    assert told([]).count("all alike at ") == 3
+
+
+def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
+    late = [one for one in made.earlier if one.variant != "40%" or one.spent.step == 75]
+    told = wording.best_at_equal(summary(made._replace(earlier=late)))
+    assert len(told) == 3 and not any("FLOPs" in line for line in told)
+    assert all("FLOPs" in line for line in wording.best_at_equal(summary(made)))
+
+
+def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
+    told = summary(made)
+    text = page(told)
+    for line in wording.best_at_equal(told):
+        assert line in text
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+    pages.assert_elements_are_closed(text)
+    assert text.count('type="radio"') == 3 and text.count(" checked>") == 1
+    assert [text.count(f'<div class="over{k}">') for k in range(3)] == [3, 3, 3]
+    for over in ("text tokens", "FLOPs", "seconds"):
+        assert text.count(f">{over}</text>") == 3
+    table = tables.yardstick_curves(told)
+    assert len(table.rows) == 3 * 4 and table.rows[0][:5] == ["15%", "25", "102k", "1.95T", "15.4"]
+    first = told.curves["minimal_pairs"]["15%"][0].mean
+    assert table.rows[0][5] == f"{first:.3f}"
+    assert f"| {' | '.join(table.rows[0])} |" in markdown(told)
+
+
+def test_curves_that_stand_by_themselves_name_their_variants(made):
+    files = charts.curve_files(summary(made))
+    assert [*files][:2] == ["minimal_pairs_over_text_tokens.svg", "minimal_pairs_over_FLOPs.svg"]
+    assert len(files) == 6 and charts.curve_files(summary(made._replace(earlier=()))) == {}
+    svg = files["bits_per_byte_over_FLOPs.svg"]
+    assert ">40%</text>" in svg and ">FLOPs</text>" in svg and "prefers-color-scheme: dark" in svg
+    assert "![minimal_pairs_over_FLOPs](x/minimal_pairs_over_FLOPs.svg)" in markdown(
+        summary(made), (), [f"x/{name}" for name in files]
+    )

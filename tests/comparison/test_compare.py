@@ -1,0 +1,627 @@
+"""`pretrax compare`: what it runs, leaves, goes on with, refuses and reports."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
+
+from pretrax.cli import compare
+from pretrax.comparison import cells, facts, failures
+from pretrax.comparison.cells import Cell, cells_of
+from pretrax.comparison.collecting import results_of
+from pretrax.comparison.facts import read_facts
+from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.comparison.workers import cluster, worker_processes
+from pretrax.settings import whole_files
+from tests.comparison import small
+from tests.training.tiny import ROOT, environment
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a comparison that is complete, and of its file."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        started = small.here(patch)
+        assert small.compare_here(small.write(folder)) == 0
+    assert started == [f"runs/{v}/seed_{s}" for s in (0, 1) for v in ("small", "large_2")]
+    return folder
+
+
+@pytest.fixture
+def own(finished, tmp_path, monkeypatch):
+    """A copy of it, of which nothing need be trained: (its file, the runs that are started)."""
+    file = small.write(tmp_path)
+    for name in ("base.gin", "small.gin"):
+        text = (finished / name).read_text()
+        (tmp_path / name).write_text(text.replace(f"{finished}/compared", f"{tmp_path}/compared"))
+    shutil.copytree(finished / "compared", tmp_path / "compared")
+    return file, small.here(monkeypatch)
+
+
+@pytest.mark.slow
+def test_results_are_a_line_for_each_figure_that_leads_to_its_run(finished):
+    lines = small.results(finished / "compared")
+    assert [(one["variant"], one["seed"]) for one in lines] == [
+        ("small", 0), ("small", 1), ("large/2", 0), ("large/2", 1)
+    ]  # fmt: skip
+    assert all((finished / "compared" / one["run"] / "config.gin").exists() for one in lines)
+    assert len({one["value"] for one in lines}) == 4
+    config = (finished / "compared/runs/large_2/seed_1/config.gin").read_text()
+    assert "STEPS = 6" in config and "training.Run.seed = 1" in config and "peak = 0.01" in config
+
+
+def test_a_complete_comparison_starts_nothing(own, capsys):
+    file, started = own
+    before = (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes()
+    assert small.compare_here(file) == 0 and not started
+    assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
+    said = capsys.readouterr().out
+    assert "Does a larger step help?" in said and "All of these are equal." in said
+    assert "To go on: more seeds" in " ".join(said.split())
+
+
+def test_more_seeds_and_variants_run_what_is_missing(own):
+    file, started = own
+    lines = (
+        "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}\n"
+    )
+    with open(file, "a") as out:
+        out.write(lines)
+    assert small.compare_here(file, "--gin.SEEDS=[1]") == 0
+    assert started == ["runs/third/seed_1"]
+    found = small.results(pathlib.Path(file).parent / "compared")
+    of = {one["variant"]: one["value"] for one in found}
+    assert list(of) == ["small", "large/2", "third"] and of["third"] == of["small"]
+
+
+@pytest.mark.slow
+def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
+    file, started = own
+    monkeypatch.setattr(cells.trainer, "train", None)
+    more = "comparison.Comparison.yardsticks = [@small.norm, @a/small.norm, @small.refusing]"
+    with open(file, "a") as out:
+        out.write(f"{more}\na/small.norm.power = 4\n")
+    assert small.compare_here(file) == 0 and len(started) == 4
+    found = small.results(pathlib.Path(file).parent / "compared")
+    assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
+    said = " ".join(capsys.readouterr().out.split())
+    assert "small is not measured by refusing: no such model can be measured" in said
+    report = (pathlib.Path(file).parent / "compared/report.md").read_text()
+    assert "- small is not measured by refusing: no such model can be measured" in report
+
+
+def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
+    file, started = own
+    monkeypatch.setattr(cells.trainer, "train", None)
+    with open(file, "a") as out:
+        out.write("comparison.Comparison.yardsticks = [@small.norm, @small.of_files]\n")
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
+    assert "is not measured by of_files: no files yet" in capsys.readouterr().out
+    monkeypatch.setattr(small, "FILES", ["now"])
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
+    found = small.results(pathlib.Path(file).parent / "compared")
+    assert [one["name"] for one in found] == ["norm", "of_files"] * 2
+    assert "not measured" not in (pathlib.Path(file).parent / "compared/report.md").read_text()
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
+
+
+def test_a_broken_yardstick_is_named_and_keeps_no_other_from_measuring(own, monkeypatch, capsys):
+    file, started = own
+    monkeypatch.setattr(cells.trainer, "train", None)
+    both = "--gin.comparison.Comparison.yardsticks=[@small.broken, @small.layers]"
+    assert small.compare_here(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Failed: small, seed 0: The yardstick broken: KeyError: 'a slip'" in said
+    directory = pathlib.Path(file).parent / "compared"
+    assert [one["name"] for one in small.results(directory)][::2] == [
+        "layers (layers)",
+        "layers (blocks)",
+    ]
+    # Without it the runs have not failed, and nothing is left to do.
+    without = "--gin.comparison.Comparison.yardsticks=[@small.layers]"
+    assert small.compare_here(file, "--gin.SEEDS=[0]", without) == 0 and len(started) == 2
+    assert "slip" not in (directory / "report.md").read_text()
+
+
+def test_figures_of_several_units_have_names_of_their_own(own):
+    file, _ = own
+    with open(file, "a") as out:
+        out.write("comparison.Comparison.yardsticks = [@small.layers]\n")
+    assert small.compare_here(file) == 0
+    found = small.results(pathlib.Path(file).parent / "compared")
+    assert [one["name"] for one in found[::4]] == ["layers (layers)", "layers (blocks)"]
+    assert found[1]["name"] == "layers (layers)/part"
+
+
+def test_one_seed_is_warned_of(own, capsys):
+    file, _ = own
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0
+    assert "One seed gives no intervals" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys):
+    file, started = own
+    directory = pathlib.Path(file).parent / "compared"
+    (directory / "comparison.json").unlink()
+    assert small.compare_here(file, "--power", "--gin.SEEDS=[5, 0, 1]") == 0 and not started
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The pilot: seeds 0, 1" in said and "found by 3 seeds" in said
+    assert "norm large/2 against small" in said and "training loss" in said
+    assert not (directory / "comparison.json").exists() and "To go on" not in said
+    with open(file, "a") as out:
+        out.write("comparison.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
+    assert small.compare_here(file) == 2 and not started
+    assert "to be tested once, at the end, and now after 2, 3 seeds" in capsys.readouterr().err
+    with open(file) as lines:
+        kept = [line for line in lines if "looks" not in line and "1, 2]" not in line]
+    pathlib.Path(file).write_text("".join(kept))
+    assert small.compare_here(file, "--power", "--wanted", "norm=1e-9") == 0
+    assert "norm wanted" in " ".join(capsys.readouterr().out.split())
+    for wrong, words in (("nrm=1", "give figures of norm"), ("norm", "FIGURE=SIZE, such as")):
+        assert small.compare_here(file, "--power", f"--wanted={wrong}") == 2
+        assert words in capsys.readouterr().err
+    assert small.compare_here(file, "--wanted=norm=1") == 2  # nothing would read it
+    assert "--wanted is for --power, and for a comparison that may" in capsys.readouterr().err
+    assert small.compare_here(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
+    assert "--power takes 2 variants and 2 seeds or more" in capsys.readouterr().err
+
+
+def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
+    file, started = own
+    with open(file, "a") as out:
+        out.write("SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
+    assert small.compare_here(file, "--wanted=norm=1e9") == 2 and not started
+    assert "results that were to be tested once, at the end" in capsys.readouterr().err
+    directory = pathlib.Path(file).parent / "compared"
+    (directory / "comparison.json").unlink()
+    assert small.compare_here(file, "--wanted=norm=1e9") == 0 and not started
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Ended early, with 2 of 3 seeds at look 1 of 2: what is wanted is decided" in said
+    assert "To go on" not in said and len(small.results(directory)) == 4
+    again = read_comparison(str(directory / "comparison.gin"), trusted=["tests"])
+    assert again.wanted == {"norm": 1e9} and again.planned_looks == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (
+            "budgets.text_tokens.number = 3000",
+            "the budget was text_tokens(number=1,500), is text_tokens(number=3,000)",
+        ),
+        (
+            "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 2e-2']}",
+            "was optimizers.warmup_constant.peak = 0.01\n"
+            "  is optimizers.warmup_constant.peak = 0.02",
+        ),
+        (
+            "comparison.Comparison.checkpoints = 3",
+            "the checkpoints of a run that are kept and measured were 1, are 3",
+        ),
+    ],
+)
+def test_other_changes_are_refused_by_name(own, line, expected, capsys):
+    file, started = own
+    with open(file, "a") as out:
+        out.write(line + "\n")
+    assert small.compare_here(file) == 2 and not started
+    said = capsys.readouterr().err
+    assert "holds runs of the variant" in said and expected in said
+
+
+def test_too_many_workers_are_refused_before_anything_is_written(tmp_path, capsys):
+    file = small.write(tmp_path)
+    assert small.compare_here(file, "--workers=4096") == 2
+    assert "--workers=4096 are more than the" in capsys.readouterr().err
+    assert not (tmp_path / "compared").exists()
+
+
+def test_two_commands_in_one_directory(own, capsys):
+    file, started = own
+    lock = pathlib.Path(file).parent / "compared" / ".lock"
+    with whole_files.locked(lock, "it"):
+        assert small.compare_here(file) == 2
+    assert "is compared already, in another process" in capsys.readouterr().err and not started
+
+
+def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
+    file, _ = own
+    result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
+    whole_files.write_record(result, whole_files.read_json(result) | {"finished": False})
+    one = read_comparison(file, trusted=["tests"])
+    of = {v: read_facts(one.directory, v) for v in one.variants}
+    found = results_of(one, cells_of(one, runs_of_variants(one), of))
+    seeds = [(run.variant, run.seed) for run in found.runs]
+    assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
+
+
+@pytest.mark.slow
+def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
+    file, started = own
+    with open(file, "a") as out:
+        out.write(
+            "comparison.Comparison.variants = "
+            "{'worse': ['PEAK = 1e30'], 'small': [], 'third': ['PEAK = 3e-3']}\n"
+        )
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    assert started == ["runs/worse/seed_0", "runs/third/seed_0"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Failed: worse, seed 0: Diverged: At step" in said and "no longer finite" in said
+    assert "runs/worse/seed_0/compare.log" in said and "runs what failed again" in said
+    assert len(small.results(pathlib.Path(file).parent / "compared")) == 2
+    found = (pathlib.Path(file).parent / "compared/runs.jsonl").read_text().splitlines()
+    assert [one["error"][:9] for one in map(json.loads, found) if one["error"]] == ["Diverged:"]
+
+
+def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch, capsys):
+    lines = ["a/budgets.text_tokens.number = 600", "b/budgets.text_tokens.number = 1200"]
+    both = (
+        "comparison.Comparison.budget = {'a': @a/budgets.text_tokens, 'b': @b/budgets.text_tokens}"
+    )
+    file = small.write(tmp_path, both, *lines)
+    one = read_comparison(file, ["SEEDS = [0]"], trusted=["tests"])
+    small.here(monkeypatch)
+    monkeypatch.setattr(cells, "train_and_measure", lambda cell: failures.FAILED)
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
+    assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no loss in nats per target as yet" in said and "variants differ in" not in said
+    assert "One seed" not in said  # the law is fitted to all runs at once
+
+
+EQUAL = """
+comparison.Comparison.variants = {
+    "wide": [
+        "models.decoder.mlp_dim = %EQUAL_PARAMETERS",
+        "models.decoder.emb_dim = 12",
+        "models.decoder.num_layers = 2",
+    ],
+    "small": ["models.decoder.num_layers = 2"],
+    "flat": ["models.decoder.mlp_dim = %EQUAL_FLOPS", "models.decoder.num_layers = 1"],
+}
+comparison.Comparison.reference = "small"
+"""
+
+
+@pytest.mark.slow
+def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys):
+    file = small.write(tmp_path, *EQUAL.splitlines())
+    small.here(monkeypatch)
+    monkeypatch.setattr(cells.trainer, "train", lambda *_: SimpleNamespace(finished=False))
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    of = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
+    left = abs(of["wide"].parameters - of["small"].parameters)
+    assert (
+        left <= 2 * 3 * 12 / 2
+    )  # half of what a unit more would add in two layers of three matrices
+    assert of["flat"].flops_per_step == pytest.approx(of["small"].flops_per_step, rel=0.02)
+    said = " ".join(capsys.readouterr().out.split())
+    for variant in ("wide", "flat"):
+        assert f"{variant} has {of[variant].solved}, which leaves " in said
+        number = of[variant].solved.split()[-1]
+        assert f"models.decoder.mlp_dim = {number}\n" in of[variant].settings
+    small.compare_here(file, "--gin.SEEDS=[0]")
+    assert "holds runs of" not in capsys.readouterr().err  # what was solved is unchanged
+    with open(file, "a") as out:
+        out.write(
+            EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
+        )
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 2
+    assert "solved to equal 'small', is to equal 'other'" in capsys.readouterr().err
+
+
+def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
+    file, started = small.write(tmp_path), small.here(monkeypatch)
+    with open(file, "a") as out:
+        out.write("comparison.Comparison.variants = {'x': ['training.Run.batch_size = 3']}\n")
+    assert small.compare_here(file) == 2 and not started
+    assert "The variant 'x': batch_size must be a multiple of" in capsys.readouterr().err
+    assert read_facts(str(tmp_path / "compared"), "x") is None
+    monkeypatch.setattr(facts, "plan", None)  # a slip of the code that plans
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 2 and not started
+    assert "The variant 'x': TypeError: " in capsys.readouterr().err
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def test_workers_share_the_cores():
+    cores = sorted(os.sched_getaffinity(0))
+    assert worker_processes.cores_of_workers(1) == [cores]
+    assert worker_processes.cores_of_workers(None) == [[core] for core in cores]
+    assert sum(worker_processes.cores_of_workers(len(cores)), []) == cores
+    with pytest.raises(ValueError, match=f"--workers={len(cores) + 1} are more than the"):
+        worker_processes.cores_of_workers(len(cores) + 1)
+
+
+def cell_of(folder: pathlib.Path) -> Cell:
+    run = SimpleNamespace(run_dir=str(folder))
+    return Cell(str(folder.parent), "a", 0, run, small.facts(6), ())
+
+
+def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
+    log, (cores, *_) = tmp_path / "compare.log", worker_processes.cores_of_workers(None)
+    (tmp_path / "failure.txt").write_text("no longer finite")
+    process = worker_processes.start_process(log, cores, os._exit, 3)
+    assert process.wait() == 3
+    worker_processes._note_failure(cell_of(tmp_path), 3)
+    said = "its process ended with status 3: see its compare.log"
+    assert failures.failure_of(str(tmp_path)) == said
+    worker_processes._note_failure(cell_of(tmp_path), -35)  # a real-time signal, without a name
+    assert failures.failure_of(str(tmp_path)) == said
+
+
+YARDSTICK = """
+from pretrax.comparison.figures import LOWER, Figure
+
+
+def written(subject):
+    return [Figure("written", 1.0, "units", LOWER)]
+"""
+
+
+@pytest.fixture
+def written(own, tmp_path, monkeypatch):
+    """A comparison whose yardstick is a file that may change: (its file, the file of its code)."""
+    file, _ = own
+    name = f"{tmp_path.name}_yardsticks".replace("-", "_")
+    code = tmp_path / f"{name}.py"
+    code.write_text(YARDSTICK)
+    monkeypatch.syspath_prepend(tmp_path)
+    with open(file, "a") as out:
+        out.write(f"import {name}\ncomparison.Comparison.yardsticks = [@{name}.written]\n")
+    return file, code
+
+
+def changing(monkeypatch, code: pathlib.Path, text: str) -> list:
+    """Has a file of code change as the first run of a comparison is started; "": it is removed.
+    Returns the cells that were started."""
+    started, before = [], compare.start_cell
+
+    def start_cell(cell, cores):
+        code.write_text(text) if text else code.unlink()
+        started.append(cell)
+        return before(cell, cores)
+
+    monkeypatch.setattr(compare, "start_cell", start_cell)
+    return started
+
+
+@pytest.mark.parametrize("text", [YARDSTICK.replace("1.0", "2.0"), "<<<<<<< half", ""])
+def test_code_that_changes_while_a_comparison_runs_ends_it_in_words(
+    written, monkeypatch, capsys, text
+):
+    file, code = written
+    started = changing(monkeypatch, code, text)
+    assert small.compare_here(file, "--workers=1") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"has changed while the comparison ran: {code.stem} (its checksum was " in said
+    assert "Start the comparison again: it goes on from the runs" in said
+    assert "Traceback" not in said and len(started) == 1  # the run that had its code already
+
+
+def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own, monkeypatch):
+    one = read_comparison(own[0], trusted=["tests"])
+    of = {v: read_facts(one.directory, v) for v in one.variants}
+    cell, *_ = cells_of(one, runs_of_variants(one), of)
+
+    def noted(cell, status=0) -> str:
+        worker_processes._note_failure(cell, status)
+        folder = pathlib.Path(cell.run.run_dir)
+        said = failures.failure_of(str(folder))
+        (folder / "failure.txt").unlink()
+        return said
+
+    longer = cell._replace(run=dataclasses.replace(cell.run, steps=99))
+    assert noted(longer) == "its process ended before its 99 steps were taken: see its compare.log"
+    said = noted(cell._replace(yardsticks=(small.norm, small.layers)))
+    assert said.startswith("its process ended without the figures of layers: see its compare.log")
+    assert noted(cell, failures.STOPPED).startswith("its process was stopped before the end")
+    monkeypatch.setattr(cells.kept_figures, "checksum_of_code", lambda module: "another")
+    assert "tests.comparison.small (its checksum was another, is " in noted(cell)
+
+
+# `pretrax compare`, which says whether it took the devices, that its runs need.
+PROGRAM = """
+import sys
+from pretrax import cli
+try:
+    cli.run("compare", sys.argv[1:])
+finally:
+    from jax._src import xla_bridge
+    print("devices taken:", xla_bridge.backends_are_initialized())
+"""
+
+
+def start(file: str, *arguments: str) -> subprocess.Popen:
+    """`pretrax compare` in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, file, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(file: str, *arguments: str) -> str:
+    process = start(file, *arguments)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished) -> list[dict]:
+    """The results of the first seed, of runs that were never killed."""
+    return [one for one in small.figures(finished / "compared") if one["seed"] == 0]
+
+
+def trains(file: str) -> bool:
+    """Whether a run has begun to train."""
+    runs = pathlib.Path(file).parent / "compared/runs"
+    return any(path.stat().st_size for path in runs.glob("*/*/metrics.jsonl"))
+
+
+def kill_when(file: str, reached) -> None:
+    """Kills a comparison, all of its processes at once, when a moment is reached."""
+    process = start(file, "--gin.SEEDS=[0]", "--workers=2")
+    while process.poll() is None and not reached():
+        time.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):  # a fast machine has finished
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
+    file = small.write(tmp_path)
+    kill_when(file, lambda: trains(file))
+    said = finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    assert "small, seed 0: started" in said and "large/2, seed 0: done" in said
+    assert "devices taken: False" in said
+    assert small.figures(tmp_path / "compared") == undisturbed
+
+
+@pytest.mark.slow
+def test_killed_between_two_checkpoints_equals_never_killed(undisturbed, tmp_path):
+    file = small.write(tmp_path, "comparison.Comparison.checkpoints = 2")
+    runs = tmp_path / "compared/runs"
+    kill_when(file, lambda: any(runs.glob("*/*/checkpoints/3")))
+    kill_when(file, lambda: any(runs.glob("*/*/evaluation/yardsticks.jsonl")))
+    finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    found = small.figures(tmp_path / "compared")
+    assert [one["step"] for one in found] == [3, 6, 3, 6]
+    assert [one for one in found if one["step"] == 6] == undisturbed
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
+    file = small.write(tmp_path)
+    for moment in range(20):
+        ends = time.monotonic() + 1 + 0.7 * moment
+        kill_when(file, lambda ends=ends: time.monotonic() > ends)
+    finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    assert small.figures(tmp_path / "compared") == undisturbed
+
+
+@pytest.mark.slow
+def test_processes_save_and_end_with_the_command(tmp_path):
+    file = small.write(tmp_path, "budgets.text_tokens.number = 300_000")
+    process = start(file, "--gin.SEEDS=[0]", "--workers=1")
+    while process.poll() is None and not trains(file):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130 and "the same command goes on" in said
+    assert "devices taken: False" in said  # nor by planning
+    logs = [path.read_text() for path in (tmp_path / "compared/runs").glob("*/*/compare.log")]
+    assert any("Stopped at step" in log for log in logs)
+    assert any((tmp_path / "compared/runs").glob("*/*/checkpoints/*"))
+
+
+@pytest.mark.slow
+def test_jobs_of_a_cluster(own):
+    """By submitit's executor of processes on this machine."""
+    file, _ = own
+    one = read_comparison(file, ["small.norm.power = 4"])
+    runs = {"small": runs_of_variants(one)["small"]}
+    trusted = ("tests.training.tiny", "tests.comparison.small")
+    cell, *_ = cells_of(one, runs, {"small": small.facts(6)}, trusted)
+    cell = cell._replace(yardsticks=(small.refusing, len))
+    start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
+    failed = worker_processes.run_cells([cell], start, [[0]], lambda *_: None)
+    assert failed == [cell] and "has no len" in failures.failure_of(cell.run.run_dir)
+    assert cell.refusals == {"refusing": "no such model can be measured"}
+
+
+@pytest.fixture
+def submitted(tmp_path, monkeypatch):
+    """A cluster whose jobs begin by hand: (a start that is killed as soon as it has submitted, a
+    start, {number: what begins a job}, the cells that jobs trained)."""
+    calls, trained = {}, []
+
+    class Job:
+        def __init__(self, folder, job_id):
+            self.job_id, self.done = job_id, lambda: False
+
+    class Executor:
+        def __init__(self, *_, **__):
+            self.update_parameters = lambda **_: None
+
+        def submit(self, call):
+            number = str(len(calls))
+            environment = type("JobEnvironment", (), {"job_id": number})
+
+            def begin():
+                monkeypatch.setattr("submitit.JobEnvironment", environment)
+                return call()
+
+            calls[number] = begin
+            return Job(None, number)
+
+    monkeypatch.setattr("submitit.AutoExecutor", Executor)
+    monkeypatch.setattr("submitit.LocalJob", Job)
+    monkeypatch.setattr(cluster, "train_and_measure", lambda cell: trained.append(cell) or 0)
+    cell = cell_of(tmp_path / "run")
+    start = cluster.starter(str(tmp_path), cluster.JobOptions(), cluster="local")
+
+    def killed_before_the_number_is_known():
+        write = cluster._write_job
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster, "_write_job", lambda *a: a[2] or write(*a))
+            start(cell, [])
+
+    return killed_before_the_number_is_known, lambda: start(cell, []), calls, trained
+
+
+def test_a_job_whose_command_was_killed_makes_itself_known(submitted):
+    killed, start, calls, trained = submitted
+    killed()
+    assert calls["0"]() == 0 and len(trained) == 1
+    start()
+    assert list(calls) == ["0"]  # which it goes on watching
+
+
+def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
+    killed, start, calls, trained = submitted
+    killed()
+    start()
+    assert list(calls) == ["0", "1"]
+    assert calls["0"]() == failures.STOPPED and not trained
+    assert calls["1"]() == 0 and len(trained) == 1
+
+
+@pytest.mark.parametrize("package", ["there", "absent"])
+def test_a_machine_without_slurm_is_told_before_a_plan(package, tmp_path, capsys, monkeypatch):
+    file = small.write(tmp_path)
+    said = "--slurm finds no Slurm on this machine"
+    if package == "absent":
+        monkeypatch.setitem(sys.modules, "submitit", None)
+        said = "--slurm needs submitit: pip install -e '.[slurm]'"
+    workers = str(1 + (os.cpu_count() or 1))  # jobs at a time, which take no cores here
+    assert small.compare_here(file, "--slurm", f"--workers={workers}") == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "compared").exists()
+
+
+def test_a_budget_of_this_machines_time_is_refused_to_a_cluster(tmp_path, capsys):
+    file = small.write(tmp_path, "comparison.Comparison.budget = @budgets.seconds")
+    with open(file, "a") as out:
+        out.write("budgets.seconds.number = 60\n")
+    assert small.compare_here(file, "--slurm") == 2
+    assert "--slurm trains on others: give budgets.model_flops" in capsys.readouterr().err
+    assert not (tmp_path / "compared").exists()

@@ -1,0 +1,118 @@
+"""Every comparison of gin_configs/comparisons can be read, planned, paid for and measured."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pretrax.comparison.comparison import trained_variants
+from pretrax.comparison.scaling.requirements import requirements
+from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.comparison.yardsticks import YARDSTICKS
+from pretrax.comparison.yardsticks.heldout_loss import ROW_TOKENS, computable
+from pretrax.comparison.yardsticks.parts.likelihoods import reading_of
+from pretrax.comparison.yardsticks.parts.noise import is_read_by_noise
+from pretrax.corpora import world_documents
+from pretrax.corpora.worlds.world import drawn_world
+from pretrax.objectives.catalogue import find
+from pretrax.settings.bound import bound, flattened
+from pretrax.training.run import fields_of
+from tests.test_gin_runs import IDS, planned
+
+NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))
+LIKELIHOODS = {"bits_per_byte", "minimal_pairs", "fill_in"}
+ROWS = 2176  # of the embedding: a vocabulary of 2048 with its special tokens
+STEPS = 200  # a run of fewer has hardly left its warm-up of 40
+# Discriminators give no probability to text; `pretrax compare` says so and measures the others.
+NO_LIKELIHOOD = {("objectives", "replaced tokens")}
+
+
+@pytest.fixture(params=NAMES)
+def named(request):
+    comparison = read_comparison(request.param)
+    return request.param, comparison, runs_of_variants(comparison)
+
+
+def steps_of(comparison, variant, run) -> float:
+    """The steps that a variant's budget pays for, by the shapes alone."""
+    needs = requirements({**fields_of(run), "vocabulary_rows": ROWS})
+    budget = bound(trained_variants(comparison)[variant].budget)
+    of_a_step = {"text_tokens": needs.text_tokens, "model_flops": needs.flops}
+    return budget.settings["number"] / of_a_step[budget.function.__name__]
+
+
+def test_a_comparison_opens_with_its_command(named):
+    name, _, _ = named
+    assert (
+        Path(f"gin_configs/comparisons/{name}.gin")
+        .read_text()
+        .startswith(f"# pretrax compare {name}\n")
+    )
+
+
+def test_a_comparison_says_what_it_follows_and_cannot_prove(named):
+    name, comparison, _ = named
+    assert comparison.directory == f"comparisons/{name}"
+    # A law is fitted to all runs at once. Of fewer than three runs an interval says nothing.
+    fewest = 2 if name == "scaling" else 3
+    assert fewest <= len(comparison.seeds) <= 5
+    assert comparison.seeds == list(range(len(comparison.seeds)))
+    assert "arXiv:" in comparison.about and comparison.question.endswith("?")
+
+
+def test_the_documentation_lists_every_comparison_with_its_question():
+    listed = [line for line in Path("docs/comparing.md").read_text().splitlines() if "?" in line]
+    asked = [f"| `{name}` | {read_comparison(name).question} |" for name in NAMES]
+    assert [line for line in listed if line.startswith("| `")] == asked
+
+
+@pytest.mark.slow
+def test_the_budget_pays_for_training(named):
+    _, comparison, runs = named
+    for variant, run in runs.items():
+        assert steps_of(comparison, variant, run) >= STEPS, variant
+
+
+def test_a_schedule_of_noise_ends_with_the_run(named):
+    _, comparison, runs = named
+    for variant, run in runs.items():
+        asked = dict(flattened("objective", run.objective))
+        if "objective.steps" in asked:
+            steps = steps_of(comparison, variant, run)
+            assert asked["objective.steps"] == pytest.approx(steps, rel=0.05), variant
+
+
+@pytest.mark.slow
+def test_variants_are_planned_and_measured(named):
+    name, comparison, runs = named
+    for variant, run in runs.items():
+        one = planned(run)
+        can = computable(one, ROW_TOKENS)
+        for yardstick in map(bound, comparison.yardsticks):
+            kind = yardstick.function.__name__
+            assert YARDSTICKS[kind] is yardstick.function
+            if kind == "loss_under":
+                asked = set(map(find, yardstick.settings["objectives"]))
+                # Of several without one there is no mean; without the reference's no difference.
+                beside = len(asked) == 1 and variant != comparison.reference
+                assert asked <= set(can) or beside, (variant, asked, can)
+            if kind in LIKELIHOODS and (name, variant) not in NO_LIKELIHOOD:
+                trained = SimpleNamespace(ids=IDS, prompt_forms=one.recipe.objective.prompt_forms)
+                subject = SimpleNamespace(trained=trained, plan=one)
+                by_noise = kind != "fill_in" and is_read_by_noise(subject)
+                assert by_noise or reading_of(trained), (variant, kind)
+
+
+@pytest.mark.slow
+def test_the_documents_of_a_world_fit_a_row(named):
+    """A token is a word, and one more may end a document."""
+    _, _, runs = named
+    for variant, run in runs.items():
+        corpus = bound(run.corpus)
+        if corpus.function is not world_documents:
+            continue
+        one = planned(run)
+        most = max(limits.longest[0][-1] for limits in one.packing.limits.values())
+        texts = drawn_world(corpus.settings["world"], 0).heldout
+        longest = max(len(text.split()) for text in texts) + (one.end_of_document is not None)
+        assert longest <= most, variant

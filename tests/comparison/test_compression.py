@@ -1,0 +1,187 @@
+"""Bits per byte against cases computed by hand, and a model that knows nothing."""
+
+import itertools
+import math
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks import compression as module
+from pretrax.comparison.yardsticks.compression import bits_per_byte, heldout_rows
+from pretrax.data.corpus import Corpus, Piece
+from pretrax.objectives import PromptForm
+from tests.comparison.subjects import subject_with_noise
+from tests.inference.runs import CODEC, IDS, ROWS, trained
+
+TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]
+BYTES = len("".join(TEXTS).encode())
+
+
+class Training:
+    """An endless stream of one document."""
+
+    def next_document(self):
+        return Piece(np.array(CODEC.encode("aab"), np.int32), True)
+
+
+def corpus(texts=tuple(TEXTS), codec=CODEC):
+    pieces = [Piece(np.array(CODEC.encode(text), np.int32), True) for text in texts]
+    return Corpus(IDS, lambda shard, shards: Training(), lambda n: pieces, codec=codec)
+
+
+def subject(one, of=None):
+    return types.SimpleNamespace(trained=one, plan=types.SimpleNamespace(corpus=of or corpus()))
+
+
+@pytest.mark.parametrize(
+    "builder, name, unit",
+    [
+        ("decoder", "causal_lm", "bits per byte"),
+        ("encoder", "masked_diffusion", "bits per byte, upper bound"),
+        ("encoder_decoder", "prefix_lm", "conditional bits per byte"),
+        ("encoder_decoder", "span_corruption", "conditional bits per byte, by a blank"),
+        ("encoder_decoder", "bart", "conditional bits per byte, by restoring"),
+        ("encoder", "masked_lm", "pseudo bits per byte"),
+    ],
+)
+def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, unit):
+    """A token of the vocabulary of bytes is a byte, by every reading; and nothing is left to
+    chance."""
+    one = trained(builder, name)
+    one = one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
+    first, *error = bits_per_byte(subject(one), row_tokens=16, positions=9, draws=2)
+    assert (first.name, first.unit) == ("bits_per_byte", unit)
+    assert first.value == pytest.approx(math.log2(ROWS), rel=1e-5)
+    assert [e.value for e in error] == pytest.approx([0.0] * len(error), abs=1e-5)
+
+
+def test_the_baseline_is_of_frequencies_in_training_text():
+    """Of aab, aab, …: 16 of 24 tokens are an a; every id is counted once more."""
+    one = trained("decoder", "causal_lm")
+    (figure,) = bits_per_byte(subject(one, corpus(["ac"])), tokens=3)
+    expected = -math.log2(17 / (24 + IDS.size)) - math.log2(1 / (24 + IDS.size))
+    assert figure.baseline == pytest.approx(expected / 2)
+
+
+def test_rows_are_of_the_text_and_bytes_are_not_lost():
+    rows = heldout_rows(corpus(), 1000, 7)
+    assert [row.tokens.size for row in rows] == [7] * 8 + [4, 4]
+    assert sum(row.bytes for row in rows) == BYTES  # the two bytes of ë too
+    assert rows[0] == (pytest.approx(CODEC.encode("Ada wro")), 7, 4)
+    assert sum(row.tokens.size for row in heldout_rows(corpus(), 10, 7)) == 10
+    with pytest.raises(ValueError, match="token ids without text"):
+        heldout_rows(corpus(codec=None), 10, 7)
+
+
+def test_a_long_document_is_decoded_by_rows():
+    read = []
+
+    def decode(tokens):
+        read.append(len(tokens))
+        return CODEC.decode(tokens)
+
+    rows = heldout_rows(corpus(["Zoë " * 200], CODEC._replace(decode=decode)), 10_000, 7)
+    assert sum(row.bytes for row in rows) == 1000 and max(read) <= 14
+
+
+def by_token(_, texts):
+    """A model to which the log-probability of a token is its id, negative, whatever is around
+    it."""
+    return [-np.array(tokens, np.float64)[list(hidden)] for tokens, hidden in texts]
+
+
+def test_positions_are_drawn_without_bias(monkeypatch):
+    rows = [np.array([3, 1, 4, 1, 5]), np.array([9, 2, 6])] * 5
+    truth = sum(row.sum() for row in rows)
+    monkeypatch.setattr(module, "hidden_log_probs", by_token)
+    assert module.pseudo_nats(None, rows, 10**6) == pytest.approx((truth, 0.0))
+    inside, estimates = 0, []
+    for seed in range(300):
+        monkeypatch.setattr(module, "SEED", seed)
+        found = module.pseudo_nats(None, rows, 20)
+        estimates.append(found.total)
+        inside += abs(found.total - truth) < 2 * found.error
+    assert np.mean(estimates) == pytest.approx(truth, rel=0.01) and inside > 270
+
+
+def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
+    """Of n tokens, k hidden at once cost n / k times their nats; here k nats each."""
+    monkeypatch.setattr(
+        module,
+        "hidden_log_probs",
+        lambda _, texts: [-np.full(len(hidden), float(len(hidden))) for _, hidden in texts],
+    )
+    rows = [np.arange(4), np.arange(4)]
+    expected = 2 * np.mean([4 / k * k * k for k in range(1, 5)])
+    # As many strata as tokens: each number of hidden tokens comes once.
+    assert module.diffusion_nats(None, rows, 8) == pytest.approx((expected, 0.0))
+    rough = module.diffusion_nats(None, rows * 200, 2)
+    assert rough.error > 0 and rough.total == pytest.approx(200 * expected, abs=4 * rough.error)
+    with pytest.raises(
+        ValueError,
+        match="draws must be a whole number of at least 2 and that is a multiple of 2, got 3",
+    ):
+        module.diffusion_nats(None, rows, 3)
+
+
+def test_the_bound_of_a_model_is_never_below_its_best_order(monkeypatch):
+    """By enumeration: a model's nats of a text of 3 tokens, hidden in all ways, weighted as
+    drawn."""
+    one = trained("encoder", "masked_diffusion")
+    tokens = np.array(CODEC.encode("tea"), np.int32)
+    ways = [way for k in (1, 2, 3) for way in itertools.combinations(range(3), k)]
+    nats = module.hidden_log_probs(one, [(tokens, way) for way in ways])
+    by_count = {k: [-x.sum() * 3 / k for x in nats if x.size == k] for k in (1, 2, 3)}
+    expected = np.mean([np.mean(some) for some in by_count.values()])
+    found = module.diffusion_nats(one, [tokens] * 40, 6)
+    assert found.total / 40 == pytest.approx(expected, abs=max(4 * found.error / 40, 1e-4))
+
+
+def of_run(one, name, **settings):
+    return subject_with_noise(one, name, corpus(), **settings)
+
+
+@pytest.mark.parametrize(
+    "builder, name, ids",
+    [("decoder", "block_diffusion", ROWS), ("encoder", "uniform_diffusion", 256)],
+)
+def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name, ids):
+    """Nothing is known of a token: of all rows of the embedding, or of the bytes in its place."""
+    one = trained(builder, name)
+    one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
+    bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=128)
+    assert bits.unit == "bits per byte, upper bound" and "noise" in bits.note
+    assert bits.value == pytest.approx(math.log2(ids), abs=4 * error.value + 0.02)
+    assert 0 < error.value < 0.5
+
+
+def test_noise_and_hidden_tokens_give_one_bound():
+    """Masked diffusion can be measured both ways."""
+    one, rows = (
+        trained("encoder", "masked_diffusion"),
+        [row.tokens for row in heldout_rows(corpus(), 99, 8)],
+    )
+    hidden = module.diffusion_nats(one, rows, 16)
+    noised = module.noised_nats(of_run(one, "masked_diffusion"), rows, 64)
+    assert noised.total == pytest.approx(
+        hidden.total, abs=4 * math.hypot(noised.error, hidden.error)
+    )
+    assert noised.error < 0.1 * noised.total
+
+
+def test_a_mixture_with_diffusion_is_read_by_its_member_that_gives_a_likelihood():
+    forms = PromptForm("blocks", block_size=4), PromptForm("continue", causal=True)
+    one = types.SimpleNamespace(
+        trained=trained("decoder", "causal_lm")._replace(prompt_forms=forms)
+    )
+    assert module._kind(one) == module.EXACT
+
+
+def test_noise_of_a_narrow_range_bounds_nothing():
+    one = trained("decoder", "block_diffusion")
+    with pytest.raises(ValueError, match="bounds no likelihood.*lowest_rate of at most .001"):
+        bits_per_byte(of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))
+    exact = of_run(one, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9)
+    assert exact.plan.recipe.objective.bound == "tokens"

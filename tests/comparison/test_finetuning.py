@@ -1,0 +1,161 @@
+"""The recipe of fine-tuning: that it learns, alike for every layout, and flatters nobody."""
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks import finetuning as yardstick
+from pretrax.comparison.yardsticks import probes
+from pretrax.comparison.yardsticks.parts import finetuning_recipe, finetuning_steps
+from pretrax.comparison.yardsticks.parts.class_tasks import ClassTask
+from pretrax.comparison.yardsticks.parts.finetuning_recipe import (
+    Finetuned,
+    FinetuningRecipe,
+    finetuned,
+)
+from pretrax.comparison.yardsticks.parts.finetuning_steps import from_scratch
+from pretrax.comparison.yardsticks.parts.frozen import text_features, word_features
+from pretrax.corpora.python_library.python_passages import Tagged
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+
+OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
+TEXTS = [f"{'ab'[i % 2] * 3} {i}" for i in range(40)]
+LABELS = np.arange(40) % 2
+
+
+def by_name(figures) -> dict:
+    return {figure.name: figure for figure in figures}
+
+
+def learnt(one, peaks=(0.1,), steps=12, draws=(range(40),)):
+    recipe = FinetuningRecipe(classes=2, steps=steps, peaks=peaks, batch_size=4, tokens=8)
+    return finetuned(one, TEXTS, None, LABELS, [np.array(draw) for draw in draws], recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("builder", OBJECTIVES)
+def test_every_layout_learns_and_twice_the_same(builder):
+    one = trained(builder, OBJECTIVES[builder])
+    found = learnt(one)
+    assert found.chosen_by == 1.0
+    assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 1]]
+    if builder == "decoder":
+        assert np.array_equal(learnt(one).predict(TEXTS, None), found.predict(TEXTS, None))
+
+
+def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
+    one = trained("encoder", "masked_lm")
+    rows = finetuning_recipe._rows(one, ["abc", "some more"], None, tokens=8)
+    kernel = np.random.default_rng(0).normal(size=(16, 3))
+    params = {"model": one.params, "head": {"kernel": kernel, "bias": np.arange(3.0)}}
+    logits = finetuning_recipe._logits(one.model, params, *finetuning_recipe._batch(one, rows))
+    (pooled,) = text_features(one, ["abc", "some mor"], [-1], "mean").values()
+    np.testing.assert_allclose(logits, pooled @ kernel + np.arange(3.0), atol=1e-4)
+
+
+def test_the_rate_that_is_best_on_training_examples_is_taken():
+    found = learnt(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
+    assert found.peak == 0.1 and found.chosen_by == 1.0
+
+
+def test_a_step_s_examples_are_all_before_any_comes_again():
+    batches = list(finetuning_steps._batches(np.array([3, 5, 7, 9]), 4, 2))
+    assert (
+        sorted(np.concatenate(batches[:2])) == sorted(np.concatenate(batches[2:])) == [3, 5, 7, 9]
+    )
+
+
+def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
+    one = trained("decoder", "causal_lm")
+    texts, words = ["ab cd ef", "ab cd ef", "ab cd ef gh"], [(0, 2), (3, 5), (9, 11)]
+    rows = finetuning_recipe._rows(one, texts, words, tokens=8)
+    params = {"model": one.params, "head": {"kernel": np.eye(16), "bias": np.zeros(16)}}
+    logits = finetuning_recipe._logits(one.model, params, *finetuning_recipe._batch(one, rows))
+    passages = [Tagged(text, (word,), ("name",)) for text, word in zip(texts, words)]
+    (states,) = word_features(one, passages[:2], [-1]).values()
+    np.testing.assert_allclose(logits[:2], states, atol=1e-4)
+    # A word that is cut off is told by the last token that is left: that of "f".
+    (last,) = word_features(one, [passages[0]._replace(words=((6, 8),))], [-1]).values()
+    np.testing.assert_allclose(logits[2:], last, atol=1e-4)
+
+
+def test_a_draw_is_learnt_from_its_own_examples_alone():
+    """Of one class alone the head can learn no other."""
+    draws = [np.flatnonzero(LABELS == label)[:10] for label in (0, 1)]
+    found = learnt(trained("encoder", "masked_lm"), draws=draws)
+    assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 0], [1, 1]]
+
+
+def test_from_scratch_the_parameters_are_those_that_a_seed_draws():
+    one = trained("decoder", "causal_lm")
+    first, again, other = (from_scratch(one, seed) for seed in (0, 0, 1))
+    shapes = lambda x: jax.tree.map(np.shape, x.params)  # noqa: E731
+    assert shapes(first) == shapes(one)
+    embeddings = [x.params["token_embedding"] for x in (first, again, other, one)]
+    assert np.array_equal(embeddings[0], embeddings[1])
+    assert not np.allclose(embeddings[0], embeddings[2])
+    assert not np.allclose(embeddings[0], embeddings[3])
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A task of thirty examples to train on, a third of which are x."""
+    labels = {"train": ["x", "y", "y"] * 10, "validation": ["x", "y", "y", "y", "x"]}
+    texts = {part: [f"text {i}" for i in range(len(some))] for part, some in labels.items()}
+    monkeypatch.setattr(yardstick, "class_task", lambda *_, **__: ClassTask(texts, labels))
+
+
+@pytest.mark.slow
+def test_constant_states_learn_the_most_frequent_class_and_no_more(few):
+    subject = subject_of(trained("decoder", "causal_lm"), constant=True)
+    found = yardstick.finetune(subject, steps=3, peaks=[1e-2], batch_size=4, tokens=8)
+    assert found[0].name == "finetune" and found[0].value == found[0].baseline == 3 / 5
+    assert by_name(found)["finetune/peak"].value == 1e-2
+
+
+def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, monkeypatch):
+    """By hand: the pre-trained one is wrong of one text in each second draw, the other names y
+    whatever it reads, and of five texts three are y."""
+    subject, asked = subject_of(trained("decoder", "causal_lm")), []
+
+    def planted(model, texts, words, labels_N, draws, recipe):
+        asked.append([draw.tolist() for draw in draws])
+        right = np.array([0, 1, 1, 1, 0])
+        known = [right ^ (np.arange(5) == draw % 2 - 1) for draw in range(len(draws))]
+        always = [np.ones(5, int)] * len(draws)
+        answers = np.stack(known if model is subject.trained else always)
+        return Finetuned(lambda *_: answers, 0.1, 1.0)
+
+    monkeypatch.setattr(yardstick, "finetuned", planted)
+    found = by_name(yardstick.finetune(subject, labels=[10, 30]))
+    assert found["finetune"].value == 1 and found["finetune/from_scratch"].value == 3 / 5
+    assert found["finetune/gain"].gain == pytest.approx(2 / 5)
+    assert found["finetune/at_10"].value == pytest.approx((1 + 4 / 5 + 1) / 3)
+    assert found["finetune/at_10/gain"].value == pytest.approx(2.8 / 3 - 0.6)
+    assert found["finetune/at_10"].note == "mean of 3 draws"
+    assert asked[::2] == asked[1::2] and asked[0] == [list(range(30))]
+    assert [len(set(draw)) for draw in asked[2]] == [10] * 3
+    assert len(set(map(tuple, asked[2]))) == 3
+
+
+def test_errors():
+    subject = subject_of(trained("decoder", "causal_lm"))
+    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
+        yardstick.finetune(subject, steps=0)
+    with pytest.raises(
+        ValueError, match=r"peaks must be a list of numbers above 0, not empty, got \[0.0\]"
+    ):
+        yardstick.finetune(subject, peaks=[0.0])
+    with pytest.raises(ValueError, match="labels must be .* at least 5, got \\[4\\]"):
+        yardstick.finetune(subject, labels=[4])
+    with pytest.raises(ValueError, match="'python_word_kinds' has a class for a word of each text"):
+        probes.classify(subject, task="python_word_kinds")
+    with pytest.raises(ValueError, match="no SeqIO task or mixture 'none_such'"):
+        yardstick.finetune(subject, task="none_such")
+
+
+def test_more_labels_than_examples_are_refused(few):
+    subject = subject_of(trained("decoder", "causal_lm"))
+    with pytest.raises(ValueError, match=r"labels=\[10, 31\], expected at most 30"):
+        yardstick.finetune(subject, labels=[10, 31])

@@ -1,0 +1,239 @@
+"""Held-out loss under other objectives: the same rows for every model, and clear refusals."""
+
+import dataclasses
+import functools
+import math
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.comparison.yardsticks import heldout_loss
+from pretrax.comparison.yardsticks.costs import cost
+from pretrax.comparison.yardsticks.heldout_loss import loss_under
+from pretrax.data.corpus import Piece
+from pretrax.inference.prompting.windows import BeyondTraining
+from pretrax.objectives import (
+    causal_lm,
+    deshuffling,
+    each_document,
+    iid_denoising,
+    masked_lm,
+    prefix_lm,
+    token_deletion,
+    token_masking,
+    ul2,
+)
+from pretrax.training import planning
+from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.evaluation import Score
+from pretrax.training.heldout import evaluator_under
+from pretrax.training.planning import abstract_state_of
+from tests.training import tiny
+
+ROW, TOKENS = 24, 300
+ENCODER_IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
+
+
+@functools.cache
+def subject(layout: str):
+    """A model with parameters as they were drawn."""
+    if layout == "encoder":
+        model = models.encoder(128, **tiny.SIZES, num_layers=1)
+        objective = masked_lm(ENCODER_IDS)
+    else:
+        model, objective = getattr(tiny, layout)(), prefix_lm(tiny.IDS)
+    stacks = {stack: 64 for stack in layout.split("_")}
+    one = tiny.plan(model, objective, stacks)
+    ids = ENCODER_IDS if layout == "encoder" else tiny.IDS
+    pieces = [Piece(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))]
+    corpus = one.corpus._replace(ids=ids, heldout=lambda n: pieces)
+    one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=ids))
+    params = tiny.parameters(one)
+    return types.SimpleNamespace(plan=one, saved=types.SimpleNamespace(params=params))
+
+
+def scores(layout, objective, params=None):
+    one = subject(layout)
+    evaluate = evaluator_under(one.plan, objective, TOKENS, ROW)
+    return evaluate(one.saved.params if params is None else params)
+
+
+@pytest.mark.slow
+def test_models_of_two_layouts_are_given_the_same_rows():
+    (one,), (other,) = (scores(x, prefix_lm(tiny.IDS)) for x in ("decoder", "encoder_decoder"))
+    assert (one.targets, one.baseline) == (other.targets, other.baseline)
+    assert one.loss != other.loss
+
+
+@pytest.mark.slow
+def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
+    """Trained on 16, with 12 rows a step, of eight: its loss and its costs are those of one
+    device."""
+    own = subject("decoder")
+    elsewhere = dataclasses.replace(
+        own.plan.run, mesh=functools.partial(make_mesh, fsdp=16), batch_size=12, data_shards=4
+    )
+    with pytest.raises(ValueError, match="takes 16 devices, there are 8"):
+        tiny.planned(elsewhere)
+    here = planning.plan_evaluation(elsewhere)
+    assert here.mesh.shape["fsdp"] == 8
+    here = here._replace(corpus=own.plan.corpus)
+    state = abstract_state_of(here).shapes.params
+    params = jax.device_put(own.saved.params, jax.tree.map(lambda x: x.sharding, state))
+    (one,) = scores("decoder", causal_lm(tiny.IDS))
+    (found,) = evaluator_under(here, causal_lm(tiny.IDS), TOKENS, ROW)(params)
+    assert found.loss == pytest.approx(one.loss, rel=1e-5) and found.targets == one.targets
+    saved, directory = types.SimpleNamespace(step=1), str(tmp_path)
+    alone = tiny.planned(dataclasses.replace(elsewhere, mesh=lambda: tiny.mesh_of(1)))
+    costs = (
+        cost(types.SimpleNamespace(plan=one, saved=saved, directory=directory), steps=1)
+        for one in (here, alone)
+    )
+    assert next(costs) == next(costs)
+
+
+def test_rows_have_the_tokens_asked_for():
+    """Every token of causal language modelling is a target, the ends of documents too."""
+    (score,) = scores("decoder", causal_lm(tiny.IDS))
+    assert score.targets == TOKENS
+
+
+def test_a_model_whose_outputs_are_constant_is_not_flattered():
+    nothing = jax.tree.map(lambda x: 0 * x, subject("decoder").saved.params)
+    (score,) = scores("decoder", causal_lm(tiny.IDS), nothing)
+    assert score.loss == pytest.approx(np.log(128), rel=1e-5)
+    empty = types.SimpleNamespace(
+        plan=subject("decoder").plan, saved=types.SimpleNamespace(params=nothing)
+    )
+    summary, one = loss_under(empty, objectives=["clm"], tokens=TOKENS, row_tokens=ROW)
+    assert summary.value == pytest.approx(one.gain / one.baseline) and one.gain < 0
+    assert (one.name, one.value) == ("loss_under/causal_lm", pytest.approx(np.log(128), rel=1e-5))
+
+
+def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
+    found = Score("all", "tokens", 3.0, 4.0, 9), Score("all", "next_latent", 0.1, None, 9)
+    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: found)
+    small = dict(objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
+    summary, tokens, latent = loss_under(subject("decoder"), **small)
+    assert (summary.value, tokens.baseline, latent.baseline) == (0.25, 4.0, None)
+    found = found[1:]
+    summary, _ = loss_under(subject("decoder"), **small)
+    assert math.isnan(summary.value)
+
+
+@pytest.mark.parametrize(
+    "trained, told",
+    [
+        (prefix_lm, "Home ground: it was trained on such noise (prefix_lm)."),
+        (ul2, "Home ground: it was trained on such noise (span_corruption, prefix_lm)."),
+        (causal_lm, ""),
+    ],
+)
+def test_objectives_that_a_run_was_trained_on_are_told(trained, told, monkeypatch):
+    score = Score("all", "tokens", 1.0, 2.0, 10)
+    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
+    one = subject("encoder_decoder")
+    recipe = one.plan.recipe._replace(objective=trained(tiny.IDS))
+    run = types.SimpleNamespace(plan=one.plan._replace(recipe=recipe), saved=one.saved)
+    mean, *_ = loss_under(run, objectives=["span_corruption", "prefix_lm"], row_tokens=ROW)
+    assert mean.note == told and mean.value == 0.5
+
+
+def test_an_objective_that_the_vocabulary_cannot_have_is_one_that_cannot_be_computed(monkeypatch):
+    score = Score("all", "tokens", 1.0, 2.0, 10)
+    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
+    asked = dict(objectives=["causal_lm", "masked_lm"], row_tokens=ROW)  # the ids have no mask
+    mean, one = loss_under(subject("decoder"), **asked)
+    assert math.isnan(mean.value) and one.name == "loss_under/causal_lm"
+    assert "No mean: it cannot compute masked_lm." in mean.note
+
+
+def test_settings_make_no_other_noise():
+    of = heldout_loss.noises_of
+    assert of(masked_lm(ENCODER_IDS)) == of(masked_lm(ENCODER_IDS, rate=0.4))
+    assert of(iid_denoising(tiny.IDS)) != of(deshuffling(tiny.IDS))  # by what a function is given
+    assert of(deshuffling(tiny.IDS)) == of(deshuffling(tiny.IDS))
+    assert of(token_deletion(tiny.IDS)) != of(token_masking(ENCODER_IDS))
+
+
+def test_the_noise_of_ones_own_function_is_named_with_a_table_too():
+    """As docs/own_objective.md writes it: a function of a table, for each document."""
+
+    def mask_by_table(table, key, document, lengths):
+        return document
+
+    def objective(table):
+        corrupt = each_document(functools.partial(mask_by_table, table))
+        return masked_lm(ENCODER_IDS)._replace(corrupt=corrupt)
+
+    of, table = heldout_loss.noises_of, np.zeros(3, bool)
+    assert of(objective(table)) == of(objective(~table)) != of(masked_lm(ENCODER_IDS))
+
+
+@pytest.mark.slow
+def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
+    small = dict(tokens=TOKENS, row_tokens=ROW)
+    summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
+    said = "No mean: it cannot compute causal_lm. An encoder predicts in place"
+    assert math.isnan(summary.value) and summary.note.startswith(said)
+    assert one.name == "loss_under/masked_lm"
+    with pytest.raises(ValueError, match="row_tokens must be a whole number of at least 1, got 0"):
+        loss_under(subject("encoder"), objectives=["masked_lm"], tokens=TOKENS, row_tokens=0)
+
+
+def test_rows_longer_than_those_of_training_are_told():
+    one = subject("decoder")
+    short = dataclasses.replace(one.plan.run, sequence_lengths={"decoder": 16})
+    one = types.SimpleNamespace(plan=one.plan._replace(run=short), saved=one.saved)
+    with pytest.warns(BeyondTraining, match="of the decoder, and the rows of training had 16"):
+        loss_under(one, objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
+
+
+def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
+    def evaluator_under(*_):
+        raise ValueError("a bad row")
+
+    monkeypatch.setattr(heldout_loss, "evaluator_under", evaluator_under)
+    with pytest.raises(ValueError, match="^a bad row$"):
+        loss_under(subject("decoder"), objectives=["causal_lm", "masked_lm"], row_tokens=ROW)
+
+
+@pytest.mark.parametrize(
+    "layout, name, said",
+    [
+        (
+            "encoder",
+            "causal_lm",
+            "'encoder', cannot compute causal_lm. An encoder predicts in place",
+        ),
+        (
+            "encoder",
+            "rtd",
+            r"needs the heads \['generator', 'replaced'\], the model offers \('vocab",
+        ),
+        ("decoder", "masked_lm", "special token 'mask', the vocabulary has none"),
+        ("encoder", "contrastive_pairs", "documents of this corpus have no parts"),
+        ("encoder_decoder", "causal_lm", "an encoder-decoder needs inputs and targets"),
+    ],
+)
+def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, said):
+    with pytest.raises(ValueError, match=f"(?is){said}.*It can compute: .*"):
+        heldout_loss.evaluator(subject(layout).plan, name, row_tokens=ROW)
+    with pytest.raises(ValueError, match=f"(?is){said}"):
+        loss_under(subject(layout), objectives=[name], row_tokens=ROW)
+
+
+def test_sentinels_and_positions_are_those_that_there_are(tmp_path):
+    with pytest.raises(ValueError, match="need 18 sentinels, the vocabulary has 16"):
+        heldout_loss.evaluator(subject("decoder").plan, "t5", row_tokens=360)
+    one = subject("decoder").plan
+    short = one._replace(
+        recipe=one.recipe._replace(model=one.recipe.model._replace(max_positions=20))
+    )
+    with pytest.raises(ValueError, match="has positions for 20: give fewer row_tokens"):
+        heldout_loss.evaluator(short, "clm", row_tokens=ROW)
+    assert "causal_lm" in heldout_loss.computable(one, ROW)
+    assert not heldout_loss.computable(short, ROW)

@@ -1,0 +1,118 @@
+"""Rules that say what a yardstick could not detect: one test for each."""
+
+import pytest
+
+from pretrax.comparison.figures import peak_figures
+from pretrax.comparison.report import informative, wording
+from pretrax.comparison.report.summary import summary
+from tests.comparison import planted
+
+FIGURE = "minimal_pairs"  # chance is 0.5; the planted means are 0.7
+HELD = {("b", FIGURE): 0.2}
+
+
+def told(effects=None, variants=("a", "b"), parts=None, peaks=None, seeds=range(5)):
+    """Returns the summary of planted results.
+
+    `parts` gives the references of the figure by name. `peaks` gives the chosen learning rates by
+    variant and seed, from a grid of 0.1 to 0.3.
+    """
+    made = planted.results(variants, effects=effects, reference="a", seeds=seeds)
+    more = []
+    for m in made.measurements:
+        if m.figure.name != FIGURE:
+            continue
+        for part, value in (parts or {}).items():
+            reference = m.figure._replace(name=FIGURE + part, value=value, better="neither")
+            more.append(m._replace(figure=reference))
+        if peaks is not None:
+            chosen = peaks.get((m.variant, m.seed), 0.2)
+            more += [m._replace(figure=f) for f in peak_figures(FIGURE, chosen, [0.1, 0.2, 0.3])]
+    return summary(made._replace(measurements=[*made.measurements, *more]))
+
+
+def difference(summary, variant="b", figure=FIGURE):
+    (found,) = [d for d in summary.differences if (d.figure, d.variant) == (figure, variant)]
+    return found
+
+
+def why(summary, variant="b"):
+    return informative.why_not_informative(summary, difference(summary, variant))
+
+
+def test_two_variants_above_chance_are_informative():
+    for found in (told(), told(HELD), told(parts={"/bag_of_words": 0.6}), told(peaks={})):
+        assert why(found) == ""
+        assert informative.why_column_is_not_informative(found, found.columns[0]) == ""
+
+
+def test_a_variant_at_chance_is_not_informative():
+    both = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.2})
+    assert "neither b nor a" in why(both) and "(0.5)" in why(both)
+    worse = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})  # a difference that holds
+    assert difference(worse).holds and "neither b nor a" in why(worse)
+    floor = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.17}, seeds=range(3))
+    assert not difference(floor).holds and why(floor)
+
+
+def test_a_difference_that_holds_is_informative_if_one_variant_is_above_chance():
+    found = told({("a", FIGURE): -0.2})
+    assert difference(found).holds and why(found) == ""
+
+
+def test_a_variant_below_the_bag_of_words_is_not_informative():
+    for part, words in informative.REFERENCES.items():
+        found = told(parts={part: 0.8})
+        assert words in why(found) and "(0.8)" in why(found)
+    assert why(told(HELD, parts={"/bag_of_words": 0.8})) == ""  # b has 0.9, and is compared with a
+
+
+def test_a_learning_rate_at_the_edge_of_its_grid_is_not_informative():
+    for edge in (0.1, 0.3):
+        found = told(HELD, peaks={("b", 3): edge})
+        assert "1 of 10 runs" in why(found) and f"({edge:g}, grid from 0.1 to 0.3)" in why(found)
+    third = told(HELD, ("a", "b", "c"), peaks={("c", 0): 0.1})
+    assert why(third, "b") == "" and why(third, "c")
+
+
+def test_a_run_without_the_ends_of_its_grid_does_not_count_as_at_an_edge():
+    found = told(HELD, peaks={("a", 0): 0.1, ("b", 3): 0.3})
+    ends = (f"{FIGURE}/peak/smallest", f"{FIGURE}/peak/largest")
+    parts = [
+        part._replace(values={**part.values, "a": {}}) if part.name in ends else part
+        for part in found.parts
+    ]
+    assert "1 of 5 runs" in why(found._replace(parts=parts))
+
+
+def test_no_difference_without_a_positive_control_is_not_informative():
+    def why_no_difference(found):
+        return informative.why_no_difference_is_not_informative(found, difference(found))
+
+    assert why_no_difference(told()) == informative.NO_CONTROL
+    alike = told(variants=("a", "b", "c"))
+    assert why_no_difference(alike) == informative.NO_CONTROL
+    control = told({("c", FIGURE): 0.2}, ("a", "b", "c"))
+    assert difference(control, "c").estimate.low > 0 and why_no_difference(control) == ""
+    elsewhere = told({("c", "classify"): 0.3}, ("a", "b", "c"))  # at another figure
+    assert why_no_difference(elsewhere) == informative.NO_CONTROL
+    edge = told({("c", FIGURE): 0.2}, ("a", "b", "c"), peaks={("c", 0): 0.1})
+    assert why_no_difference(edge) == informative.NO_CONTROL
+
+
+@pytest.mark.parametrize("seeds, is_shown", [(range(3), True), ([0], False)])
+def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
+    made = planted.results(["a", "b"], seeds)
+    equal = [m._replace(figure=m.figure._replace(value=0.9)) for m in made.measurements]
+    found = summary(made._replace(measurements=equal))
+    column = found.columns[0]
+    assert informative.is_shown_better(column, "a", 0.5) is is_shown
+    assert not informative.is_shown_better(column, "a", 0.9)
+
+
+def test_a_report_says_which_figures_are_not_informative():
+    found = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
+    held, *_, last = wording.in_short(found)
+    assert held.startswith("b is better than a") and "Not informative: neither b nor a" in held
+    assert last.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
+    assert not any("not informative" in line for line in wording.in_short(told(HELD)))

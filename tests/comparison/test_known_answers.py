@@ -1,0 +1,88 @@
+"""The questions of a world: what is asked, and what a model that knows all or nothing gets."""
+
+import types
+
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks import known_answers
+from pretrax.corpora import python_library, world_documents
+from pretrax.corpora.worlds import World, WorldQuestion, reversal
+from pretrax.settings.bound import Bound
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+
+QUESTIONS = [
+    WorldQuestion("hues", "snow is", (" white", " pale", " black"), right=2, known=0.9),
+    WorldQuestion("hues", "coal is", (" black", " white")),
+    WorldQuestion("sizes", "a <extra_id_0> mouse", ("small", "large")),
+]
+
+
+def hues(*, seed):
+    return World(["snow is white"], ["coal is black"], QUESTIONS)
+
+
+def subject(objective="causal_lm", builder="decoder", of=hues, constant=False):
+    corpus = Bound(world_documents, world=of, seed=3)
+    one = subject_of(trained(builder, objective), constant=constant, corpus=corpus)
+    one.plan = types.SimpleNamespace(corpus=None)
+    return one
+
+
+def answering(monkeypatch, scores_of):
+    monkeypatch.setattr(
+        known_answers,
+        "answer_log_probs",
+        lambda _, asked: [np.stack([scores_of(one)] * 2, -1) for one in asked],
+    )
+
+
+def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(monkeypatch):
+    for sign, expected in ((1.0, 1.0), (-1.0, 0.0)):
+        scores = {q.text: sign * (np.arange(len(q.answers)) < q.right) for q in QUESTIONS}
+        answering(monkeypatch, lambda one, scores=scores: scores[one.text])
+        figures = known_answers.world_questions(subject())
+        assert [figure.value for figure in figures] == [expected] * 3
+    assert [figure.name for figure in figures] == [
+        "world_questions",
+        "world_questions/hues",
+        "world_questions/sizes",
+    ]
+    assert figures[0].note == "2 questions, 0.95 for a reader who knows the world"
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective"),
+    [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("decoder", "fill_in_the_middle")],
+)
+def test_a_model_that_knows_nothing_is_worth_chance_exactly(builder, objective):
+    """Answers of as many tokens: constant outputs have no favourite."""
+    world = reversal(seed=3, people=3, choices=3)
+    even = World(
+        world.documents, world.heldout, [q for q in world.questions if len(q.answers[0]) == 7]
+    )
+    figures = known_answers.world_questions(
+        subject(objective, builder, of=lambda *, seed: even, constant=True)
+    )
+    for figure in figures:
+        assert figure.value == pytest.approx(figure.baseline) == pytest.approx(1 / 3)
+
+
+def test_the_questions_are_those_of_the_seed_of_the_run(monkeypatch):
+    of = subject(of=reversal)
+    assert (
+        known_answers.world_of(of).questions
+        == reversal(seed=3).questions
+        != reversal(seed=0).questions
+    )
+
+
+def test_errors():
+    one = trained("decoder", "causal_lm")
+    for corpus, said in ((None, "none"), (Bound(python_library), "python_library")):
+        with pytest.raises(ValueError, match=f"whose corpus is {said}, expected corpora.world_doc"):
+            known_answers.world_questions(subject_of(one, corpus=corpus))
+    with pytest.raises(ValueError, match="mode 'classify', expected one that writes"):
+        classifier = trained("encoder", "sequence_classification", num_classes=3)
+        known_answers.figures_of_questions("world_questions", classifier, QUESTIONS)

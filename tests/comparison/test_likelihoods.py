@@ -1,0 +1,76 @@
+"""What a model can say of the likelihood of a text: the kind, and the figures of `score`."""
+
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks.parts.likelihoods import (
+    BOUND,
+    BY_BLANK,
+    BY_RESTORING,
+    CONDITIONAL,
+    EXACT,
+    PSEUDO,
+    log_probs,
+    reading_of,
+)
+from pretrax.inference.answering.scoring import score
+from tests.inference.runs import CODEC, trained
+
+GIVEN, REST = "Ada wrote", " all of it"
+
+
+@pytest.mark.parametrize(
+    "builder, names, kind",
+    [
+        ("decoder", ["causal_lm"], EXACT),
+        ("decoder", ["fill_in_the_middle"], EXACT),
+        ("decoder", ["masked_next_token", "causal_lm"], EXACT),
+        ("encoder", ["masked_diffusion"], BOUND),
+        ("encoder_decoder", ["span_corruption", "prefix_lm"], CONDITIONAL),
+        ("encoder_decoder", ["span_corruption"], BY_BLANK),
+        ("decoder", ["blank_infilling"], BY_BLANK),
+        ("encoder_decoder", ["bart"], BY_RESTORING),
+        ("encoder", ["masked_lm"], PSEUDO),
+        ("decoder", [], EXACT),
+    ],
+)
+def test_kinds(builder, names, kind):
+    assert reading_of(trained(builder, *names)).kind == kind
+
+
+def test_a_mixture_is_read_by_the_member_that_completes():
+    one = trained("encoder_decoder", "span_corruption", "prefix_lm")
+    assert reading_of(one).form.mode == "complete"
+    with pytest.raises(ValueError, match="answers by embed, which gives no likelihood"):
+        reading_of(trained("encoder", "contrastive"))
+
+
+@pytest.mark.parametrize(
+    "builder, name, given, rest",
+    [
+        ("decoder", "causal_lm", GIVEN, REST),
+        ("encoder_decoder", "prefix_lm", GIVEN, REST),
+        ("decoder", "prefix_lm", GIVEN, REST),
+        ("encoder_decoder", "span_corruption", f"{GIVEN}<extra_id_0>", f"<extra_id_0>{REST}"),
+        ("decoder", "blank_infilling", f"{GIVEN}<extra_id_0>", REST),
+        ("encoder_decoder", "bart", GIVEN, f"{GIVEN}{REST}"),
+    ],
+)
+def test_prompts_are_those_of_training(builder, name, given, rest):
+    """As `score` has them, which adds the end-of-sequence of an answer."""
+    one = trained(builder, name)
+    texts = CODEC.encode(GIVEN), CODEC.encode(REST)
+    (found,) = log_probs(one, reading_of(one), [texts])
+    (expected,) = score(one, [(given, rest)])
+    ends = 0 if name == "causal_lm" else 1
+    expected = expected.log_probs[: len(expected.log_probs) - ends][-len(REST) :]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_masked_model_predicts_each_token_from_all_others():
+    one = trained("encoder", "masked_lm")
+    texts = [(CODEC.encode("Ada"), CODEC.encode("it")), ([], CODEC.encode("Adait"))]
+    first, second = log_probs(one, reading_of(one), texts)
+    (expected,) = score(one, [("", "Adait")])
+    np.testing.assert_allclose(second, expected.log_probs, rtol=1e-5)
+    np.testing.assert_allclose(first, expected.log_probs[3:], rtol=1e-5)

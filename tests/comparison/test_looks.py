@@ -1,0 +1,205 @@
+"""A comparison that may end early claims what is not there as rarely as one that may not."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pretrax.cli import compare
+from pretrax.comparison import results, statistics
+from pretrax.comparison.comparison import Comparison, check
+from pretrax.comparison.looks import check_looks, keep_looks
+from pretrax.comparison.report import wording
+from pretrax.comparison.report.comparison_page import page
+from pretrax.comparison.report.markdown_report import markdown
+from pretrax.comparison.report.summary import summary
+from pretrax.comparison.statistics import LEVEL, differences, power, undecided
+from tests.comparison import planted
+from tests.comparison.test_statistics import at_most_five_in_a_hundred, simulated
+
+LOOKS = (3, 5, 8)
+
+
+def ended(random, draws: int, effect: float = 0.0, pairs: int = 4, looks: int = len(LOOKS)):
+    """Returns at how many seeds each of some comparisons ends, and whether it claims a difference:
+    of `pairs` that all have this effect, at looks that each have a share of the level."""
+    x = effect + random.normal(0, 1, (draws, pairs, LOOKS[-1]))
+    seeds, claimed = np.full(draws, LOOKS[-1]), np.zeros(draws, bool)
+    for look in LOOKS[::-1]:
+        p = stats.ttest_1samp(x[..., :look], 0.0, axis=-1).pvalue
+        # Holm: the smallest is corrected for all, the largest for itself alone.
+        ordered = np.sort(p, axis=1) * np.arange(pairs, 0, -1)
+        corrected = looks * np.maximum.accumulate(ordered, axis=1)
+        claimed = np.where(all_hold := (corrected <= LEVEL).all(1), True, claimed)
+        claimed |= (corrected <= LEVEL).any(1)
+        seeds[all_hold] = look
+    return seeds, claimed
+
+
+def test_a_false_claim_at_any_look_is_as_rare_as_at_one():
+    """Whatever ends it: a claim at any of the looks counts."""
+    random, draws = np.random.default_rng(0), 10_000
+    for pairs in (1, 4):
+        _, claimed = ended(random, draws, pairs=pairs)
+        assert claimed.sum() <= at_most_five_in_a_hundred(draws)
+    _, claimed = ended(random, draws, pairs=1, looks=1)  # who looks as often and does not correct
+    assert claimed.sum() > 0.08 * draws
+
+
+def test_what_a_large_effect_saves():
+    """As docs/comparing.md says."""
+    random = np.random.default_rng(1)
+    one, claimed = ended(random, 4000, effect=3.0, pairs=1)
+    assert one.mean() == pytest.approx(4.4, abs=0.1) and claimed.mean() > 0.99
+    four, _ = ended(random, 4000, effect=3.0, pairs=4)
+    assert four.mean() == pytest.approx(5.6, abs=0.1)
+    _, found = ended(random, 4000, effect=1.5, pairs=1)  # what it costs where less is there
+    assert found.mean() == pytest.approx(0.85, abs=0.02)
+    assert power(1.5, LOOKS[-1], LEVEL) == pytest.approx(0.95, abs=0.01)
+
+
+def test_each_look_has_its_share_of_the_level():
+    figures = simulated(np.random.default_rng(2), "abc", 2, effect=2.0)
+    one, three = differences(figures, "a"), differences(figures, "a", looks=3)
+    for d, e in zip(one, three):
+        assert e.p == d.p and e.corrected == pytest.approx(min(3 * d.corrected, 1))
+        assert e.estimate.half_width > d.estimate.half_width and e.needed >= d.needed
+        low, high = stats.t.interval(1 - LEVEL / 3, 4, scale=1)
+        share = (high - low) / np.diff(stats.t.interval(1 - LEVEL, 4))[0]
+        assert e.estimate.half_width == pytest.approx(d.estimate.half_width * share)
+        assert e.holds == (e.corrected <= LEVEL)
+    equal = {"y": {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 2.0}}}
+    assert math.isnan(differences(equal, None, looks=3)[0].corrected)
+
+
+@pytest.mark.slow
+def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
+    """One against itself, of which some difference is wanted; what ends them is that it is small
+    as well as that it holds."""
+    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
+    random, comparisons, false, early = np.random.default_rng(3), 400, 0, 0
+    for _ in range(comparisons):
+        every = simulated(random, "ab", 2, seeds=LOOKS[-1])
+        for look in LOOKS:
+            some = {
+                y: {v: dict([*s.items()][:look]) for v, s in of.items()} for y, of in every.items()
+            }
+            found = differences(some, None, len(LOOKS))
+            if not undecided(found, {"yardstick_0": 2.0}):
+                break
+        early += look < LOOKS[-1]
+        false += any(d.holds for d in found)
+    assert false <= at_most_five_in_a_hundred(comparisons) and early > 0.2 * comparisons
+
+
+def test_what_is_decided():
+    figures = {
+        "y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 1.1, 1: 2.2, 2: 3.3}},  # +0.2, ± 0.25
+        "z": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 9.0, 1: 7.0, 2: 2.0}},
+    }
+    found = differences(figures, None)
+    assert [d.figure for d in undecided(found, {})] == ["y", "z"]
+    assert undecided(found, {"y": 0.45}) == [] and len(undecided(found, {"y": 0.44})) == 1
+    assert [d.figure for d in undecided(found, {"y": 0.45, "z": 1.0})] == ["z"]
+    assert undecided([found[1]._replace(holds=True)], {}) == []
+    with pytest.raises(ValueError, match="wanted has 'x', of which there is no .* one of 'y', 'z'"):
+        undecided(found, {"x": 1.0})
+
+
+def compared(**fields) -> Comparison:
+    some = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
+    return Comparison(**{**some, "budget": len, "yardsticks": [len], **fields})
+
+
+def test_looks_end_with_the_seeds():
+    assert compared().planned_looks == () and check(compared())
+    assert check(compared(looks=[2, 4], wanted={"len": 0.1})).planned_looks == (2, 4, 5)
+
+
+@pytest.mark.parametrize(
+    "fields, expected",
+    [
+        (dict(looks=[5]), r"ascending order, fewer than the 5 .* got \[5\]"),
+        (dict(looks=[4, 3]), r"ascending order, .* got \[4, 3\]"),
+        (dict(looks=[3, 3]), r"ascending order, .* got \[3, 3\]"),
+        (dict(looks=[1]), "looks must be a list of whole numbers of at least 2"),
+        (dict(looks=[3], budget={"1M": len}), "looks go with one budget"),
+        (dict(wanted={"len": 0.0}), "wanted must be"),
+        (dict(wanted={"y": 0.1}), "wanted has 'y', which no yardstick measures: .* of len"),
+    ],
+)
+def test_looks_that_cannot_be_planned(fields, expected):
+    with pytest.raises(ValueError, match=expected):
+        check(compared(**fields))
+
+
+def test_looks_are_not_changed_after_results(tmp_path):
+    check_looks(compared(directory=str(tmp_path), looks=[3]))  # there are none
+    made = planted.results(["a", "b"])
+    results.write(tmp_path, made._replace(setup=made.setup._replace(looks=(3, 5))))
+    check_looks(compared(directory=str(tmp_path), looks=[3]))
+    for fields, now in (
+        (dict(), "now once, at the end"),
+        (dict(looks=[4]), "now after 4, 5 seeds"),
+        (dict(looks=[3], seeds=range(8)), "now after 3, 8 seeds"),
+    ):
+        with pytest.raises(ValueError, match=f"to be tested after 3, 5 seeds, and {now}"):
+            check_looks(compared(directory=str(tmp_path), **fields))
+
+
+def test_looks_are_not_changed_after_a_pilot(tmp_path):
+    """Which has shown figures of the first seeds, though it writes no results."""
+    keep_looks(compared(directory=str(tmp_path)))
+    check_looks(compared(directory=str(tmp_path), seeds=range(8)))
+    with pytest.raises(ValueError, match="to be tested once, at the end, and now after 3, 5 seeds"):
+        check_looks(compared(directory=str(tmp_path), looks=[3]))
+
+
+@pytest.mark.parametrize(
+    "decided, failing, expected, run",
+    [
+        (3, (), 3, [[0, 1, 2]]),
+        (5, (), 5, [[0, 1, 2], [3, 4]]),
+        (9, (), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),
+        (3, (1,), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),  # what failed may decide otherwise
+        (5, (4,), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),
+    ],
+)
+def test_seeds_run_up_to_the_look_that_decides(monkeypatch, decided, failing, expected, run):
+    cells = [SimpleNamespace(seed=seed) for seed in range(8) for _ in "ab"]
+    begun = []
+
+    def run_some(some):
+        begun.append(list(dict.fromkeys(cell.seed for cell in some)))
+        return [cell for cell in some if cell.seed in failing]
+
+    monkeypatch.setattr(compare, "ends_early", lambda _, some: len(some) >= 2 * decided)
+    one = compared(seeds=range(8), looks=[3, 5])
+    some, failed = compare.run_to_the_last_look(one, cells, run_some)
+    assert begun == run and len(some) == 2 * expected
+    assert [cell.seed for cell in failed] == [seed for seed in failing for _ in "ab"]
+
+
+def test_reports_say_at_which_look_it_ended():
+    effect = {("40%", name): 1.0 for name in planted.YARDSTICKS}
+    made = planted.results(["15%", "40%"], range(5), effect)
+
+    def told(**changes):
+        return summary(made._replace(setup=made.setup._replace(**changes)))
+
+    early = told(looks=(3, 5, 8))
+    first, *claims = wording.in_short(early)
+    assert first == "Ended early, with 5 of 8 seeds at look 2 of 3: every difference holds."
+    assert len(claims) == 3 and first in page(early) and first in markdown(early)
+    assert "beforehand, after 3, 5 and 8 seeds." in markdown(early)
+    assert "at all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
+    why = wording.in_short(told(looks=(5, 8), wanted={"classify": 0.01}))[0]
+    assert why.endswith(
+        "1 of 2: what is wanted is decided: each difference holds or lies within ± 0.01 at "
+        "classify."
+    )
+    last, plain = told(looks=(3, 5)), told()
+    assert "Ended" not in markdown(last) + markdown(plain)
+    assert "looks" not in markdown(plain) and "seeds chosen beforehand" in markdown(plain)

@@ -1,0 +1,202 @@
+"""What is kept of the figures of yardsticks, and when they are measured again."""
+
+import importlib
+import json
+import math
+import re
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pretrax.comparison.figures import LOWER, Figure
+from pretrax.comparison.yardsticks import YARDSTICKS, kept_figures, measuring
+from pretrax.comparison.yardsticks.kept_figures import Measured, read_measured, write_measured
+from pretrax.corpora import world_documents
+from pretrax.inference.prompting.windows import BeyondTraining
+from pretrax.settings.bound import Bound, parameters
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+from tests.tasks.short_library import short_library
+
+
+@pytest.fixture(scope="module")
+def short():
+    with short_library():
+        yield
+
+
+def sized(subject, *, layers=(), text=b"", times: int = 1) -> list[Figure]:
+    return [Figure("sized", len(layers) * times, "layers", LOWER)]
+
+
+def test_settings_that_json_lacks_are_kept_with_the_defaults(tmp_path):
+    subject = SimpleNamespace(directory=str(tmp_path), step=3, corpus=None)
+    measuring.measured(subject, {"sized": Bound(sized, layers={"c", "a", "b"}, text=b"x")})
+    line = json.loads((tmp_path / "evaluation/yardsticks.jsonl").read_text())
+    assert line["settings"] == {
+        "yardstick": "tests.comparison.test_measuring.sized",
+        "yardstick.layers": ["a", "b", "c"],  # the same in every process
+        "yardstick.text": "b'x'",
+        "yardstick.times": 1,
+    }
+
+
+def warned(subject, *, others: bool = False) -> list[Figure]:
+    for slots in (140, 168, 131):
+        warnings.warn(BeyondTraining("encoder", slots, 128, "Give a shorter text."), stacklevel=1)
+    if others:
+        warnings.warn("something else", stacklevel=1)
+    return [
+        Figure("warned", 1.0, "x", LOWER, note="of 3 texts"),
+        Figure("warned/part", 1.0, "x", LOWER),
+    ]
+
+
+def test_texts_longer_than_the_rows_of_training_are_noted():
+    first, part = kept_figures.measure(warned, None)
+    said = "texts of up to 168 slots of the encoder, where the rows of training had 128"
+    assert first.note == f"of 3 texts; {said}" and not part.note
+    with pytest.warns(UserWarning, match="something else"):
+        kept_figures.measure(Bound(warned, others=True), None)
+
+
+@pytest.mark.parametrize("name", YARDSTICKS)
+def test_settings_that_no_yardstick_can_have_are_named(name, short):
+    """A number that is too small, or none, and a list that is empty, or a word."""
+    needed = {"loss_under": {"objectives": ["causal_lm"]}, "retrieve": {"candidates": 4}}
+    subject = subject_of(trained("decoder", "causal_lm"))
+    for setting, usual in parameters(YARDSTICKS[name]).items():
+        wrong = {int: (-1, 2.5), tuple: ((), "all")}.get(type(usual.default), ())
+        if setting in ("layers", "objectives"):
+            wrong = ((), "all")
+        if setting == "labels":  # of which there may be none
+            wrong = ([0], "all")
+        for value in wrong:
+            with pytest.raises(
+                ValueError, match=f"{name}.{setting} must be .*, got {re.escape(repr(value))}"
+            ):
+                YARDSTICKS[name](subject, **needed.get(name, {}) | {setting: value})
+
+
+def named_sized(returned):
+    """Returns a yardstick named "sized" that returns this."""
+    yardstick = lambda subject: returned  # noqa: E731
+    yardstick.__name__ = "sized"
+    return yardstick
+
+
+@pytest.mark.parametrize(
+    "returned, said",
+    [
+        ([], "sized returned \\[\\], expected a list of figures, at least one"),
+        (None, "sized returned None, expected a list"),
+        ([1.0], "sized returned 1.0, expected a comparison.figures.Figure"),
+        ([Figure("sized", 1.0, "x", "more")], "whose `better` is 'lower', 'higher' or 'neither'"),
+        ([Figure("size", 1.0, "x", LOWER)], "figures named size, expected sized first"),
+        ([Figure("sized", 1.0, "x", LOWER), Figure("part", 1.0, "x", LOWER)], "named sized, part"),
+        ([Figure("sized", 1.0, "x", LOWER)] * 2, "named sized, sized, expected .*, each once"),
+    ],
+)
+def test_what_reports_would_mistake_is_refused(returned, said):
+    with pytest.raises(ValueError, match=said):
+        kept_figures.measure(named_sized(returned), None)
+
+
+def last_of(run_dir, step, yardstick):
+    """What one yardstick measured last."""
+    (measured,) = read_measured(run_dir, step, [yardstick])
+    return measured
+
+
+def test_values_of_arrays_are_kept_as_numbers(tmp_path):
+    of_array = Figure("sized", np.float32(0.5), "x", LOWER, baseline=np.float32(2.0))
+    part = of_array._replace(name="sized/part", baseline=math.nan)
+    figure, part = kept_figures.measure(named_sized([of_array, part]), None)
+    assert json.dumps(figure.baseline) == "2.0" and part.baseline is None
+    write_measured(str(tmp_path), 3, sized, Measured((figure,), ""))
+    assert last_of(str(tmp_path), 3, sized).figures[0].value == 0.5
+
+
+def test_the_latest_figures_of_a_step_count(tmp_path):
+    yardstick, run = Bound(sized, times=2), str(tmp_path)
+    for step, value in ((3, 1.0), (3, 2.0), (4, float("nan"))):
+        figure = Figure("sized", value, "layers", LOWER)
+        write_measured(run, step, yardstick, Measured((figure,), ""))
+    assert last_of(run, 3, yardstick).figures[0].value == 2.0
+    assert math.isnan(last_of(run, 4, yardstick).figures[0].value)
+    assert last_of(run, 5, yardstick) is last_of(run, 3, sized) is None
+
+
+def test_a_yardstick_whose_code_has_changed_is_measured_again(tmp_path, monkeypatch):
+    write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
+    assert last_of(str(tmp_path), 3, sized).refusal
+    monkeypatch.setattr(kept_figures, "checksum_of_code", lambda module: "another")
+    assert last_of(str(tmp_path), 3, sized) is None
+
+
+def test_a_run_whose_world_has_other_code_is_measured_again(tmp_path, monkeypatch):
+    file, run = tmp_path / "world_of_measuring.py", str(tmp_path)
+    file.write_text("def drawn(*, seed):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    uncached = kept_figures.checksum_of_code.__wrapped__
+    monkeypatch.setattr(kept_figures, "checksum_of_code", uncached)
+    world = importlib.import_module("world_of_measuring").drawn
+    corpus = Bound(world_documents, world=world)
+    write_measured(run, 3, sized, Measured((), "no such model"), corpus)
+    assert read_measured(run, 3, [sized], corpus)[0].refusal
+    file.write_text("def drawn(*, seed):\n    return 2\n")
+    assert read_measured(run, 3, [sized], corpus) == [None]
+
+
+def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch, tmp_path):
+    parts = "pretrax.comparison.yardsticks.parts"
+    files = {
+        "mine": "from pretrax.comparison.yardsticks.parts import probing\nimport json\nX = 1",
+        f"{parts}.probing": '"""Probes."""\nfrom ....corpora.python_library.x import f',
+        "pretrax.corpora.python_library.x": "def f():\n    return 2",
+    }
+
+    def checksum(**changed):
+        for name, source in (files | changed).items():
+            (tmp_path / f"{name}.py").write_text(source)
+
+        def path_of(name):
+            path = tmp_path / f"{name}.py"
+            return path if path.exists() else None
+
+        monkeypatch.setattr(kept_figures, "_path_of", path_of)
+        return kept_figures.checksum_of_code.__wrapped__("mine")
+
+    now = checksum()
+    assert checksum(**{f"{parts}.probing": files[f"{parts}.probing"].splitlines()[1]}) == now
+    assert checksum(json="X = 2") == now
+    for name, source in files.items():
+        assert checksum(**{name: source.replace("1", "3").replace("2", "3") + "\nY = 0"}) != now
+
+
+# The modules whose code decides what each yardstick measures.
+MODULES_OF_CODE = {
+    "loss_under": 4,
+    "unmasking": 8,
+    **dict.fromkeys(("bits_per_byte", "minimal_pairs"), 7),
+    "word_in_context": 6,
+    **dict.fromkeys(("continuation", "infilling", "pair_accuracy"), 6),
+    **dict.fromkeys(("classify", "tag", "pairs", "retrieve"), 10),
+    **dict.fromkeys(("finetune", "rank_classes", "fill_in"), 11),
+    "finetune_to_write": 9,
+    "in_context": 10,
+    "world_questions": 8,
+    "world_completions": 11,
+    "world_answers": 11,
+    "world_pairs": 9,
+    "cost": 5,
+}
+
+
+@pytest.mark.parametrize("name", YARDSTICKS)
+def test_the_code_of_a_yardstick_is_found_through_imports_of_all_kinds(name):
+    code = kept_figures.code_of(YARDSTICKS[name].__module__)
+    assert len(code) == MODULES_OF_CODE[name]
+    assert "pretrax.corpora.python_library.python_sources" in code

@@ -1,0 +1,283 @@
+"""A pilot says no more than two seeds can, and what it says of seeds holds by simulation."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from pretrax.comparison import pilot as pilots
+from pretrax.comparison.comparison import Comparison
+from pretrax.comparison.figures import HIGHER, LOWER, NATS_SAVED
+from pretrax.comparison.pilot import (
+    COVERED,
+    PairedNoise,
+    check_pilot,
+    effect_interval,
+    falls,
+    leave_out,
+    noise_of,
+    pilot_of,
+    pilot_seeds,
+)
+from pretrax.comparison.pilot_tables import print_pilot
+from pretrax.comparison.report.summary import Column, summary
+from pretrax.comparison.results import TrainedRun
+from pretrax.comparison.statistics import LEVEL, effect_found, power, seeds_for
+from tests.comparison import planted
+
+
+def column(rows, unit="share", better=HIGHER, baseline=None) -> Column:
+    """Of values f64[variants, seeds]."""
+    values = {f"v{k}": dict(enumerate(map(float, row))) for k, row in enumerate(rows)}
+    return Column("y", unit, better, baseline, values, {}, {}, {})
+
+
+def reason(*given, still_falls=False) -> str:
+    one = column(*given)
+    return leave_out(one, noise_of(one), still_falls)
+
+
+def covered(hits: int, draws: int) -> bool:
+    """Whether intervals cover as often as they say, by three standard errors of the draws."""
+    return abs(hits / draws - COVERED) <= 3 * math.sqrt(COVERED * (1 - COVERED) / draws)
+
+
+def test_the_noise_of_two_variants_is_that_of_their_differences():
+    one = noise_of(column([[1, 3], [2, 7]]))  # differences of 1 and 4
+    assert one.freedom == 1 and one.deviation == pytest.approx(3 / math.sqrt(2))
+    low, high = one.interval
+    assert low == pytest.approx(one.deviation / math.sqrt(2.7055), rel=1e-4)  # chi-squared
+    assert high == pytest.approx(one.deviation / math.sqrt(0.015791), rel=1e-4)
+
+
+def test_the_noise_of_several_variants_is_pooled():
+    random = np.random.default_rng(0)
+    shared, own = random.normal(0, 5, (400, 1, 2)), random.normal(0, 3, (400, 6, 2))
+    noises = [noise_of(column(values)) for values in 7 + shared + own]
+    assert {one.freedom for one in noises} == {5}
+    true = math.sqrt(2) * 3
+    assert np.mean([one.deviation**2 for one in noises]) == pytest.approx(true**2, rel=0.1)
+    ends = [one.interval for one in noises]
+    assert covered(sum(low <= true <= high for low, high in ends), len(ends))
+
+
+def test_a_variant_that_lacks_seeds_does_not_count():
+    one = column([[1, 3], [2, 7], [5, 5]])
+    assert noise_of(one._replace(values={**one.values, "v2": {0: 5.0}})).freedom == 1
+    assert noise_of(column([[1, 2]])).freedom == 0 and noise_of(column([])).freedom == 0
+    assert math.isnan(noise_of(column([[1], [2]])).interval[0])
+
+
+def test_intervals_of_a_difference_that_was_seen():
+    """They are of its size as well as of its noise."""
+    random, true, seeds, freedom = np.random.default_rng(1), 1.5, 2, 3
+    size = true + random.normal(0, 1 / math.sqrt(seeds), 150)
+    deviation = np.sqrt(random.chisquare(freedom, size.size) / freedom)
+    ends = [effect_interval(abs(x), seeds, freedom) for x in size / deviation]
+    assert covered(sum(low <= true <= high for low, high in ends), len(ends))
+    assert effect_interval(0.1, 2, 1)[0] == 0  # which may have the other sign
+    low, high = effect_interval(1e9, 2, 1)
+    assert 1 < low < high < math.inf
+
+
+def test_the_least_effect_that_seeds_find():
+    for seeds, level in ((2, 0.05), (5, 0.05 / 20), (40, 0.001)):
+        least = effect_found(seeds, level)
+        assert power(least, seeds, level) == pytest.approx(0.8)
+        assert seeds_for(least * 1.001, level) == seeds
+        assert seeds_for(least * 0.99, level) == seeds + 1
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (([[0.50, 0.52], [0.49, 0.53]], "share", HIGHER, 0.5), "clear of the baseline, 0.5"),
+        (([[0.50, 0.52], [0.69, 0.73]], "share", HIGHER, 0.5), ""),  # one variant is
+        (([[4.5, 4.3], [4.6, 4.5]], "bits per byte", LOWER, 4.4), "clear of the baseline, 4.4"),
+        (([[2.5, 2.3], [2.6, 2.5]], "bits per byte", LOWER, 4.4), ""),
+        (([[1.00, 0.99], [0.98, 1.00]], "accuracy", HIGHER, 0.5), "clear of the best value, 1"),
+        (([[0.90, 0.91], [0.98, 1.00]], "accuracy", HIGHER, 0.5), ""),
+        (([[0.0, 0.01], [0.01, 0.0]], "share", LOWER, None), "clear of the best value, 0"),
+        (([[0.01, 0.02], [0.9, 0.91]], NATS_SAVED, LOWER, None), ""),
+        (([[70.0, 71.0], [90.0, 93.0]], "ROUGE", HIGHER, None), ""),  # no best value is known
+        (([[0.7, 0.7], [0.7, 0.7]], "share", HIGHER, 0.5), "every run has 0.7"),
+        (([[0.7, 0.8]], "share", HIGHER, 0.5), "no two variants"),
+    ],
+)
+def test_what_cannot_tell_variants_apart_is_left_out(given, expected):
+    said = reason(*given)
+    assert expected in said if expected else not said
+    assert ("more steps may help" in reason(*given, still_falls=True)) == ("baseline" in expected)
+
+
+def test_small_differences_are_no_reason_to_leave_out():
+    assert not reason([[0.7, 0.8, 0.6], [0.71, 0.8, 0.6]], "share", HIGHER, 0.5)
+
+
+def made(seeds=(0, 1), **changes):
+    effects = {("40%", "bits_per_byte"): -0.5, ("15%", "classify"): -0.3}
+    effects |= {(variant, "minimal_pairs"): -0.25 for variant in ("15%", "30%", "40%")}
+    found = planted.results(["15%", "30%", "40%"], seeds, effects, reference="15%")
+    return found._replace(setup=found.setup._replace(**changes))
+
+
+def test_a_pilot_says_what_the_differences_that_it_saw_take():
+    told = pilot_of(summary(made()), 5)
+    floor, bits, classify = told.prospects
+    assert "baseline" in floor.leave_out and not floor.needs and told.tested == 4
+    assert not bits.leave_out and bits.needs[0].of == "40% against 15%"
+    need, level = bits.needs[0], LEVEL / 4
+    assert need.seeds == seeds_for(abs(need.size) / bits.noise.deviation, level)
+    assert need.least <= need.seeds <= need.most and len(bits.needs) == 2
+    assert bits.found == pytest.approx(bits.noise.deviation * effect_found(5, level))
+    assert classify.needs[0].size > 0.2  # both are better than 15%, by the effect that was planted
+    assert told.seconds == pytest.approx(3 * (61.5 + 1 + 0.05)) and told.seeds == [0, 1]
+    assert told.flops == pytest.approx(3 * 1.9e7 * 1.01 * 409_600)
+
+
+def test_a_size_that_is_wanted_takes_the_place_of_those_seen():
+    told = pilot_of(summary(made(wanted={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
+    _, bits, classify = told.prospects
+    (need,) = bits.needs
+    level = LEVEL / 2 / 4  # of two looks
+    ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
+    assert [need.least, need.most] == ends and need.of == "wanted" and len(classify.needs) == 2
+    with pytest.raises(ValueError, match="wanted has 'classfy', .* one of 'minimal_pairs', 'bits"):
+        pilot_of(summary(made(wanted={"classfy": 0.1})), 5)
+
+
+def test_a_pilot_of_one_seed_is_refused():
+    with pytest.raises(ValueError, match="no figure of two variants with two seeds"):
+        pilot_of(summary(made(seeds=[0])), 5)
+
+
+def of_curves(**curves) -> TrainedRun:
+    return TrainedRun("a", 0, "runs/a", curves={k.replace("_", "/"): v for k, v in curves.items()})
+
+
+def test_how_a_loss_falls_over_the_last_doubling():
+    x = np.geomspace(100, 6400, 25)
+    curve = tuple(zip(x, 8 - 0.5 * np.log2(x / 100)))  # by half a nat with each doubling, to five
+    flat = tuple(zip(x, np.full(25, 3.0)))
+    found = falls([of_curves(loss=curve)])["a"]
+    assert found.curve == "loss"
+    assert found.end == pytest.approx(5) and found.share == pytest.approx(0.1)
+    # What was held out comes first: of several losses the steepest, and no metric.
+    both = of_curves(loss=curve, heldout_all_a=flat, heldout_all_b=((3200, 3.3), (6400, 3.0)))
+    assert falls([both])["a"] == pytest.approx(("heldout/all/b", 3.0, 0.1))
+    metric = of_curves(loss=flat, metric_all_a=curve, heldout_all_a=((100, 9.0), (6400, 1.0)))
+    assert falls([metric])["a"].curve == "loss"  # one point is no doubling
+    assert falls([of_curves()]) == {}
+    ended = ((100, 9.0), (1600, 5.0), (3200, 3.0), (6400, 3.0))  # before its last doubling
+    assert falls([of_curves(loss=ended)])["a"].share == pytest.approx(0)
+
+
+def cell(seed: int, complete: bool = True) -> SimpleNamespace:
+    return SimpleNamespace(seed=seed, is_complete=complete)
+
+
+@pytest.mark.parametrize(
+    "cells, expected",
+    [
+        ([cell(7, False), cell(7, False), cell(3, False), cell(3, False), cell(1, False)], [7, 3]),
+        ([cell(7, False), cell(3, False), cell(1)], [1, 7]),
+        ([cell(7), cell(7, False), cell(3), cell(1), cell(0)], [3, 1, 0]),
+    ],
+)
+def test_the_seeds_of_a_pilot(cells, expected):
+    assert pilot_seeds(cells) == expected
+
+
+def compared(**fields) -> Comparison:
+    some = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
+    return Comparison(**{**some, "budget": len, "yardsticks": [len], **fields})
+
+
+def test_what_no_pilot_says_anything_of_is_refused():
+    check_pilot(compared())
+    with pytest.raises(ValueError, match="several budgets tests none"):
+        check_pilot(compared(budget={"1M": len}))
+    with pytest.raises(ValueError, match=r"got 1 \(a\) with the seeds"):
+        check_pilot(compared(variants={"a": []}))
+    with pytest.raises(ValueError, match=r"got 2 \(a, b\) with the seeds \[4\]"):
+        check_pilot(compared(seeds=[4]))
+
+
+def printed(results) -> str:
+    console = Console(width=150, record=True, file=open("/dev/null", "w"))
+    print_pilot(console, pilot_of(summary(results), 5), range(5))
+    return " ".join(console.export_text().split())
+
+
+def test_what_is_printed():
+    said = printed(made())
+    assert "minimal_pairs: leave it out; no variant is clear of the baseline, 0.5" in said
+    assert "found by 5 seeds" in said and "bits_per_byte 40% against 15% −0." in said
+    assert (
+        "for 4 differences of what is not left out. The" in said and "2 degrees of freedom" in said
+    )
+    assert "A seed more takes 188 s of training of all variants" in said
+    assert "held-out loss (all/tokens)" in said and "(steep)" in said
+    assert "baseline, 0.5; more steps may help" in said and "Twice the steps cost" in said
+    assert '(--seeds="[5, 6, 7, …]")' in said
+    assert "With the 5 seeds and all the yardsticks that were planned" in said
+    assert "by this table, and to leave out what it cannot tell, raises it" in said
+    both = printed(made(wanted={"classify": 0.0005}, looks=(3, 5)))
+    assert "classify wanted" in both and "over 1000" in both and "left out and 2 looks" in both
+
+
+def test_a_yardstick_without_noise_promises_nothing():
+    same = made(seeds=(0,))
+    twice = [m._replace(seed=seed) for m in same.measurements for seed in (0, 1)]
+    runs = [run._replace(seed=seed) for run in same.runs for seed in (0, 1)]
+    found = same._replace(measurements=twice, runs=runs)
+    told = pilot_of(summary(found), 5)
+    assert all(one.noise == PairedNoise(0.0, 2) and not one.needs for one in told.prospects)
+    assert "none seen" in printed(found)
+
+
+@pytest.mark.slow
+def test_what_the_documentation_says_of_seeds_chosen_by_a_pilot():
+    """Of two variants at one yardstick, which differ in nothing: how often a difference is claimed
+    with as many seeds, 30 at most, as the one that two seeds saw would take."""
+    random, draws, most = np.random.default_rng(2), 20_000, 30
+    x = random.normal(0, 1, (draws, most))
+    effect = np.abs(x[:, :2].mean(1)) / x[:, :2].std(1, ddof=1)
+    needed = np.full(draws, most)
+    for seeds in range(most, 1, -1):
+        needed[effect >= effect_found(seeds, LEVEL)] = seeds
+
+    def false(least: int) -> float:
+        counts = np.maximum(needed, least)
+        kept = np.arange(most) < counts[:, None]
+        mean = (x * kept).sum(1) / counts
+        variance = (np.square(x - mean[:, None]) * kept).sum(1) / (counts - 1)
+        p = 2 * stats.t.sf(np.abs(mean) / np.sqrt(variance / counts), counts - 1)
+        return float((p <= LEVEL).mean())
+
+    assert false(least=2) == pytest.approx(0.114, abs=0.007)
+    assert false(least=5) == pytest.approx(0.065, abs=0.006)
+    assert pilots.SEEDS == 2
+
+
+@pytest.mark.slow
+def test_what_the_documentation_says_of_yardsticks_left_out_by_a_pilot():
+    """Of two variants that are at the baseline of every yardstick: how often a difference is
+    claimed where those that two seeds say to leave out are left out of all seeds' family."""
+    random, draws = np.random.default_rng(3), 20_000
+
+    def false(yardsticks: int, seeds: int) -> tuple[float, float]:
+        x = random.normal(0, 1, (draws, yardsticks, 2, seeds))
+        error = np.sqrt(x[..., :2].var(-1, ddof=1).mean(-1) / 2)
+        kept = x[..., :2].mean(-1).max(-1) > pilots.CLEAR * error  # as `leave_out`
+        some = [not reason(rows, "nats", HIGHER, 0.0) for rows in x[:50, 0, :, :2]]
+        assert some == kept[:50, 0].tolist()
+        p = stats.ttest_1samp(x[:, :, 1] - x[:, :, 0], 0, axis=-1).pvalue
+        of_kept = np.where(kept, p, 1).min(1) * np.maximum(kept.sum(1), 1)
+        return float((of_kept <= LEVEL).mean()), float((p.min(1) * yardsticks <= LEVEL).mean())
+
+    for (yardsticks, seeds), expected in {(10, 5): 0.087, (10, 3): 0.107, (20, 3): 0.125}.items():
+        assert false(yardsticks, seeds) == pytest.approx((expected, LEVEL), abs=0.007)

@@ -1,0 +1,132 @@
+"""Probes of frozen models, against cases by hand and a model whose outputs are constant."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks import probes
+from pretrax.comparison.yardsticks.parts import bags_of_words, class_tasks, frozen, probing
+from pretrax.corpora.python_library.python_passages import Tagged
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+from tests.tasks.short_library import short_library
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    with short_library():
+        yield
+
+
+def by_name(figures) -> dict:
+    return {figure.name: figure for figure in figures}
+
+
+def test_a_probe_finds_what_is_planted_at_any_scale():
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    features = np.eye(3)[labels] + 0.05 * rng.normal(size=(60, 3))
+    for scale, shift in ((1.0, 0.0), (1e4, 500.0)):
+        probe = probing.fit_probe(features * scale + shift, labels, 3)
+        assert np.array_equal(probe.predict(features * scale + shift), labels)
+        assert probe.chosen_by == 1.0
+
+
+def test_a_probe_of_nothing_knows_the_classes_shares():
+    labels = np.array([0] * 12 + [1] * 18)
+    probe = probing.fit_probe(np.full((30, 2), 0.1), labels[::-1], 2)
+    p = np.exp(probe.bias) / np.exp(probe.bias).sum()
+    np.testing.assert_allclose(p, [12 / 30, 18 / 30], atol=1e-3)
+    assert np.array_equal(probe.predict(np.full((4, 2), 0.1)), [1, 1, 1, 1])
+
+
+def test_the_penalty_by_hand():
+    """One standardised feature of ±1, two classes: the gradient of the penalised loss is 0."""
+    features, labels = np.array([[-1.0], [1.0]] * 10), np.array([0, 1] * 10)
+    probe = probing.fit_probe(features, labels, 2, strengths=[0.1])
+    weight = probe.weights[0, 1]
+    error = 1 - 1 / (1 + np.exp(-2 * weight))  # of the right class, logits ±weight
+    np.testing.assert_allclose(error, 0.1 * weight, atol=1e-3)
+
+
+def test_the_best_features_are_chosen_by_training_examples_alone():
+    labels = np.arange(50) % 2
+    good, noise = labels[:, None] * 1.0, np.random.default_rng(0).normal(size=(50, 1))
+    assert probing.best_probe({0: noise, 1: good}, labels, 2)[0] == 1
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="not finite"):
+        probing.fit_probe(np.full((9, 1), np.nan), np.zeros(9, int), 2)
+    with pytest.raises(ValueError, match="Got 3 training examples, expected 5"):
+        probing.fit_probe(np.ones((3, 1)), np.zeros(3, int), 2)
+    subject = subject_of(trained("encoder", "masked_lm"))
+    with pytest.raises(ValueError, match="pooling must be 'first', 'mean' or 'last', got 'max'"):
+        probes.classify(subject, pooling="max")
+    with pytest.raises(ValueError, match="layer 9"):
+        probes.tag(subject, layers=[9])
+    with pytest.raises(ValueError, match="candidates=9999, expected .* or fewer"):
+        probes.retrieve(subject, candidates=9999)
+
+
+def test_words_end_in_slots_by_hand():
+    one = trained("encoder", "masked_lm")  # reads bytes, after [CLS]
+    passage = Tagged("né = 1\n", ((0, 2), (3, 4), (5, 6)), ("name", "operator", "number"))
+    ((_, row),) = frozen.states(one, [passage.text])
+    assert frozen.word_slots(one, passage, row) == [3, 5, 7]  # é has two bytes
+    (found,) = frozen.word_features(one, [passage, passage], [-1]).values()
+    np.testing.assert_allclose(found, np.tile(row.layers[0, [3, 5, 7]], (2, 1)), atol=1e-5)
+
+
+def test_texts_are_pooled_by_hand():
+    one = trained("decoder", "causal_lm")
+    ((_, row),) = frozen.states(one, ["abc"])
+    for pooling, expected in {
+        "mean": row.layers[0, row.text].mean(0),
+        "first": row.layers[0, 0],
+        "last": row.layers[0, -1],
+    }.items():
+        (found,) = frozen.text_features(one, ["abc", "abc"], [-1], pooling).values()
+        np.testing.assert_allclose(found, [expected, expected], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective"),
+    [
+        ("encoder", "masked_lm"),
+        pytest.param("encoder_decoder", "span_corruption", marks=pytest.mark.slow),
+    ],
+)
+def test_constant_states_are_worth_the_baseline_exactly(builder, objective, monkeypatch):
+    few = functools.partial(bags_of_words.bags_of, most=20)  # a probe of all takes longest
+    for module in (probes, class_tasks):
+        monkeypatch.setattr(module, "bags_of", few)
+    subject = subject_of(trained(builder, objective), constant=True)
+    found = []
+    for yardstick in (probes.classify, probes.tag, probes.pairs):
+        found.append(yardstick(subject, layers=[-1]))
+    found.append(probes.retrieve(subject, layers=[-1], candidates=4))
+    for name, figures in zip(("classify", "tag", "pairs", "retrieve"), found):
+        assert figures[0].name == name
+        assert figures[0].value == pytest.approx(figures[0].baseline, abs=1e-12)
+    assert found[2][0].value == 0.5
+    assert found[3][0].value == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+
+
+def test_words_tell_some_of_their_kinds_by_themselves():
+    subject = subject_of(trained("encoder", "masked_lm"))
+    task = class_tasks.class_task(subject, "python_word_kinds", of_words=True)
+    for part, texts in task.texts.items():
+        assert len(texts) == len(task.words[part]) == len(task.labels[part])
+    figures = class_tasks.bag_figures("x", task, class_tasks.classes_by_words(task))
+    assert figures[0].name == "x/bag_of_words" and 0.1 + figures[0].baseline < figures[0].value < 1
+
+
+@pytest.mark.slow
+def test_a_model_that_tells_is_told_from_one_that_does_not():
+    """States of bytes seen in order tell more of a word than nothing."""
+    figures = by_name(probes.tag(subject_of(trained("encoder", "masked_lm")), layers=[0]))
+    assert figures["tag"].gain > 0.05 and figures["tag/layer"].value == 0
+    by_words = figures["tag/bag_of_words"]
+    assert by_words.value > 0.1 + by_words.baseline

@@ -1,0 +1,40 @@
+"""How far a comparison is, by what has been seen of its runs."""
+
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from pretrax.comparison.workers import progress
+from tests.comparison import small
+
+
+def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
+    """Runs of 40 seconds that are measured for 60, which no guess knows."""
+    clock, looks = SimpleNamespace(now=0.0), {}
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
+
+    class Cell:
+        def __init__(self, seed: int):
+            self.name, self.start, self.facts = f"a, seed {seed}", 100.0 * seed, small.facts(40)
+            self.run = SimpleNamespace(steps=40)
+
+        @property
+        def last_step(self):
+            return min(max(clock.now - self.start, 0), 40)
+
+        @property
+        def measured_share(self):
+            looks[self.name] = looks.get(self.name, 0) + 1
+            return sum(clock.now - self.start >= 50 + 10 * k for k in range(6)) / 6
+
+    cells = [Cell(seed) for seed in range(3)]  # one after another
+    output = io.StringIO()
+    with progress.ComparisonProgress(Console(file=output), cells, 0) as watch:
+        for clock.now in range(0, 301, 5):
+            watch([c for c in cells if c.start <= clock.now < c.start + 100], [])
+    left = [line for line in output.getvalue().splitlines() if line.startswith("1/3")]
+    # After 120 seconds 180 are left; the guess of 30% for measuring would have it at 147.
+    assert left == ["1/3 runs, 3 min left", "1/3 runs, 2 min left"]
+    # Before all, every 5 of its 100 seconds, and at its end: those that wait are left alone.
+    assert looks == {"a, seed 0": 21, "a, seed 1": 22, "a, seed 2": 22}

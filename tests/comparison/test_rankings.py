@@ -1,0 +1,201 @@
+"""Ranking answers: what is scored for each kind of model, and what a model that knows nothing
+gets."""
+
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks import context_learning, known_answers, rankings
+from pretrax.comparison.yardsticks.parts import ranking
+from pretrax.comparison.yardsticks.parts.ranking import Question, answer_log_probs
+from pretrax.corpora.worlds import labelled_words
+from pretrax.inference import score
+from pretrax.inference.answering import scoring
+from pretrax.inference.answering.scoring import hidden_log_probs
+from pretrax.inference.prompting.prompts import Prompt
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+from tests.tasks.short_library import short_library
+
+BLANKED = Question("so <extra_id_0>!", ("he", "she"))
+OPEN = Question("so ", ("he", "she"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    with short_library():
+        yield
+
+
+def rows(found):
+    return [[np.sum(log_probs), np.mean(log_probs)] for log_probs in found]
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective", "blanked", "opened"),
+    [
+        (
+            "decoder",
+            "causal_lm",
+            [("", "so he!"), ("", "so she!")],
+            [("so ", "he"), ("so ", "she")],
+        ),
+        (
+            "encoder_decoder",
+            "ul2",
+            [("so <extra_id_0>!", "<extra_id_0>he"), ("so <extra_id_0>!", "<extra_id_0>she")],
+            [("so ", "he"), ("so ", "she")],
+        ),
+        (
+            "encoder_decoder",
+            "span_corruption",
+            [("so <extra_id_0>!", "<extra_id_0>he"), ("so <extra_id_0>!", "<extra_id_0>she")],
+            [("so <extra_id_0>", "<extra_id_0>he"), ("so <extra_id_0>", "<extra_id_0>she")],
+        ),
+    ],
+)
+def test_a_model_is_asked_as_it_was_trained(builder, objective, blanked, opened):
+    one = trained(builder, objective)
+    for question, pairs in ((BLANKED, blanked), (OPEN, opened)):
+        (found,) = answer_log_probs(one, [question])
+        expected = rows([scored.log_probs for scored in score(one, pairs)])
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("builder", ["decoder", "encoder_decoder"])
+@pytest.mark.parametrize("before", ["    ", ""])
+def test_a_model_that_completes_is_asked_of_a_blank_that_no_word_precedes(builder, before):
+    """It reads what there is, and the ids that training puts around it; nothing is refused. The
+    answer is not asked to end the document, as it is not of a causal model."""
+    one = trained(builder, "prefix_lm")
+    (found,) = answer_log_probs(one, [Question(f"{before}<extra_id_0>!", ("he", "she"))])
+    inputs = [*one.encode(before), one.ids.eos]
+    rests = [one.encode(f"{answer}!") for answer in ("he", "she")]
+    expected = rows(
+        scoring.answer_log_probs(one, [(Prompt(inputs, rest), len(rest)) for rest in rests])
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_masked_answers_are_hidden_at_once():
+    one = trained("encoder", "masked_lm")  # reads bytes
+    found = answer_log_probs(one, [BLANKED, OPEN])
+    (ending,) = answer_log_probs(one, [OPEN._replace(after=" of")])  # as documents of training end
+    whole = [(one.encode(f"so {word} of"), [*range(3, 3 + len(word))]) for word in OPEN.answers]
+    whole = [([*tokens, one.ids.eos], slots) for tokens, slots in whole]
+    np.testing.assert_allclose(ending, rows(hidden_log_probs(one, whole)), atol=1e-4)
+    texts = [("so he!", [3, 4]), ("so she!", [3, 4, 5]), ("so he", [3, 4]), ("so she", [3, 4, 5])]
+    expected = rows(hidden_log_probs(one, [(one.encode(text), slots) for text, slots in texts]))
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
+
+
+def test_a_masked_model_reads_the_whole_document_of_a_blank(monkeypatch):
+    one, asked = trained("encoder", "masked_lm"), []
+    record = lambda trained, some: asked.extend(some) or hidden_log_probs(trained, some)  # noqa: E731
+    monkeypatch.setattr(ranking, "hidden_log_probs", record)
+    answer_log_probs(one, [BLANKED._replace(after=after) for after in ("", " of")])
+    texts = ("so he!", "so she!", "so he! of", "so she! of")
+    assert [tokens for tokens, _ in asked] == [[*one.encode(x), one.ids.eos] for x in texts]
+    assert [slots for _, slots in asked] == [[3, 4], [3, 4, 5]] * 2
+
+
+def test_no_question_is_a_list_that_a_corpus_trains_on(monkeypatch):
+    asked, drawn = [], labelled_words.word_list
+    record = lambda *args: asked.append(drawn(*args)) or asked[-1]  # noqa: E731
+    monkeypatch.setattr(labelled_words, "word_list", record)
+    subject = subject_of(trained("decoder", "causal_lm"), constant=True)
+    context_learning.in_context(subject, shots=(15,), examples=20)
+    for seed in range(5):
+        rng = np.random.default_rng([seed, 0])  # as the corpus draws them
+        lists = [drawn(rng, 16) for _ in range(20)]
+        assert len(asked) == 20 and not any(one in asked for one in lists)
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective"), [("encoder", "masked_lm"), ("decoder", "causal_lm")]
+)
+def test_constant_outputs_are_worth_chance_exactly(builder, objective):
+    subject = subject_of(trained(builder, objective), constant=True)
+    classes = rankings.rank_classes(subject, examples=3)
+    count = len(rankings.class_task(subject, "python_modules").classes)
+    assert classes[0].name == "rank_classes"
+    assert classes[0].value == pytest.approx(1 / count)
+    in_context = context_learning.in_context(subject, shots=(0, 2), examples=5)
+    assert {figure.value for figure in in_context} == {0.25}
+    names = {figure.name: figure for figure in rankings.fill_in(subject, examples=4)}
+    assert names["fill_in/per_token"].value == pytest.approx(names["fill_in"].baseline)
+
+
+def test_examples_come_before_the_question(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        rankings,
+        "answer_log_probs",
+        lambda trained, some: asked.extend(some) or [np.zeros((len(q.answers), 2)) for q in some],
+    )
+    subject = subject_of(trained("decoder", "causal_lm"))
+    rankings.rank_classes(subject, shots=1, examples=1, template="{text}= {answer}")
+    task = rankings.class_task(subject, "python_modules")
+    shown = f"{task.texts['train'][0]}= {task.labels['train'][0]}\n\n"
+    assert asked[0].text == f"{shown}{task.texts['validation'][0]}="
+    assert asked[0].answers == tuple(f" {name}" for name in task.classes)
+
+
+def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
+    """It knows which words are of one kind, and looks for a label of that kind above."""
+
+    def read(_, questions):
+        found = []
+        for question in questions:
+            *shown, asked = question.text.split("\n")
+            kind = next(kind for kind in labelled_words.KINDS if asked in kind)
+            labels = [label for word, label in (x.split() for x in shown) if word in kind]
+            of = [float(answer[1:] in labels) for answer in question.answers]
+            found.append(np.stack([of, of], axis=-1))
+        return found
+
+    monkeypatch.setattr(known_answers, "answer_log_probs", read)
+    subject = subject_of(trained("decoder", "causal_lm"))
+    first, *others = context_learning.in_context(subject, shots=(8, 0, 1), examples=400)
+    assert [figure.name for figure in others] == [f"in_context/{n}_shots" for n in (0, 1, 8)]
+    assert first.name == "in_context" and first.value == others[-1].value
+    assert others[0].value == others[0].baseline == 0.25  # there is nothing above
+    for figure, known in zip(others, (0.25, 0.4375, 0.9249)):
+        assert figure.value == pytest.approx(known, abs=0.05)
+        assert figure.note == f"400 questions, {known:.2f} for a reader who knows the world"
+
+
+def test_an_answer_that_no_training_example_has_is_named(monkeypatch):
+    labels = {"train": ["a", "b"], "validation": ["a", "x"]}
+    task = rankings.class_task(subject_of(trained("decoder", "causal_lm")), "python_modules")
+    other = task._replace(texts={part: ["t", "u"] for part in labels}, labels=labels)
+    monkeypatch.setattr(rankings, "class_task", lambda *_: other)
+    with pytest.raises(ValueError, match="no training example has, \\['x'\\], expected"):
+        rankings.rank_classes(subject_of(trained("decoder", "causal_lm")))
+
+
+def test_errors():
+    subject = subject_of(trained("encoder", "sequence_classification", num_classes=3))
+    with pytest.raises(ValueError, match="mode 'classify', expected one that writes"):
+        rankings.rank_classes(subject, examples=1)
+    with pytest.raises(ValueError, match="shots must be a whole number of at least 0, got -1"):
+        rankings.rank_classes(subject, shots=-1)
+    with pytest.raises(ValueError, match="{answer} at its end"):
+        rankings.rank_classes(subject, template="{answer} {text}")
+    with pytest.raises(ValueError, match="examples must be a whole number of at least 1, got 0"):
+        rankings.fill_in(subject, examples=0)
+    responds = trained("encoder_decoder", "text_to_text")
+    with pytest.raises(ValueError, match="expected one that infills"):
+        answer_log_probs(responds, [BLANKED])
+
+
+def test_a_model_of_middles_is_asked_for_the_middle():
+    one = trained("decoder", "fill_in_the_middle")
+    found = np.concatenate(answer_log_probs(one, [BLANKED, OPEN]))
+    before, after, middle = one.ids.fim
+    given = [before, *one.encode("so "), after, *one.encode("!"), middle]
+    rests = [[*one.encode(word), one.ids.eos] for word in BLANKED.answers]
+    asked = [(Prompt([], [*given, *rest]), len(rest)) for rest in rests]
+    whole = [one.encode(f"so {word}") for word in OPEN.answers]
+    asked += [(Prompt([], tokens), len(tokens) - 3) for tokens in whole]
+    expected = rows(scoring.answer_log_probs(one, asked))
+    np.testing.assert_allclose(found, expected, atol=1e-4)

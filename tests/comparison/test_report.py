@@ -1,0 +1,512 @@
+"""A report says what the figures say, escapes what it is given, and leads to the runs."""
+
+import io
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from pretrax.cli import compare
+from pretrax.comparison import budgets, formatting, report, results
+from pretrax.comparison.budgets import budget_words
+from pretrax.comparison.figures import LOWER, NEITHER, Figure
+from pretrax.comparison.report import charts, equality, tables, terminal_report, wording
+from pretrax.comparison.report import summary as summaries
+from pretrax.comparison.report.comparison_page import page
+from pretrax.comparison.report.markdown_report import markdown
+from pretrax.comparison.report.markdown_text import escaped
+from pretrax.comparison.report.summary import summary
+from pretrax.comparison.results import Measurement
+from pretrax.comparison.statistics import Estimate
+from pretrax.settings.bound import Bound
+from pretrax.settings.printable import PrintableConsole, printable
+from pretrax.visualization import svg
+from tests.comparison import planted
+from tests.visualization import pages
+
+EVIL = "<script>alert('&')</script> $x$ a|b"
+EFFECT = {("40%", "bits_per_byte"): -0.5}
+NAN = math.nan
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Of 30% one run failed; 40% is better in bits per byte."""
+    found = planted.results(["15%", "30%", "40%"], effects=EFFECT, reference="15%")
+    failed = "Traceback:\n  File …\nFloatingPointError: no longer finite"
+    key = ("30%", 4)
+    return found._replace(
+        runs=[
+            run._replace(error=failed, curves={}) if (run.variant, run.seed) == key else run
+            for run in found.runs
+        ],
+        measurements=[m for m in found.measurements if (m.variant, m.seed) != key],
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    results.write(folder, made)
+    (folder / "runs/40%/seed2").mkdir(parents=True)
+    report.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(directory):
+    return (directory / "report.html").read_text()
+
+
+def test_the_page_stands_by_itself(text):
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+    pages.assert_elements_are_closed(text)
+
+
+def test_charts_take_their_colours_from_the_page(text):
+    charts = pages.charts_of(text)
+    assert len(charts) == 3 + 2  # yardsticks and curves
+    for chart in charts:
+        colours = pages.colours_of(chart)
+        assert {"var(--v0)", "var(--v1)", "var(--v2)"} <= colours
+        assert all(colour.startswith("var(--") for colour in colours)
+
+
+def test_figures_lead_to_the_runs_that_are_there(text):
+    links = set(re.findall(r'href="([^#"]+)"', text))
+    assert links == {"runs/40%25/seed2/"}
+    assert text.count('href="runs/40%25/seed2/"') == 3 + 1  # a dot at each yardstick, and its line
+
+
+def test_the_page_says_what_holds_and_what_failed(text):
+    assert "40% is better than 15% at bits_per_byte: −0.5" in text
+    assert "no longer finite" in text and "30%, seed 4" in text
+    assert "What this does not prove" in text and "Follows Wettig" in text
+
+
+def test_reports_are_drawn_again_the_same(directory, text):
+    short = (directory / "report.md").read_text()
+    report.write(directory)
+    assert (directory / "report.html").read_text() == text
+    assert (directory / "report.md").read_text() == short
+
+
+def test_reports_say_why_a_yardstick_could_not_measure(made):
+    why = {"minimal_pairs (blimp='blimp')": f"{EVIL}\nis no folder"}
+    some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
+    some[0] = some[0]._replace(refusals={"fill_in": "no"})
+    found = summary(made._replace(runs=some))
+    first, second = wording.refused(found)
+    assert first == "15%, seed 0, is not measured by fill_in: no"
+    assert second.startswith("40% is not measured by minimal_pairs (blimp='blimp'): <script>")
+    assert f"- {first}\n- {escaped(second)}\n" in markdown(found)
+    text = page(found)
+    assert first in text and "What could not be measured" in text and "a|b is no folder" in text
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+    pages.assert_elements_are_closed(text)
+
+
+def test_reports_show_the_notes_of_figures():
+    made = planted.results(["15%", "30%", "40%"])
+
+    def noted(one):
+        figure = one.figure
+        changed = {"minimal_pairs": dict(note="9\npairs"), "classify": dict(note="of 60 texts")}
+        if (one.variant, figure.name) == ("15%", "classify"):
+            changed["classify"] = dict(value=NAN, note="No mean:\n<no> head.")
+        return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
+
+    told = summary(made._replace(measurements=[noted(one) for one in made.measurements]))
+    assert wording.notes(told) == ["minimal_pairs: 9 pairs", "classify of 30% and 40%: of 60 texts"]
+    assert wording.refused(told) == ["15% has no figure of classify: No mean: <no> head."]
+    short, text = markdown(told), page(told)
+    assert "- minimal_pairs: 9 pairs\n- classify of 30% and 40%: of 60 texts\n" in short
+    assert "<li>minimal_pairs: 9 pairs</li>" in text and "No mean: &lt;no&gt; head." in text
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))
+    report.print_summary(console, told)
+    assert "15% has no figure of classify: No mean" in console.export_text()
+
+
+def test_without_the_reference_nothing_is_compared():
+    made = planted.results(["15%", "30%", "40%"], reference="15%")
+    some = [one for one in made.measurements if one.variant != "15%"]
+    (line,) = wording.in_short(summary(made._replace(measurements=some)))[:1]
+    assert line.endswith("to compare: no variant and 15% share a yardstick and a seed.")
+
+
+def test_names_are_shown_as_text():
+    asked = planted.results([EVIL, "b"])
+    asked = asked._replace(setup=asked.setup._replace(name=EVIL, question=EVIL, about=EVIL))
+    asked = asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=EVIL)])
+    made = page(summary(asked), [run.run for run in asked.runs])
+    pages.assert_nothing_is_fetched_and_nothing_runs(made)
+    pages.assert_elements_are_closed(made)
+
+
+HOSTILE = {
+    "tag": "<script>alert(1)</script>",
+    "attribute": "\"' onload=alert(1) x='",
+    "entity": "&lt;b onload=alert(1)&gt;",
+    "backticks": "``` <script>alert(1)</script> `",
+    "link": "[a](javascript:alert(1))",
+    "pipes": "a|b\\|c",
+    "lines": "a\n\n# b\n| c |",
+    "controls": "a\x1b[31m\x00\x07\x9b",
+    "direction": "a\u202eb\u2066c",
+    "colour": '#010203 id="a_1" font-family: x;',
+    "underscore": "_a",
+    "long": "a" * 3000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_names_stay_text_in_every_report(name):
+    asked = planted.results([name, "b"], effects={("b", "bits_per_byte"): 0.5})
+    variants = {name: [f"training.Run.run_dir = {name!r}"], "b": []}
+    asked = asked._replace(setup=asked.setup._replace(question=name, variants=variants))
+    made = summary(asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=name)]))
+    text = page(made, [run.run for run in asked.runs])
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+    pages.assert_elements_are_closed(text)
+    short = markdown(made)
+    bare = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", short)
+    assert not re.search(r"<[A-Za-z/!?]|(?<!\\)\]\(", bare)
+    svgs = {**charts.chart_files(made), **charts.curve_files(made)}.values()
+    for shown in (text, short, *svgs):
+        assert printable(shown) == shown
+    for one in svgs:
+        ElementTree.fromstring(one)
+    console = PrintableConsole(width=120, record=True, file=io.StringIO())
+    report.print_summary(console, made)
+    assert printable(console.file.getvalue()) == console.file.getvalue()
+
+
+def test_text_of_a_chart_is_what_it_says():
+    name = '#010203 id="a_1" font-family: x; 1.23456'
+    drawing = svg.standalone(svg.drawn([lambda axes: axes.set_title(name)], 6, 2))
+    (title,) = (one for one in ElementTree.fromstring(drawing).itertext() if "#010203" in one)
+    assert title.strip() == name
+
+
+def test_rows_of_markdown_are_as_wide_as_their_headings(made):
+    several = planted.results([EVIL, "b"], effects={("b", "classify"): 1.0})
+    for one in (made, several):
+        for block in re.findall(r"(?:^\|.*\n)+", markdown(summary(one)), re.MULTILINE):
+            widths = {line.replace("\\|", "").count("|") for line in block.splitlines()}
+            assert len(widths) == 1
+
+
+def test_markdown_and_terminal_say_the_same(made):
+    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))
+    report.print_summary(console, summary(made))
+    shown, short = console.export_text(), markdown(summary(made))
+    for line in wording.in_short(summary(made)):
+        assert line in short and f"• {line}" in shown
+    column = summary(made).columns[1]
+    assert (
+        f"**{wording.mean_words(column, '40%')}**" in short
+        and wording.mean_words(column, "40%") in shown
+    )
+    assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
+
+
+def test_a_unit_that_the_name_says_is_said_once(made, capsys):
+    """As where a yardstick measures in two units."""
+    both = "bits_per_byte (bits per byte)"
+    named = [
+        m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
+        for m in made.measurements
+    ]
+    told = summary(made._replace(measurements=named))
+    report.print_summary(Console(width=200), told)
+    charted = "".join(charts.chart_files(told).values())
+    twice = re.compile(rf"{re.escape(both)}(?:<[^>]*>|\W)*bits per byte")
+    for said in capsys.readouterr().out, markdown(told), page(told), charted:
+        assert both in said and not twice.search(said)
+    assert f"{both} (lower is better)" in markdown(told)
+    assert "classify (share, higher is better)" in markdown(told)
+
+
+def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
+    limited = made._replace(setup=made.setup._replace(about="`a<b` alone tells."))
+    assert "<code>a&lt;b</code> alone tells." in page(summary(limited))
+    two = [m for m in made.measurements if m.variant != "30%" and m.figure.name == "classify"]
+    runs = [run for run in made.runs if run.variant != "30%"]
+    one_seed = [m for m in two if m.seed == 0]
+    told = summary(made._replace(measurements=one_seed, runs=runs))
+    assert len(told.differences) == 1
+    assert "<summary>The one difference</summary>" in page(told)
+
+
+def test_parts_are_shown_and_said_to_be_without_claims(made, text):
+    short = markdown(summary(made))
+    _, parts = short.split("## Parts of the yardsticks")
+    assert "no test was made of these" in parts and "no test was made of these" in text
+    rows = [line for line in parts.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 6 and rows[0].startswith("| minimal_pairs/brackets | ")
+    assert "**" not in parts  # nothing is best
+    assert "Parts of" not in markdown(summary(made._replace(measurements=[])))
+
+
+def test_only_headlines_that_can_be_better_are_claimed(made):
+    cost = [
+        Measurement(run.variant, run.seed, run.run, Figure("targets", 0.15, "a token", NEITHER))
+        for run in made.runs
+    ]
+    found = summary(made._replace(measurements=[*made.measurements, *cost]))
+    assert {d.figure for d in found.differences} == {"minimal_pairs", "bits_per_byte", "classify"}
+    assert [c.name for c in found.costs] == ["targets"] and len(found.parts) == 6
+    heads, (first, *_), _ = tables.cost_table(found)
+    assert heads[-1] == "targets, a token" and first[-1] == "0.1500"
+
+
+def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
+    lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
+    found = summary(made._replace(setup=made.setup._replace(variants=lines)))
+    told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs a token against 15%."
+    assert equality.matched(found) == [told]
+    assert told in page(found) and told in markdown(found)
+
+
+def test_the_best_is_the_lowest_where_lower_is_better(made):
+    best = {c.name: c.best for c in summary(made).columns}
+    assert best["bits_per_byte"] == "40%"
+    (column,) = (c for c in summary(made).columns if c.better == LOWER)
+    assert column.estimates["40%"].mean < column.estimates["15%"].mean
+
+
+def test_no_variant_is_the_best_where_several_are(made):
+    alike = [
+        m._replace(figure=m.figure._replace(value=0.1 + 0.2 if m.variant == "15%" else 0.3))
+        for m in made.measurements
+    ]
+    assert {c.best for c in summary(made._replace(measurements=alike)).columns} == {None}
+
+
+def test_a_setting_with_a_slash_makes_no_part(made):
+    """Which no difference is claimed of."""
+
+    def labelled(name: str) -> str:
+        whole, slash, part = name.partition("/")
+        return f"{whole} (template='a/(b)'){slash}{part}"
+
+    renamed = [
+        m._replace(figure=m.figure._replace(name=labelled(m.figure.name)))
+        for m in made.measurements
+    ]
+    found = summary(made._replace(measurements=renamed))
+    assert [c.name for c in found.columns] == [labelled(c.name) for c in summary(made).columns]
+    assert len(found.parts) == 6 and len(found.differences) == 6
+
+
+def test_figures_of_fewer_seeds_are_told(made):
+    """A variant of which the runs that diverged are left out looks as good as the others of it."""
+    diverged = [
+        m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
+        for m in made.measurements
+    ]
+    short = wording.in_short(summary(made._replace(measurements=diverged)))
+    told = [line.partition(":")[0] for line in short if "has figures of" in line]
+    assert told == ["30% has figures of 4 of 5 seeds", "40% has figures of 3 of 5 seeds"]
+
+
+def test_the_first_of_few_points_is_in_the_chart():
+    class Axes:
+        def __getattr__(self, name):
+            return lambda *_, **given: given
+
+        def set(self, **given):
+            self.top = given["ylim"][1]
+
+        def get_ylim(self):
+            return 4.7, 6.0
+
+        xaxis = property(lambda self: self)
+
+    axes = Axes()
+    curve = ((400_000.0, 5.6), (800_000.0, 4.6), (900_000.0, 4.7))
+    charts.draw_curves(axes, {"10%": [curve]}, {"10%": 0})
+    assert axes.top > 5.6
+
+
+def test_a_run_that_was_paused_is_not_what_its_variant_takes():
+    made = planted.results(["a", "b"], seeds=[0, 1, 2])
+    first, *others = made.runs
+    usual = equality.costs(summaries.summary(made))["a"]
+    paused = made._replace(runs=[first._replace(seconds=first.seconds + 900), *others])
+    found = equality.costs(summaries.summary(paused))["a"]
+    assert found["seconds"] == pytest.approx(usual["seconds"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "budget, said",
+    [
+        (Bound(budgets.text_tokens, number=900_000), "900,000 text tokens"),
+        (Bound(budgets.model_flops, number=2.6e12), "2.6e12 model FLOPs"),
+        (Bound(planted.results, number=3, random=2), "results(number=3, random=2)"),
+        ({"a": Bound(budgets.seconds, number=60)}, "60 seconds"),
+    ],
+)
+def test_budgets_in_words(budget, said):
+    assert budget_words(budget) == said
+
+
+@pytest.mark.parametrize("seeds", [[], [0]])
+def test_without_seeds_there_are_no_claims(seeds, tmp_path):
+    made = planted.results(["a", "b"], seeds=seeds)
+    results.write(tmp_path, made)
+    report.write(tmp_path)
+    short = (tmp_path / "report.md").read_text()
+    assert "is better than" not in short and "nan" not in short
+    assert ("nothing is known of their noise" if seeds else "nothing to compare") in short
+    text = (tmp_path / "report.html").read_text()
+    pages.assert_elements_are_closed(text)
+    assert ("<summary>All 3 differences" in text) == bool(seeds)  # which cannot be tested
+
+
+def test_a_variant_without_runs_is_shown_without_figures(made):
+    runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
+    rest = [m for m in made.measurements if m.variant != "30%"]
+    found = summary(made._replace(runs=runs, measurements=rest))
+    assert wording.mean_words(found.columns[0], "30%") == "–"
+    assert {d.variant for d in found.differences} == {"40%"}
+    pages.assert_elements_are_closed(page(found))
+
+
+def test_bad_results_are_refused(made):
+    with pytest.raises(ValueError, match="Got the reference 20%, expected one of 15%, 30%, 40%"):
+        summary(made._replace(setup=made.setup._replace(reference="20%")))
+    first, *rest = made.measurements
+    other = first._replace(figure=first.figure._replace(unit="percent"))
+    with pytest.raises(ValueError, match="minimal_pairs in percent .* and share .*: expected one"):
+        summary(made._replace(measurements=[other, *rest]))
+
+
+@pytest.mark.parametrize(
+    "got, expected",
+    [
+        (formatting.decimals([Estimate(0, -0.012, 0.012, 5)]), 3),
+        (formatting.decimals([Estimate(0, -0.11, 0.11, 5), Estimate(0, -0.003, 0.003, 5)]), 3),
+        (formatting.decimals([Estimate(0, -300, 300, 5)]), 0),
+        (formatting.decimals([Estimate(0, NAN, NAN, 1)]), None),
+        (formatting.number(-0.03149, 3), "−0.031"),
+        (formatting.number(0.5, 3, sign=True), "+0.500"),
+        (formatting.number(NAN, 3), "–"),
+        (formatting.chance(0.0421), "0.042"),
+        (formatting.chance(1e-5), "< 0.001"),
+        (formatting.chance(NAN), "–"),
+        (formatting.amount(3_145_728), "3.15M"),
+        (formatting.amount(950), "950"),
+        (formatting.amount(9_990), "9,990"),
+        (formatting.amount(999_999), "1M"),
+        (formatting.amount(1.9e7), "19M"),
+        (formatting.amount(7.8e15), "7.8e15"),
+        (formatting.amount(7.24e10), "72.4B"),
+        (formatting.amount(61.53), "61.5"),
+        (formatting.spread(0.0312), "+3.1%"),
+        (formatting.spread(0.0), "equal"),
+        (formatting.spread(1.5), "+150%"),
+        (wording.last_line("Traceback\n  ValueError: no\n"), "ValueError: no"),
+        (wording.last_line(""), "no reason was kept"),
+    ],
+)
+def test_numbers_in_words(got, expected):
+    assert got == expected
+
+
+# --- tuning ---------------------------------------------------------------------------------------
+
+
+def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
+    told = summary(planted.tuned(made))
+    tried = tables.trials(told)
+    assert tried.heads == [
+        "", "optimizers.warmup_cosine.peak", "25% of the steps", "50% of the steps"
+    ]  # fmt: skip
+    assert tried.rows[1:4] == [
+        ["15%", "0.03", "3.970", "2.970"],
+        ["15%", "0.1", "3.900", "2.900"],
+        ["30%", "0.01", "3.990", "–"],
+    ]
+    assert tried.rows[-1] == ["40%", "0.1", "diverged", "–"]
+    strong = [(i, j) for i in (2, 5, 7) for j in (1, 3)]  # .1, .1 and .03, and their last losses
+    assert sorted(tried.strong) == strong
+    lines = (
+        "Tuned for each variant: optimizers.warmup_cosine.peak, by trials of 25% and 50% of its "
+        "steps. Chosen: 15% 0.1, 30% 0.1, 40% 0.03.",
+        "30%: the best of 3 is the largest, 0.1: try larger ones.",
+    )
+    short, whole, console = markdown(told), page(told), Console(width=200, record=True)
+    terminal_report.print_summary(console, told)
+    for text in (short, whole, console.export_text()):
+        assert all(line in text for line in lines) and "40%: the best of" not in text
+        assert "diverged" in text
+    assert "| 15% | **0.1** | 3.900 | **2.900** |" in short and wording.TRIALS in short
+    assert "<b>0.1</b>" in whole
+    pages.assert_elements_are_closed(whole)
+
+
+def test_a_smallest_value_may_be_the_best(made):
+    tuned = planted.tuned(made)
+    trials = [t._replace(loss=t.value) for t in tuned.trials if t.round == 0]
+    told = summary(tuned._replace(trials=trials))
+    assert wording.tuning(told)[1] == "15%: the best of 3 is the smallest, 0.01: try smaller ones."
+
+
+@pytest.mark.parametrize(
+    "rates, expected",
+    [
+        ({}, "Not tuned: learning rates are those of the base run and of the variants' own lines"),
+        (dict.fromkeys(["15%", "30%"], 0.03), "Not tuned: learning rates are those of the base"),
+        (
+            dict.fromkeys(["15%", "30%", "40%"], 0.03),
+            "Not tuned: one learning rate, 0.03, for all variants: what is found may be how well",
+        ),
+        (
+            {"15%": 0.03, "30%": 0.01, "40%": 0.03},
+            "Not tuned: learning rates were given, not chosen by trials: 15% 0.03, 30% 0.01, 40% 0",
+        ),
+    ],
+)
+def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
+    told = summary(made._replace(setup=made.setup._replace(learning_rates=rates)))
+    assert markdown(told).splitlines()[4].startswith(expected)
+    assert wording.TRIALS_TITLE not in markdown(told)
+
+
+def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
+    results.write(tmp_path, made)
+    with pytest.raises(SystemExit, match="^0$"):
+        compare.main([str(tmp_path), "--report"])
+    assert made.setup.question in capsys.readouterr().out
+    assert (tmp_path / report.PAGE).read_text() == page(summary(made))
+    assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary(made))
+
+
+def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypatch):
+    """As objectives in a checkout; unless it has results."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "objectives").mkdir()
+    assert compare.reported("objectives", ((), ())) == "comparisons/objectives"
+    results.write(tmp_path / "objectives", made)
+    assert compare.reported("objectives", ((), ())) == "objectives"
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--report", "--power", "--workers=2"], "has no use for --power, --workers: leave it out"),
+        (["--gpus=4"], "--partition, --minutes, --cpus, --gpus are of jobs: add --slurm"),
+    ],
+)
+def test_options_that_nothing_reads_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        compare.check_options(compare.parse(["masking_rate", *options])[0])
+
+
+def test_a_folder_without_results_has_no_report(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="^2$"):
+        compare.main([str(tmp_path), "--report"])
+    assert "holds no comparison.json: expected the directory of" in capsys.readouterr().err

@@ -1,0 +1,226 @@
+"""The files of a comparison give back what was written, in one order."""
+
+import json
+import math
+import re
+
+import pytest
+
+from pretrax.comparison import results
+from pretrax.comparison.collecting import (
+    flops_of_a_token,
+    learning_curves,
+    spent_at,
+    tokens_by_step,
+)
+from pretrax.comparison.facts import Facts, read_facts, write_facts
+from pretrax.comparison.figures import HIGHER, Figure
+from pretrax.comparison.results import Measurement, Spent, TrainedRun
+from pretrax.comparison.yardsticks import kept_figures
+from pretrax.settings import whole_files
+from tests.comparison import planted, small
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    made = planted.results(["15%", "40%"], reference="15%")
+    results.write(tmp_path, made)
+    assert results.read(tmp_path) == made
+
+
+def test_trials_are_kept_also_those_that_diverged(tmp_path):
+    made = planted.tuned(planted.results(["15%", "40%"]))
+    results.write(tmp_path, made)
+    read = results.read(tmp_path)
+    assert read.setup == made.setup and len(read.trials) == len(made.trials) == 10
+    losses = [(one.loss, other.loss) for one, other in zip(read.trials, made.trials)]
+    assert all(one == other or math.isnan(one) and math.isnan(other) for one, other in losses)
+    assert sum(math.isnan(one) for one, _ in losses) == 1
+    (tmp_path / "tuning.jsonl").write_text('{"variant": "15%"}\n')
+    with pytest.raises(ValueError, match=r"tuning\.jsonl is damaged \(line 1: "):
+        results.read(tmp_path)
+
+
+def test_results_of_before_there_was_tuning_are_read(tmp_path):
+    results.write(tmp_path, planted.results(["15%", "40%"]))
+    file = tmp_path / "comparison.json"
+    kept = whole_files.read_json(file)
+    for name in ("tuned", "shares", "learning_rates"):
+        del kept[name]
+    whole_files.write_record(file, kept)
+    assert results.read(tmp_path) == planted.results(["15%", "40%"])
+    assert not (tmp_path / "tuning.jsonl").exists()
+
+
+def test_checkpoints_before_the_end_are_kept_beside_what_is_compared(tmp_path):
+    ends = planted.results(["15%", "40%"], seeds=(0, 1))
+    made = planted.over_training(ends, 3)
+    results.write(tmp_path, made)
+    read = results.read(tmp_path)
+    assert read.measurements == made.measurements == ends.measurements
+    assert sorted(map(repr, read.earlier)) == sorted(map(repr, made.earlier))
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [one["step"] for one in lines[:27]] == [33] * 9 + [67] * 9 + [100] * 9
+    assert lines[26]["text_tokens"] == 409_600 and lines[26]["seconds"] == 61.5
+    lines[0]["flops"] = None
+    del lines[0]["crc32"]
+    results.write_lines(tmp_path / "results.jsonl", [lines[0]])
+    with pytest.raises(ValueError, match=r"results\.jsonl is damaged \(line 1: flops is None"):
+        results.read(tmp_path)
+
+
+def test_results_without_checkpoints_are_of_the_ends(tmp_path):
+    made = planted.results(["15%", "40%"])
+    results.write(tmp_path, made)
+    file = tmp_path / "results.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        for name in (*Spent._fields, "crc32"):
+            del line[name]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert results.read(tmp_path) == made
+
+
+def test_files_do_not_depend_on_the_order_in_which_runs_ended(tmp_path):
+    made = planted.results(["15%", "40%"], seeds=(0, 1, 10))
+    results.write(tmp_path / "a", made)
+    shuffled = made._replace(runs=made.runs[::-1])
+    by_run = sorted(made.measurements, key=lambda m: -m.seed)  # a run's figures keep their order
+    results.write(tmp_path / "b", shuffled._replace(measurements=by_run))
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    seeds = [json.loads(x)["seed"] for x in (tmp_path / "a/runs.jsonl").read_text().splitlines()]
+    assert seeds == [0, 1, 10, 0, 1, 10]
+
+
+def test_a_figure_that_is_no_number_is_kept_as_such(tmp_path):
+    made = planted.results(["a"], seeds=[0])
+    figure = Figure("classify", math.inf, "share", HIGHER)
+    results.write(tmp_path, made._replace(measurements=[Measurement("a", 0, "runs/a", figure)]))
+    line = json.loads((tmp_path / "results.jsonl").read_text())
+    assert line["value"] is None
+    assert math.isnan(results.read(tmp_path).measurements[0].figure.value)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "3", "null", '{"question": "Which?"}', '{"variants": 3}']
+)
+def test_a_question_of_another_kind_names_its_file(tmp_path, content):
+    results.write(tmp_path, planted.results(["a", "b"]))
+    kept = whole_files.read_json(tmp_path / "comparison.json")
+    if "variants" in content:
+        content = json.dumps(whole_files.sealed({**kept, **json.loads(content)}))
+    (tmp_path / "comparison.json").write_text(content)
+    with pytest.raises(ValueError, match=r"comparison\.json is damaged"):
+        results.read(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '{"steps": 6}', '{"steps": null}'])
+def test_facts_of_another_kind_name_their_file(tmp_path, content):
+    write_facts(str(tmp_path), "a", Facts("", "", 6, 1500, 10, 99, "cpu"))
+    file = tmp_path / "runs/a/facts.json"
+    if "null" in content:
+        content = json.dumps(whole_files.sealed(whole_files.read_json(file) | {"steps": None}))
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"runs/a/facts\.json is damaged"):
+        read_facts(str(tmp_path), "a")
+
+
+@pytest.mark.parametrize(
+    "content", ["3", "{", '{"figures": []}', '{"refusal": "", "figures": [{"name": "x"}]}']
+)
+def test_figures_of_another_kind_name_their_file(tmp_path, content):
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation/yardsticks.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=r"yardsticks\.jsonl is damaged \(line 1: "):
+        kept_figures.read_measured(str(tmp_path), 3, [])
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])
+@pytest.mark.parametrize(
+    "content", [None, b'{"variant": "a"}\n', b'{"variant', b'{"variant": "\xff"}']
+)
+def test_missing_and_damaged_files_are_named(tmp_path, name, content):
+    results.write(tmp_path, planted.results(["a", "b"]))
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=name):
+        results.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl", "tuning.jsonl"])
+def test_a_changed_digit_of_a_record_is_found(tmp_path, name):
+    made = planted.results(["15%", "40%"])
+    results.write(tmp_path, made._replace(trials=[results.Trial("15%", 1, 0, 5, steps=11)]))
+    text = (tmp_path / name).read_text()
+    for digit in sorted(set(re.findall(r"\d", text))):
+        (tmp_path / name).write_text(text.replace(digit, str((int(digit) + 1) % 10), 1))
+        with pytest.raises(ValueError, match=name):
+            results.read(tmp_path)
+
+
+def test_runs_of_unknown_variants_are_refused(tmp_path):
+    made = planted.results(["a", "b"])
+    asked = made.setup._replace(variants={"a": []})
+    results.write(tmp_path, planted.results(["a"]))
+    lines = tmp_path / results.RESULTS
+    first, *others = results.read_lines(lines, dict)
+    results.write_lines(lines, [first | {"variant": "b"}, *others])
+    with pytest.raises(
+        ValueError, match="results.jsonl is damaged .Got a run of b, expected one of"
+    ):
+        results.read(tmp_path)
+    with pytest.raises(ValueError, match="Got a run of b, expected one of a"):
+        results.write(tmp_path, made._replace(setup=asked))
+
+
+def test_learning_curves_count_the_text_that_was_seen(tmp_path):
+    lines = [
+        {"step": 10, "loss": 5.0, "text_tokens": 100.0},
+        {"step": 10, "heldout/all/tokens": 5.5, "heldout/all/hits": 0.5},
+        {"step": 30, "loss": 4.0, "text_tokens": 50.0},
+        {"step": 30, "heldout/all/tokens": 4.5, "heldout/all/hits": 0.6, "heldout/all/once": 1.0},
+        {"step": 30, "heldout/all/tokens": math.nan},
+    ]
+    scores = [dict(member="all", term=t, metric=t == "hits") for t in ("tokens", "hits", "once")]
+    (tmp_path / "result.json").write_text(json.dumps({"scores": scores}))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert learning_curves(tmp_path) == {
+        "loss": ((1000.0, 5.0), (2000.0, 4.0)),
+        "heldout/all/tokens": ((1000.0, 5.5), (2000.0, 4.5)),
+        "metric/all/hits": ((1000.0, 0.5), (2000.0, 0.6)),
+    }
+
+
+def test_what_a_run_had_taken_by_a_step_is_counted_in_what_it_logged():
+    run = TrainedRun("a", 0, "runs/a", flops_per_token=6.0, text_tokens=2000, steps=30)
+    entries = [
+        {"step": 10, "text_tokens": 100.0, "tokens_per_second": 50.0},
+        {"step": 10, "heldout/all/tokens": 5.5},
+        {"step": 20, "text_tokens": 60.0, "tokens_per_second": 200.0},
+        {"step": 30, "text_tokens": 40.0, "tokens_per_second": 1.0},
+    ]
+    assert spent_at(run, entries, 20) == Spent(20, 1600, 12_000 * 20 / 30, 1000 / 50 + 600 / 200)
+    assert spent_at(run, entries, 25).text_tokens == 1800  # between two that were logged
+
+
+def test_seeds_whose_texts_differ_in_length_take_the_same_flops():
+    """Those of a step are of its slots, however many hold text."""
+    facts = small.facts(30)._replace(flops_per_step=400, text_tokens=3000)
+    for tokens in (50.0, 100.0):
+        logged = tokens_by_step([{"step": 30, "text_tokens": tokens}])
+        assert flops_of_a_token(facts, logged) * logged[30] == pytest.approx(400 * 30)
+    failed = tokens_by_step([{"step": 10, "text_tokens": 100.0}])
+    assert flops_of_a_token(facts, failed) * failed[10] == pytest.approx(400 * 10)
+    assert flops_of_a_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
+
+
+def test_long_learning_curves_are_kept_as_means(tmp_path):
+    lines = [{"step": k, "loss": float(k), "text_tokens": 10.0} for k in range(1, 6001)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (points,) = learning_curves(tmp_path).values()
+    assert len(points) == 60 and points[0] == (505.0, 50.5) and points[-1] == (59505.0, 5950.5)

@@ -1,0 +1,151 @@
+"""The statistics keep what they promise, by simulation, and say nothing where nothing is known."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from pretrax.comparison import statistics
+from pretrax.comparison.statistics import differences, estimate, holm, power, seeds_needed
+
+SEEDS = 5
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leaves out what takes most of a simulation's time: the seeds for the next comparison."""
+    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
+
+
+def simulated(random, variants, yardsticks, effect=0.0, seeds=SEEDS):
+    """Figures of variants of which the last differs at the first yardstick, by `effect` standard
+    deviations of a difference; seeds share noise, as those of one data order do."""
+    shared = random.normal(0, 2, (yardsticks, 1, seeds))
+    noise = random.normal(0, 1 / math.sqrt(2), (yardsticks, len(variants), seeds))
+    values = 5 + shared + noise
+    values[0, -1] += effect
+    return {
+        f"yardstick_{k}": {v: dict(enumerate(row.tolist())) for v, row in zip(variants, rows)}
+        for k, rows in enumerate(values)
+    }
+
+
+def at_most_five_in_a_hundred(comparisons):
+    """With two standard errors of the simulation itself."""
+    return 0.05 * comparisons + 2 * math.sqrt(0.05 * 0.95 * comparisons)
+
+
+@pytest.mark.slow
+def test_a_variant_against_itself_rarely_differs(quick):
+    random = np.random.default_rng(0)
+    comparisons = 1000
+    false = sum(
+        any(d.holds for d in differences(simulated(random, ("a", "a again"), 3), None))
+        for _ in range(comparisons)
+    )
+    assert false <= at_most_five_in_a_hundred(comparisons)
+
+
+@pytest.mark.slow
+def test_a_family_of_pairs_is_one_family(quick):
+    random = np.random.default_rng(1)
+    comparisons, uncorrected, corrected = 300, 0, 0
+    for _ in range(comparisons):
+        found = differences(simulated(random, "abcd", 3), None)
+        assert len(found) == 18
+        uncorrected += any(d.p <= 0.05 for d in found)
+        corrected += any(d.holds for d in found)
+    assert corrected <= at_most_five_in_a_hundred(comparisons)
+    assert uncorrected > 0.4 * comparisons  # what happens to those who do not correct
+
+
+@pytest.mark.slow
+def test_a_planted_effect_is_found_at_the_stated_power(request):
+    effect, family, comparisons = 1.5, 4, 300
+    level = statistics.LEVEL / family
+    sample = effect + np.array([-1, 1, -1, 1]) * math.sqrt(3 / 4)  # mean 1.5, deviation 1
+    seeds = seeds_needed(sample, level)
+    assert power(effect, seeds, level) >= 0.8 > power(effect, seeds - 1, level)
+    request.getfixturevalue("quick")
+    random = np.random.default_rng(2)
+    found = 0
+    for _ in range(comparisons):
+        first, *_ = differences(simulated(random, "ab", family, effect, seeds), None)
+        found += first.holds and first.estimate.mean > 0
+    stated = power(effect, seeds, level)
+    error = math.sqrt(stated * (1 - stated) / comparisons)
+    assert (
+        stated - 3 * error <= found / comparisons <= stated + 4 * error
+    )  # Holm may find some more
+
+
+def test_intervals_cover_the_mean_as_often_as_they_say():
+    random, draws = np.random.default_rng(3), 1000
+    estimates = [estimate(random.normal(7, 3, SEEDS)) for _ in range(draws)]
+    covered = sum(e.low <= 7 <= e.high for e in estimates) / draws
+    assert abs(covered - 0.95) <= 3 * math.sqrt(0.95 * 0.05 / draws)
+
+
+def test_a_paired_difference_by_hand():
+    """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 3.46 with two degrees of freedom."""
+    figures = {"y": {"a": {0: 1.0, 1: 5.0, 2: 3.0}, "b": {0: 2.0, 1: 7.0, 2: 6.0}}}
+    (found,) = differences(figures, "a")
+    assert (found.variant, found.other) == ("b", "a")
+    assert found.estimate.mean == 2 and found.estimate.seeds == 3
+    assert found.estimate.low == pytest.approx(2 - 4.30265 / math.sqrt(3), abs=1e-4)
+    assert found.p == pytest.approx(0.0742, abs=1e-4) == found.corrected
+    assert not found.holds and found.needed == 5
+
+
+def test_the_correction_of_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.01, math.nan]) == pytest.approx([0.02, math.nan], nan_ok=True)
+    assert holm([]) == []
+
+
+def test_missing_cells_leave_the_seeds_that_both_have():
+    nan = math.nan
+    figures = {
+        "y": {"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {1: 3.0, 2: 6.0, 3: 9.0}, "c": {7: 1.0}},
+        "z": {"a": {0: 1.0, 1: nan, 2: 1.0}, "b": {0: 2.0, 1: 1.0, 2: math.inf}},
+    }
+    found = differences(figures, None)  # c shares no seed, and has no z
+    assert [(d.figure, d.variant, d.other, d.estimate.seeds) for d in found] == [
+        ("y", "b", "a", 2),
+        ("z", "b", "a", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [[0.5], [1.0, 2.0, 3.0], [1.3, 2.3, 3.3], [1 + 1e-12, 2 + 1.01e-12, 3 + 0.99e-12]]
+)
+def test_without_noise_nothing_is_claimed(other):
+    """One seed; no difference; differences that are equal but for rounding."""
+    figures = {"y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": dict(enumerate(other))}}
+    (found,) = differences(figures, "a")
+    assert math.isnan(found.p) and math.isnan(found.corrected) and not found.holds
+    assert math.isnan(found.estimate.low) and found.needed is None
+
+
+def test_one_seed_has_no_interval():
+    assert math.isnan(estimate([2.0]).low) and estimate([2.0]).mean == 2
+    assert math.isnan(estimate([]).mean)
+
+
+def test_power_rises_with_effect_and_seeds():
+    for level in (0.05, 0.05 / 90):
+        grid = [[power(e, n, level) for n in (2, 5, 15, 100)] for e in np.geomspace(0.01, 1e9, 40)]
+        assert np.all(np.diff(grid, axis=0) >= -1e-9) and np.all(np.diff(grid, axis=1) >= -1e-9)
+
+
+def test_a_tiny_difference_needs_more_seeds_than_anyone_has():
+    assert seeds_needed(np.array([-1.0, 1.0, 0.01]), 0.05) is None
+    assert seeds_needed(np.array([1.0, 1.01]), 0.05) == 2

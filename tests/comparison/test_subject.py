@@ -1,0 +1,55 @@
+"""Runs that have trained on the library's held-out files, which no yardstick may read then."""
+
+import pytest
+
+from pretrax.comparison.yardsticks import YARDSTICKS
+from pretrax.comparison.yardsticks.subject import Subject
+from pretrax.corpora import docstring_pairs, python_library, text_files, validation_split
+from pretrax.settings.bound import Bound
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+
+OF_LIBRARY = (
+    *("minimal_pairs", "classify", "tag", "pairs", "retrieve", "finetune", "rank_classes"),
+    *("fill_in", "word_in_context", "continuation", "infilling", "finetune_to_write"),
+)
+
+
+@pytest.mark.parametrize("name", OF_LIBRARY)
+def test_no_yardstick_reads_files_that_a_run_has_trained_on(name):
+    subject = subject_of(
+        trained("decoder", "causal_lm"), corpus=Bound(python_library, heldout_every=40)
+    )
+    with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
+        YARDSTICKS[name](subject)
+
+
+def test_a_run_that_began_from_one_that_has_read_the_files_is_refused(tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    for here, initial, every in ((first, None, 40), (second, first, 20), (third, second, 20)):
+        here.mkdir()
+        corpus = "from pretrax import training\nfrom pretrax import corpora\n"
+        corpus += "training.Run.corpus = @corpora.python_library\n"
+        corpus += f"corpora.python_library.heldout_every = {every}\n"
+        begun = f"training.Run.initial_run = '{initial}'\n" if initial else ""
+        (here / "config.gin").write_text(corpus + begun)
+    with pytest.raises(ValueError, match=f"{first} has trained on .* {third} began from it"):
+        Subject(str(third)).check_library_unseen()
+    (first / "config.gin").unlink()
+    Subject(str(third)).check_library_unseen()
+
+
+def test_a_corpus_within_another_is_found():
+    inner = Bound(python_library, heldout_every=40)
+    subject = subject_of(
+        trained("decoder", "causal_lm"), corpus=Bound(validation_split, corpus=inner)
+    )
+    with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
+        subject.check_library_unseen()
+
+
+def test_a_run_that_holds_out_the_files_is_measured():
+    one = trained("decoder", "causal_lm")
+    of_others = Bound(text_files, heldout_every=40)  # which holds out files of its own
+    for corpus in (None, of_others, python_library, Bound(docstring_pairs, heldout_every=10)):
+        subject_of(one, corpus=corpus).check_library_unseen()

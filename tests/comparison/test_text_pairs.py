@@ -1,0 +1,113 @@
+"""Accuracy on an objective's own pairs, against what is planted and a model of constant outputs."""
+
+import functools
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.comparison.yardsticks import text_pairs
+from pretrax.comparison.yardsticks.parts.bags_of_words import bags_of
+from pretrax.comparison.yardsticks.text_pairs import TextPairs, bag_of_words_classes, pair_accuracy
+from pretrax.data.corpus import Piece
+from pretrax.objectives import causal_lm, next_sentence_prediction, sentence_order_prediction
+from tests.training import tiny
+
+IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
+SMALL = dict(pairs=64, training_pairs=320)
+SMALLEST = SMALL | dict(training_pairs=64)  # where the accuracy does not matter
+
+
+class Topics:
+    """Documents of 28 tokens of one of twelve topics, drawn among the topic's 8 words."""
+
+    def __init__(self, shard=0, num_shards=1):
+        self.rng = np.random.default_rng(shard)
+
+    def next_document(self):
+        first = 2 + 8 * self.rng.integers(12)
+        return Piece((first + self.rng.integers(8, size=28)).astype(np.int32), ends=True)
+
+
+@functools.cache
+def subject(build, zeros: bool = False):
+    objective = build(IDS, at_sentence_ends=False)
+    encoder = models.encoder(128, objective.heads, **tiny.SIZES, num_layers=1)
+    one = tiny.plan(encoder, objective, {"encoder": 32})
+    stream = Topics(7)
+    held = [stream.next_document() for _ in range(SMALL["pairs"] + 8)]
+    corpus = one.corpus._replace(train=Topics, heldout=lambda n: held)
+    one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=IDS))
+    params = tiny.parameters(one)
+    if zeros:
+        params = jax.tree.map(np.zeros_like, params)
+    return types.SimpleNamespace(
+        plan=one,
+        saved=types.SimpleNamespace(params=params),
+        trained=types.SimpleNamespace(decode=lambda tokens: " ".join(f"w{x}" for x in tokens)),
+    )
+
+
+@pytest.mark.slow
+def test_words_tell_what_they_have_in_common():
+    """TextPairs of one topic or two; then the same words on both sides, of which order is all."""
+    rng = np.random.default_rng(0)
+
+    def pairs(number, of_topic):
+        labels, texts = np.arange(number) % 2, []
+        for label in labels:
+            topic = rng.integers(3)
+            other = (topic + (1 + rng.integers(2)) * label * of_topic) % 3
+            texts.append(
+                tuple(
+                    " ".join(f"t{t}w{k}" for k in rng.integers(5, size=6)) for t in (topic, other)
+                )
+            )
+        return TextPairs(texts, labels)
+
+    for of_topic, least, most in ((1, 0.95, 1.0), (0, 0.35, 0.65)):
+        training, held = pairs(200, of_topic), pairs(100, of_topic)
+        found = np.mean(bag_of_words_classes(training, held.texts) == held.labels)
+        assert least <= found <= most
+
+
+@pytest.mark.slow
+def test_topics_are_told_by_words_and_the_order_of_their_words_is_not():
+    """A model of constant outputs always says that a text follows."""
+    accuracy, words = pair_accuracy(subject(next_sentence_prediction, zeros=True), **SMALL)
+    assert words.value > 0.75 > words.baseline and accuracy.baseline == words.value
+    assert accuracy.gain < 0 and abs(accuracy.value - 0.5) <= abs(words.baseline - 0.5) + 1e-9
+    _, words = pair_accuracy(subject(sentence_order_prediction), **SMALL)
+    assert abs(words.value - 0.5) < 0.25
+
+
+@pytest.mark.slow
+def test_the_figures_of_a_run_are_the_same_every_time(monkeypatch):
+    monkeypatch.setattr(text_pairs, "bags_of", functools.partial(bags_of, most=20))
+    one = subject(next_sentence_prediction)
+    first, second = (pair_accuracy(one, **SMALLEST) for _ in range(2))
+    assert first == second
+    assert first[0].note.startswith("64 pairs")
+
+
+@pytest.mark.slow
+def test_figures_of_other_tasks_have_other_units(monkeypatch):
+    monkeypatch.setattr(text_pairs, "bag_of_words_classes", lambda training, texts: 0)
+    same = functools.partial(next_sentence_prediction, negatives="same")
+    units = [
+        {figure.unit for figure in pair_accuracy(subject(build), **SMALLEST)}
+        for build in (next_sentence_prediction, same, sentence_order_prediction)
+    ]
+    said = "follows or does not follow", "follows or comes later", "in order or swapped"
+    assert units == [{f"accuracy, {classes}"} for classes in said]
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="pairs must be a whole number of at least 50, got 10"):
+        pair_accuracy(subject(next_sentence_prediction), pairs=10, training_pairs=320)
+    causal = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
+    other = types.SimpleNamespace(plan=causal, trained=types.SimpleNamespace(decode=str))
+    with pytest.raises(ValueError, match="makes no pairs of texts, expected one such as next_sent"):
+        pair_accuracy(other)

@@ -1,0 +1,448 @@
+"""Tuning: what is tried, what is chosen, and that a variant is trained with what was chosen."""
+
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from pretrax.comparison import cells, facts
+from pretrax.comparison.comparison import check
+from pretrax.comparison.facts import (
+    Facts,
+    check_unchanged,
+    planned_runs,
+    read_facts,
+    runs_with,
+    settings_text,
+)
+from pretrax.comparison.failures import write_failure
+from pretrax.comparison.results import read_trials
+from pretrax.comparison.trials import tune
+from pretrax.comparison.tuning import standing, successive_halving, values_for, with_value
+from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.settings.bound import Bound, flattened
+from pretrax.training.run_configuration import read_run
+from tests.comparison import small
+
+PEAK = "optimizers.warmup_constant.peak"
+LINES = (
+    "from pretrax.comparison import tuning",
+    "comparison.Comparison.tuning = @tuning.successive_halving",
+    f"tuning.successive_halving.parameter = {PEAK!r}",
+    "tuning.successive_halving.factors = [0.1, 1, 3]",
+    "tuning.successive_halving.seeds = [7, 8]",
+)
+
+
+# --- what is tried --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (dict(), "tries factors = None and values = None, expected one of them"),
+        (dict(factors=[1, 3], values=[1, 3]), "expected one of them"),
+        (dict(factors=[1, 3, 1]), r"factors has one twice, got \[1, 3, 1\]"),
+        (dict(values=[0.1]), "values must be a list of numbers, at least 2 of them, or None, got"),
+        (dict(factors=[-1, 3]), "factors must be a list of numbers above 0"),
+        (dict(values=[1, 3], seeds=[7, 7]), "seeds has one twice"),
+        (dict(values=[1, 3], share=1.5), "share must be a number above 0 and at most 1"),
+        (dict(values=[1, 3], eta=1), "eta must be a whole number of at least 2"),
+    ],
+)
+def test_a_tuning_that_cannot_be(given, expected):
+    with pytest.raises(ValueError, match=expected):
+        successive_halving(**(dict(parameter="a.b", seeds=[7]) | given))
+
+
+@pytest.mark.parametrize(
+    "number, eta, shares",
+    [
+        (2, 2, [0.5]),
+        (3, 2, [0.25, 0.5]),
+        (4, 2, [0.25, 0.5]),
+        (5, 2, [0.125, 0.25, 0.5]),
+        (9, 3, [0.5 / 3, 0.5]),
+    ],
+)
+def test_rounds_grow_as_values_become_fewer(number, eta, shares):
+    halving = successive_halving(parameter="a.b", values=range(number), seeds=[7], eta=eta)
+    assert halving.shares == pytest.approx(shares)
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return read_run(["runs/decoder.gin"])
+
+
+def test_factors_are_of_what_the_run_itself_has(decoder):
+    halving = successive_halving(
+        parameter="optimizers.warmup_cosine.peak", factors=[3, 0.3, 1], seeds=[7]
+    )
+    assert values_for(halving, decoder) == [0.03, 0.1, 0.3]
+    for value in (0.03, None):
+        run = with_value(halving, decoder, value)
+        assert dict(flattened("", run.optimizer))[".learning_rate.peak"] == (value or 0.1)
+        assert dataclasses.replace(run, optimizer=decoder.optimizer) == decoder
+    by_default = successive_halving(
+        parameter="optimizers.adafactor.decay_rate", values=[0.7, 0.9], seeds=[7]
+    )
+    assert with_value(by_default, decoder, 0.7).optimizer.settings["decay_rate"] == 0.7
+
+
+@pytest.mark.parametrize(
+    "parameter, expected",
+    [
+        (
+            "optimizers.adamw.b2",
+            "is no setting of the optimizer, which has optimizers.adafactor.le",
+        ),
+        ("optimizers.adafactor.clip_norm", "is None, which cannot be multiplied by"),
+        ("models.decoder.emb_dim", "is no setting of the optimizer"),
+    ],
+)
+def test_what_cannot_be_tuned(decoder, parameter, expected):
+    halving = successive_halving(parameter=parameter, factors=[1, 3], seeds=[7])
+    with pytest.raises(ValueError, match=expected):
+        values_for(halving, decoder)
+
+
+def test_factors_that_give_one_value_twice_are_refused(decoder):
+    halving = successive_halving(
+        parameter="optimizers.warmup_cosine.peak", factors=[1, 1.0004, 3], seeds=[7]
+    )
+    with pytest.raises(ValueError, match=r"the values \[0.1, 0.1, 0.3\], rounded to 3 digits, one"):
+        values_for(halving, decoder)
+
+
+def test_a_setting_with_two_values_is_refused(decoder):
+    both = Bound(max, a=decoder.optimizer, b=Bound(decoder.optimizer.function, decay_rate=0.9))
+    halving = successive_halving(
+        parameter="optimizers.adafactor.decay_rate", values=[1, 3], seeds=[7]
+    )
+    with pytest.raises(ValueError, match=r"has several values of .*decay_rate, \[0.8, 0.9\]"):
+        values_for(halving, dataclasses.replace(decoder, optimizer=both))
+
+
+# --- what is chosen -------------------------------------------------------------------------------
+
+
+def losses_of(random: int, values, rounds: int) -> dict[tuple[int, float], float]:
+    draw = np.random.default_rng(random)
+    return {(n, v): float(draw.normal()) for n in range(rounds) for v in values}
+
+
+def chosen_by(halving, losses, reported) -> tuple[float, list]:
+    """The value that is chosen, and the trials that were made, where `reported(stand)` losses of a
+    standing become known before the next question."""
+    known: dict = {}
+    while (stand := standing(halving, halving.values, known)).chosen is None:
+        open_ones = [(stand.round, v) for v in stand.values if (stand.round, v) not in known]
+        known |= {key: losses[key] for key in reported(open_ones)}
+    return stand.chosen, sorted(known)
+
+
+@pytest.mark.parametrize("number, eta", [(2, 2), (3, 2), (8, 2), (9, 3)])
+def test_the_choice_does_not_depend_on_where_it_was_interrupted(number, eta):
+    halving = successive_halving(parameter="a.b", values=range(number), seeds=[7], eta=eta)
+    for random in range(20):
+        losses = losses_of(random, halving.values, len(halving.shares))
+        whole = chosen_by(halving, losses, lambda open_ones: open_ones)
+        assert chosen_by(halving, losses, lambda open_ones: open_ones[-1:]) == whole
+        # By the definition: the best 1/eta of each round.
+        left = halving.values
+        for n in range(len(halving.shares)):
+            left = sorted(left, key=lambda v: losses[n, v])[: math.ceil(len(left) / eta)]
+        assert whole[0] == left[0] and len(left) == 1
+
+
+def test_a_value_that_diverges_loses_and_all_of_them_are_an_error():
+    halving = successive_halving(parameter="a.b", values=[0.1, 0.3, 1.0], seeds=[7])
+    losses = {(0, 0.1): 9.0, (0, 0.3): math.inf, (0, 1.0): math.nan}
+    assert standing(halving, halving.values, losses).chosen == 0.1
+    losses[0, 0.1] = math.nan
+    with pytest.raises(ValueError, match="diverged with each of a.b = 0.1, 0.3, 1.0: try smaller"):
+        standing(halving, halving.values, losses)
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """A comparison that is tuned, whose variants have been planned: 40 steps each."""
+    one = read_comparison(small.write(tmp_path, *LINES))
+    planned = {}
+    for variant, run in runs_of_variants(one).items():
+        planned[variant] = Facts(
+            settings_text(run), "text_tokens(number=1,500)", 40, 1, 1, 1, "cpu",
+            tuning=facts.tuning_text(one),
+        )  # fmt: skip
+        facts.write_facts(one.directory, variant, planned[variant])
+    return one, planned
+
+
+def loss_of(cell) -> float:
+    """Best at a peak of .009, which "small" has among its values and "large/2" has not."""
+    peak = cell.run.optimizer.settings["learning_rate"].settings["peak"]
+    return abs(math.log(peak / 0.009)) + 0.01 * cell.seed + 1 / cell.run.steps
+
+
+def ending(cell, loss: float) -> None:
+    folder = pathlib.Path(cell.run.run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    known = dict(member="all", baseline=None, targets=9, metric=False)
+    scores = [
+        # Together the loss; their mean is the less, the greater the loss.
+        dict(known, term="tokens", loss=100.0 - 3 * loss),
+        dict(known, term="replaced", loss=loss / 12.5 - 2.0, scale=50.0),
+        dict(known, term="hits", loss=99.0, metric=True, scale=0.0),
+    ]
+    record = dict(finished=True, step=cell.run.steps, scores=scores)
+    (folder / "result.json").write_text(json.dumps(record))
+
+
+def run_all(cells) -> None:
+    for cell in cells:
+        if not cell.is_complete:
+            ending(cell, loss_of(cell))
+
+
+def test_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compared):
+    one, planned = compared
+    tuned = tune(one, planned, (), (), run_all)
+    assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
+    assert {v: read_facts(one.directory, v) for v in tuned} == tuned
+    runs = runs_with(tuned, one, ())
+    check_unchanged(one, planned_runs(tuned, one, ()), tuned)
+    peaks = {v: dict(flattened("", run.optimizer)) for v, run in runs.items()}
+    assert [of[".learning_rate.peak"] for of in peaks.values()] == [0.009, 0.01]
+    trials = read_trials(one.directory)
+    assert len(trials) == 2 * 2 * (3 + 2)  # of two variants, with two seeds
+    assert {(t.round, t.steps) for t in trials} == {(0, 10), (1, 20)}
+    assert {t.value for t in trials if t.variant == "small"} == {0.0003, 0.003, 0.009}
+    # It is not tuned again.
+    assert tune(one, tuned, (), (), None) == tuned
+
+
+def test_whole_numbers_stay_whole(compared):
+    """As in a setting that takes no others, such as a number of steps."""
+    one, planned = compared
+    steps = dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 3], seeds=[7])
+    one = dataclasses.replace(one, tuning=Bound(successive_halving, **steps))
+    tuned = tune(one, planned, (), (), run_all)
+    assert [(of.tuned, type(of.tuned)) for of in tuned.values()] == [(1, int), (1, int)]
+    assert {type(trial.value) for trial in read_trials(one.directory)} == {int}
+
+
+def test_trials_are_scored_on_training_text_and_have_seeds_of_their_own(compared):
+    one, planned = compared
+    seen = []
+
+    def look(cells):
+        seen.extend(cells)
+        run_all(cells)
+
+    tune(one, planned, (), (), look)
+    for cell in seen:
+        assert cell.run.corpus.function.__name__ == "validation_split"
+        assert cell.run.corpus.settings["corpus"] == runs_of_variants(one)["small"].corpus
+        assert cell.seed in (7, 8) and not cell.yardsticks
+    assert len({cell.run.run_dir for cell in seen}) == len({cell.name for cell in seen}) == 20
+
+
+class Killed(Exception):
+    pass
+
+
+def test_killed_at_any_moment_it_chooses_the_same(compared):
+    one, planned = compared
+    left = itertools.count()
+
+    def killed_after_one(cells):
+        for cell in cells:
+            if not cell.is_complete:
+                ending(cell, loss_of(cell))
+                next(left)
+                raise Killed
+
+    with pytest.raises(Killed):
+        tune(one, planned, (), (), killed_after_one)
+    for _ in range(40):
+        try:
+            tuned = tune(one, planned, (), (), killed_after_one)
+            break
+        except Killed:
+            pass
+    assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
+    assert next(left) == 20 and len(read_trials(one.directory)) == 20  # none was made twice
+
+
+def test_a_trial_that_diverges_loses_and_one_that_fails_is_reported(compared):
+    one, planned = compared
+
+    def diverging(cells):
+        for cell in cells:
+            if ", 0.009," in cell.name:
+                error = FloatingPointError("At step 3 the training is no longer finite: loss nan.")
+                pathlib.Path(cell.run.run_dir).mkdir(parents=True, exist_ok=True)
+                assert cells_exit(cell, error) == 1
+            else:
+                run_all([cell])
+
+    assert tune(one, planned, (), (), diverging)["small"].tuned == 0.003
+    (lost,) = {t.error for t in read_trials(one.directory) if not math.isfinite(t.loss)}
+    assert lost.startswith("Diverged: At step 3")
+
+    failing = dict.fromkeys(planned)
+    for variant, of in planned.items():
+        failing[variant] = of._replace(tuned=None)
+    (pathlib.Path(one.directory) / "tuning.jsonl").unlink()
+
+    def out_of_memory(cells):
+        for cell in cells:
+            if cell.seed == 8:
+                pathlib.Path(cell.run.run_dir).mkdir(parents=True, exist_ok=True)
+                (pathlib.Path(cell.run.run_dir) / "result.json").unlink(missing_ok=True)
+                write_failure(cell.run.run_dir, "Out of memory")
+
+    with pytest.raises(
+        ValueError, match="trials failed.*the same command runs them again"
+    ) as error:
+        tune(one, failing, (), (), out_of_memory)
+    assert "small, 0.0003, round 1, seed 8: Out of memory (" in str(error.value)
+    again = []
+
+    def counted(cells):
+        again.extend(cell for cell in cells if cell.seed == 7 and cell.run.steps == 10)
+        run_all(cells)
+
+    assert tune(one, failing, (), (), counted)["small"].tuned == 0.003
+    trials = read_trials(one.directory)
+    assert len(trials) == len({trial[:4] for trial in trials}) == 20 and not again
+
+
+def cells_exit(cell, error) -> int:
+    def work():
+        raise error
+
+    return cells.exit_status(cell.run.run_dir, work)
+
+
+def test_another_tuning_is_refused_by_name(compared):
+    one, planned = compared
+    for other, expected in (
+        (Bound(successive_halving, **{**one.tuning.settings, "seeds": [9]}), r"seeds=\[9\]"),
+        (None, "is None"),
+    ):
+        changed = dataclasses.replace(one, tuning=other)
+        with pytest.raises(ValueError, match="the tuning was successive_halving.*" + expected):
+            check_unchanged(changed, planned_runs(planned, changed, ()), planned)
+
+
+def test_another_base_is_refused_though_a_variant_is_tuned(compared):
+    """The values that were tried are multiples of the base's."""
+    one, planned = compared
+    tuned = tune(one, planned, (), (), run_all)
+    changed = dataclasses.replace(one, base=[*one.base, "PEAK = 2e-3"])
+    with pytest.raises(
+        ValueError, match=f"'small'(.*\n)+  was {PEAK} = 0.003\n  is {PEAK} = 0.002"
+    ):
+        check_unchanged(changed, planned_runs(tuned, changed, ()), tuned)
+
+
+def test_seeds_of_the_comparison_choose_nothing(compared):
+    one, _ = compared
+    with pytest.raises(ValueError, match="seeds has 7, which is a seed of its tuning too"):
+        check(dataclasses.replace(one, seeds=[6, 7]))
+
+
+def test_a_setting_that_a_variant_has_not_is_refused_before_anything_is_planned(compared):
+    one, _ = compared
+    of = Bound(successive_halving, **{**one.tuning.settings, "parameter": "optimizers.adamw.b3"})
+    with pytest.raises(
+        ValueError, match="The variant 'small': tuning.*'optimizers.adamw.b3' is no"
+    ):
+        runs_of_variants(dataclasses.replace(one, tuning=of))
+
+
+def test_trials_too_short_for_their_warm_up_are_refused(compared):
+    one, _ = compared
+    run = runs_of_variants(one)["small"]
+    rate = Bound(run.optimizer.settings["learning_rate"].function, peak=0.1, warmup_steps=12)
+    run = dataclasses.replace(run, optimizer=Bound(run.optimizer.function, learning_rate=rate))
+    facts._check_trials(one, run, 100)
+    with pytest.raises(ValueError, match="Its trials take 0.25 of its 40 steps. .* got 12"):
+        facts._check_trials(one, run, 40)
+
+
+@pytest.mark.parametrize(
+    "settings, steps, expected",
+    [
+        (
+            dict(values=[-0.1, 0.1]),
+            40,
+            f"with {PEAK} = -0.1. {PEAK} must be a number of at least 0",
+        ),
+        (
+            dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 2.5]),
+            40,
+            "warmup_steps must be a whole number of at least 0, got 2.5",
+        ),
+        (dict(factors=[0.1, 1, 3]), 1, "trials would take 1, 1 of its 1 steps in their rounds"),
+    ],
+)
+def test_values_and_rounds_that_trials_cannot_have_are_refused(compared, settings, steps, expected):
+    one, _ = compared
+    tuning = Bound(successive_halving, **(dict(parameter=PEAK, seeds=[7]) | settings))
+    run = runs_of_variants(one)["small"]
+    with pytest.raises(ValueError, match=expected):
+        facts._check_trials(dataclasses.replace(one, tuning=tuning), run, steps)
+
+
+def test_trials_that_are_left_of_another_plan_are_not_taken(compared):
+    """As where someone has removed the runs, to start again with other settings."""
+    one, planned = compared
+    tune(one, planned, (), (), run_all)
+    facts._check_nothing_left(dataclasses.replace(one, tuning=None), "small")
+    with pytest.raises(
+        ValueError, match="/tuning/small, .*/tuning.jsonl have runs or trials of it"
+    ):
+        facts._check_nothing_left(one, "small")
+    facts._check_nothing_left(one, "other")
+    (pathlib.Path(one.directory) / "runs/other/seed_0").mkdir(parents=True)
+    with pytest.raises(ValueError, match="runs/other/seed_0 have runs or trials of it, and facts"):
+        facts._check_nothing_left(one, "other")
+
+
+# --- whole ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_variants_are_tuned_trained_and_told_of(tmp_path, monkeypatch, capsys):
+    lines = [*LINES, "tuning.successive_halving.seeds = [7]"]
+    lines.append("tuning.successive_halving.factors = [1, 3]")
+    file, started = small.write(tmp_path, *lines), small.here(monkeypatch)
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0
+    assert [run.split("/")[0] for run in started] == ["tuning"] * 4 + ["runs"] * 2
+    directory = tmp_path / "compared"
+    for variant, folder in (("small", "small"), ("large/2", "large_2")):
+        chosen = read_facts(str(directory), variant).tuned
+        config = (directory / "runs" / folder / "seed_0/config.gin").read_text()
+        assert f"{PEAK} = {chosen!r}\n" in config and "validation_split" not in config
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Tuned for each variant: {PEAK}, by trials of 50% of its steps." in said
+    started.clear()
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and not started
+    more = "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}"
+    assert small.compare_here(small.write(tmp_path, *lines, more), "--gin.SEEDS=[0]") == 0
+    assert started == [
+        *(f"tuning/third/{value}/round_1/seed_7" for value in (0.003, 0.009)),
+        "runs/third/seed_0",
+    ]
+    of = {v: read_facts(str(directory), v).tuned for v in ("small", "third")}
+    assert of["small"] == of["third"]

@@ -1,0 +1,53 @@
+"""Masked tokens of held-out text, restored: counted by hand, and by a model that knows nothing."""
+
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks.unmasking import masked_rows, unmasking
+from tests.comparison.subjects import subject_of
+from tests.comparison.test_compression import TEXTS, corpus, subject
+from tests.inference.runs import CODEC, IDS, trained
+
+
+def test_a_share_of_each_row_is_masked():
+    one, tokens = trained("encoder", "masked_diffusion"), CODEC.encode(TEXTS[0])
+    rows, truth = masked_rows(one, corpus(), len(tokens), 16, 0.25)
+    assert [len(row.tokens) for row in rows] == [16, 16, 16, 12]
+    assert [len(row.masks) for row in rows] == [4, 4, 4, 3]
+    filled, rest = [], truth.tolist()
+    for row in rows:
+        assert [i for i, x in enumerate(row.tokens) if x == IDS.mask] == row.masks
+        there = {slot: rest.pop(0) for slot in row.masks}
+        filled += [there.get(i, x) for i, x in enumerate(row.tokens)]
+    assert filled == tokens and not rest
+
+
+@pytest.mark.parametrize(
+    "builder, objective, orders",
+    [
+        ("encoder", "masked_lm", ["entropy", "mask_predict"]),
+        ("decoder", "shifted_diffusion", ["entropy", "ancestral"]),
+        ("encoder", "uniform_diffusion", ["ancestral"]),
+    ],
+)
+def test_a_model_that_knows_nothing_restores_one_token(builder, objective, orders):
+    """By all orders and steps the same; the baseline is the best of such models."""
+    one, steps = subject_of(trained(builder, objective), constant=True).trained, [1, 3]
+    settings = dict(tokens=60, row_tokens=16, share=0.5, orders=orders, steps=steps)
+    whole, *parts = unmasking(subject(one), **settings)
+    assert [x.name for x in parts] == [f"unmasking/{o}/{s}" for o in orders for s in steps]
+    _, truth = masked_rows(one, corpus(), 60, 16, 0.5)
+    assert whole.baseline == max(np.mean(truth == x) for x in range(IDS.size))
+    values = {x.value for x in (whole, *parts)}
+    assert len(values) == 1 and values <= {np.mean(truth == x) for x in range(IDS.size)}
+
+
+def test_what_cannot_be_measured_is_refused():
+    causal = subject(trained("decoder", "causal_lm"))
+    with pytest.raises(ValueError, match="never learned to predict masks"):
+        unmasking(causal)
+    masked = subject(trained("encoder", "masked_diffusion"))
+    with pytest.raises(ValueError, match="orders must be .*'ancestral', not empty, or None, got"):
+        unmasking(masked, orders=["gibbs"])
+    with pytest.raises(ValueError, match="Got the orders random for .*expected 'ancestral' among"):
+        unmasking(subject(trained("encoder", "uniform_diffusion")), orders=["random"])

@@ -1,0 +1,463 @@
+"""Comparisons as gin files, their runs, and the budgets that these share."""
+
+import dataclasses
+import functools
+import itertools
+import pickle
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pretrax import models, objectives
+from pretrax.comparison import budgets, variants
+from pretrax.comparison.cells import cells_of
+from pretrax.comparison.comparison import Comparison, check, trained_variants
+from pretrax.comparison.figures import settings_in_words
+from pretrax.comparison.variants import comparison_text, read_comparison, runs_of_variants
+from pretrax.comparison.yardsticks import loss_under
+from pretrax.corpora import validation_split
+from pretrax.settings.bound import Bound, flattened
+from pretrax.settings.gin_reader import GIN_CONFIGS
+from pretrax.training.planning import open_batches
+from pretrax.training.throughput import step_flops
+from tests.comparison import small
+from tests.training import tiny
+from tests.training.tiny import ROOT, environment
+
+NAMES = sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Comparison:
+    return read_comparison(small.write(tmp_path_factory.mktemp("compared")))
+
+
+@pytest.fixture(scope="module")
+def planned(compared):
+    return tiny.planned(runs_of_variants(compared)["small"])
+
+
+def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
+    again = [*compared.yardsticks, Bound(small.norm, power=4)]
+    other = dataclasses.replace(
+        compared, yardsticks=again, reference="small", about='It\'s\n"new".'
+    )
+    for one in (compared, other):
+        (tmp_path / "comparison.gin").write_text(comparison_text(one))
+        read = read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"])
+        assert read == one
+    with pytest.raises(ValueError, match="--trust=tests.comparison.small"):
+        read_comparison(str(tmp_path / "comparison.gin"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_comparison_can_be_run(name, tmp_path):
+    one = read_comparison(name)
+    assert len(runs_of_variants(one)) == len(trained_variants(one)) > 1
+    (tmp_path / "comparison.gin").write_text(comparison_text(one))
+    assert read_comparison(str(tmp_path / "comparison.gin")) == one
+
+
+def test_the_seed_of_a_corpus_follows_that_of_the_run():
+    one = read_comparison("masking_rate")
+    facts = dict.fromkeys(one.variants, small.facts(700))
+    cells = cells_of(one, runs_of_variants(one), facts)
+    assert {cell.run.corpus.settings["seed"] for cell in cells if cell.seed == 3} == {3}
+
+
+def test_the_seed_of_a_corpus_within_another_follows_that_of_the_run():
+    one = read_comparison("masking_rate")
+    runs = {
+        variant: dataclasses.replace(run, corpus=Bound(validation_split, corpus=run.corpus))
+        for variant, run in runs_of_variants(one).items()
+    }
+    cells = cells_of(one, runs, dict.fromkeys(runs, small.facts(6)))
+    within = {cell.seed: cell.run.corpus.settings["corpus"].settings["seed"] for cell in cells}
+    assert within == {seed: seed for seed in one.seeds}
+
+
+def test_values_are_overridden_on_the_command_line(compared, tmp_path):
+    file = small.write(tmp_path)
+    one = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
+    assert one.seeds == [7] and one.budget == Bound(budgets.text_tokens, number=3000)
+    with pytest.raises(ValueError, match="Nothing in this comparison uses STEPS = 3"):
+        read_comparison(file, ["STEPS = 3"])
+
+
+def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compared):
+    facts = {"small": small.facts(6), "large/2": small.facts(9)}
+    cells = cells_of(compared, runs_of_variants(compared), facts)
+    runs = {(cell.variant, cell.seed): cell.run for cell in cells}
+    assert list(runs) == [(v, s) for s in (0, 1) for v in ("small", "large/2")]
+    one, other = runs["small", 1], runs["large/2", 1]
+    assert one.run_dir.endswith("compared/runs/small/seed_1") and one.seed == 1 and one.steps == 6
+    assert other.run_dir.endswith("compared/runs/large_2/seed_1") and other.steps == 9
+    assert one.optimizer != other.optimizer and one.corpus == other.corpus
+
+
+def other_norm(subject) -> list:
+    return []
+
+
+other_norm.__name__ = "norm"
+
+
+@pytest.mark.parametrize(
+    "changed, expected",
+    [
+        (dict(variants={}), "variants must be a mapping to lists of texts, not empty, got {}"),
+        (
+            dict(variants={"a/b": [], "A_b": []}),
+            "'a/b' and 'A_b', which would share the folder runs/A_b",
+        ),
+        (dict(variants={"掩码": [], "因果": []}), "share the folder runs/__: .* digits of ASCII"),
+        (dict(variants={"..": []}), "cannot name a folder"),
+        (dict(variants={"a\n": []}), "variants has the name 'a.*n', expected a text"),
+        (
+            dict(variants={"a": "STEPS = 2"}),
+            "variants must be a mapping to lists of texts, .*'STEPS = 2'",
+        ),
+        (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
+        (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0 .*, not empty, got"),
+        (dict(seeds=[0, 2**32]), "seeds must be .* below 4,294,967,296"),  # the same as 0 to JAX
+        (dict(budget=Bound(budgets.text_tokens)), "text_tokens has no value for its number"),
+        (dict(budget=Bound(budgets.model_flops, number=-1.0)), "number must be a number above 0"),
+        (dict(wanted={"nrm": 1.0}), "wanted has 'nrm', which no yardstick measures: .* of norm"),
+        (
+            dict(wanted={"norm": 1.0}, yardsticks=[Bound(small.norm, power=p) for p in (2, 4)]),
+            r"wanted has 'norm', .* of norm \(power=2\), norm \(power=4\)",
+        ),
+        (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
+        (dict(yardsticks=[Bound(small.norm, power="two")]), "norm.power must be a whole number"),
+        (dict(yardsticks=[loss_under]), "loss_under has no value for its objectives"),
+        (dict(yardsticks=[]), "yardsticks must be a list of functions, not empty, got"),
+        (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
+        (
+            dict(yardsticks=[small.norm, Bound(small.norm, power=2)]),
+            "yardsticks has .*norm.* twice",
+        ),
+        (
+            dict(yardsticks=[Bound(small.named, first="x"), Bound(small.named, second="x")]),
+            r"whose figures would have one name, named \(x\): leave one out",
+        ),
+        (
+            dict(yardsticks=[small.norm, other_norm]),
+            "two functions named norm, of tests.comparison.sm",
+        ),
+        (dict(base=[]), "base must be a list of texts, not empty"),
+        (
+            dict(variants={"a": ["X = %EQUAL_FLOPS"]}),
+            "'a'. has %EQUAL_FLOPS, which makes it equal to",
+        ),
+        (
+            dict(variants={"a": ["X = %EQUAL_FLOPS", "Y = %EQUAL_PARAMETERS"]}, reference="a"),
+            "Got both %EQUAL_PARAMETERS and %EQUAL_FLOPS in one variant",
+        ),
+        (dict(base=["X = %EQUAL_FLOPS"]), "base has %EQUAL_FLOPS, which is solved for a variant"),
+        (
+            dict(budget=700),
+            "budget must be a function .*, or a mapping to functions, not empty, got 700",
+        ),
+        (dict(budget={}), "budget must be a function .*, not empty, got {}"),
+        (dict(budget={"a": 700}), "budget must be a function .*, got {'a': 700}"),
+        (dict(budget={"": len}), "budget has the name '', expected a text of one line"),
+        (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!', which would share"),
+        (dict(budget={"1": len}, reference="small"), "'small' goes with one budget"),
+        (
+            dict(budget={"1": len}, variants={"a": ["X = %EQUAL_FLOPS"]}),
+            "'a'. has %EQUAL_FLOPS, .* several budgets have none: give a number",
+        ),
+        (
+            dict(variants={"a": [], "a, 1": []}, budget={"1, 2": len, "2": len}),
+            "'a, 1, 2' and 'a, 1, 2', which would share the folder",
+        ),
+    ],
+)
+def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
+    with pytest.raises(ValueError, match=expected):
+        check(dataclasses.replace(compared, **changed))
+
+
+def test_figures_that_may_be_wanted(compared):
+    """Of a yardstick with its settings, and with its unit, which runs may differ in."""
+    yardsticks = [small.norm, Bound(small.norm, power=4)]
+    figures = ("norm", "norm (units)", "norm (power=4)", "norm (power=4, units)")
+    one = dataclasses.replace(compared, yardsticks=yardsticks, wanted=dict.fromkeys(figures, 1.0))
+    assert check(one) is one
+
+
+def test_a_variant_that_a_file_names_twice_is_not_lost(tmp_path):
+    lines = "comparison.Comparison.variants = {'a': [], 'b': [], 'a': ['PEAK = 1e-2']}"
+    with pytest.raises(ValueError, match="small.gin cannot be read: a dict has the key 'a' twice"):
+        read_comparison(small.write(tmp_path, lines), trusted=["tests"])
+
+
+@pytest.mark.parametrize(
+    "lines, expected",
+    [
+        (["STEPS = 5"], r"'x' sets training.Run.steps = 5, which a comparison sets"),
+        (["RUN_DIR = 'runs/x'"], "'x' sets training.Run.run_dir = 'runs/x'"),
+        (["training.Run.seed = 5"], "'x' sets training.Run.seed = 5"),
+        (
+            ["DATA = 'other'"],
+            r"'small' and 'x' have no common data.*corpus.path is '.*' and 'other'",
+        ),
+        (["PAEK = 1.0"], "The variant 'x': Nothing in this run uses PAEK = 1.0"),
+        (["objectives/none.gin"], "The variant 'x': There is no gin file"),
+    ],
+)
+def test_lines_that_no_variant_may_have(compared, lines, expected):
+    with pytest.raises(ValueError, match=expected):
+        runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
+
+
+def test_variants_may_read_one_world_in_another_order():
+    runs = runs_of_variants(read_comparison("arithmetic"))
+    orders = [dict(flattened("corpus", run.corpus))["corpus.world.order"] for run in runs.values()]
+    assert {*orders} == {"plain", "reversed"}
+
+
+def notes(*, seed, order="up"):
+    """A world of one's own, which is not drawn here."""
+
+
+def test_a_setting_of_ones_own_world_by_the_same_name_makes_other_text():
+    run = next(iter(runs_of_variants(read_comparison("arithmetic")).values()))
+    corpora = [
+        Bound(run.corpus.function, **{**run.corpus.settings, "world": Bound(notes, order=order)})
+        for order in ("up", "down")
+    ]
+    own = {
+        c.settings["world"].settings["order"]: dataclasses.replace(run, corpus=c) for c in corpora
+    }
+    with pytest.raises(ValueError, match="common data.* corpus.world.order is 'up' and 'down'"):
+        variants._check_common_data(own)
+
+
+def test_variants_may_train_on_more_documents_of_one_text():
+    runs = runs_of_variants(read_comparison("more_data"))
+    given = [dict(flattened("corpus", run.corpus)).get("corpus.documents") for run in runs.values()]
+    assert given == [20, 200, None]
+
+
+def test_runs_that_would_share_their_checkpoints_are_refused(compared):
+    base = [*compared.base, "training.Run.checkpoint_dir = '/checkpoints'"]
+    with pytest.raises(
+        ValueError, match="checkpoint_dir = '/checkpoints', in which all runs would"
+    ):
+        runs_of_variants(dataclasses.replace(compared, base=base))
+
+
+def test_a_later_line_of_a_variant_overrides_an_earlier_one(compared):
+    lines = ["PEAK = 1.0", "objectives/prefix_lm.gin", "PEAK = 2.0"]  # the base has causal_lm.gin
+    run = runs_of_variants(dataclasses.replace(compared, variants={"x": lines}))["x"]
+    assert run.optimizer.settings["learning_rate"].settings["peak"] == 2.0
+    assert run.objective.function.__name__ == "prefix_lm"
+
+
+def test_variants_may_name_what_the_comparison_imports(tmp_path):
+    objective = "training.Run.objective = @small.norm"
+    variants_line = f"comparison.Comparison.variants = {{'small': [], 'own': ['{objective}']}}"
+    compared = read_comparison(small.write(tmp_path, variants_line))
+    (tmp_path / "comparison.gin").write_text(comparison_text(compared))
+    again = read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"])
+    for one in (compared, again, pickle.loads(pickle.dumps(compared))):
+        assert runs_of_variants(one)["own"].objective.function is small.norm
+    assert again == compared
+
+
+def test_lines_of_a_directory_import_what_is_trusted(compared, tmp_path):
+    lines = ["import tests.comparison.small"]
+    loss_of = Bound(loss_under, objectives=["causal_lm"])
+    own = dataclasses.replace(compared, yardsticks=[loss_of], variants={"x": lines})
+    (tmp_path / "comparison.gin").write_text(comparison_text(own))
+    file = str(tmp_path / "comparison.gin")
+    with pytest.raises(ValueError, match="--trust=tests.comparison.small"):
+        read_comparison(file)
+    assert read_comparison(file, trusted=["tests"]).variants == {"x": lines}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import tests.comparison.small",
+        "import \\\n tests.comparison.small",
+        "from tests.comparison import small",
+        "import tests.comparison.small as small\nx = = 1",
+    ],
+)
+def test_an_import_needs_trust_however_it_is_written(compared, tmp_path, line):
+    loss_of = Bound(loss_under, objectives=["causal_lm"])
+    own = dataclasses.replace(compared, yardsticks=[loss_of], variants={"x": [line]})
+    (tmp_path / "comparison.gin").write_text(comparison_text(own))
+    file = str(tmp_path / "comparison.gin")
+    with pytest.raises(ValueError, match="--trust=tests.comparison.small"):
+        read_comparison(file)
+    read_comparison(file, trusted=["tests.comparison.small"])
+
+
+def test_variants_may_name_two_modules_of_one_package(tmp_path, monkeypatch):
+    package = tmp_path / "twofold"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for name in ("first", "second"):
+        builder = f"from pretrax.objectives import causal_lm as {name}_lm\n"
+        (package / f"{name}.py").write_text(builder)
+    monkeypatch.syspath_prepend(tmp_path)
+    variants = {
+        name: [f"training.Run.objective = @twofold.{name}.{name}_lm"]
+        for name in ("first", "second")
+    }
+    lines = [
+        "import twofold.first",
+        "import twofold.second",
+        f"comparison.Comparison.variants = {variants}",
+    ]
+    compared = read_comparison(small.write(tmp_path / "compared", *lines))
+    assert compared.base[:2] == ["import twofold.first", "import twofold.second"]
+    runs = runs_of_variants(compared)
+    assert [run.objective.function.__name__ for run in runs.values()] == ["causal_lm"] * 2
+
+
+def test_every_variant_is_trained_on_every_budget(compared, tmp_path):
+    budgets_of = {n: Bound(budgets.text_tokens, number=n * 1000) for n in (2, 4)}
+    several = {f"{n}k": budget for n, budget in budgets_of.items()}
+    one = check(dataclasses.replace(compared, budget=several))
+    names = ["small, 2k", "small, 4k", "large/2, 2k", "large/2, 4k"]
+    assert [*trained_variants(one)] == [*runs_of_variants(one)] == names
+    assert [t.budget for t in trained_variants(one).values()] == [*several.values()] * 2
+    (tmp_path / "comparison.gin").write_text(comparison_text(one))
+    assert read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"]) == one
+
+
+def test_an_unknown_name_and_missing_fields(tmp_path):
+    with pytest.raises(ValueError, match="no comparison 'maskin_rate'; did you mean masking_rate"):
+        read_comparison("maskin_rate")
+    with pytest.raises(ValueError, match="no comparison 'xyz'; expected one of .*masking_rate"):
+        read_comparison("xyz")
+    file = tmp_path / "mine.gin"
+    file.write_text("from pretrax import comparison\ncomparison.Comparison.question = 'Which?'\n")
+    with pytest.raises(
+        ValueError, match="gives no directory, no base, .*bind comparison.Comparison.d"
+    ):
+        read_comparison(str(file))
+
+
+def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
+    steps = budgets.text_tokens(planned, number=1500)
+    read = [budgets.tokens_of(planned, n) for n in (steps - 1, steps)]
+    assert read[0] < 1500 <= read[1]
+    batches = open_batches(planned)
+    rows = np.concatenate([next(batches)[0].tokens.ravel() for _ in range(steps)])
+    ends = int((rows == planned.recipe.ids.eos).sum())
+    assert ends > 0 and read[1] == 256 * steps - ends  # of full rows
+
+
+@pytest.mark.parametrize("number", [0, -3000])
+def test_a_budget_of_no_tokens_is_refused(planned, number):
+    with pytest.raises(
+        ValueError, match=f"text_tokens.number must be a whole number of at least 1, got {number}"
+    ):
+        budgets.text_tokens(planned, number=number)
+
+
+def test_tokens_beyond_those_counted_are_as_many_on_average(planned, monkeypatch):
+    exactly = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
+    monkeypatch.setattr(budgets, "COUNTED", 20)
+    about = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
+    assert about == pytest.approx(exactly, rel=0.02)
+
+
+def test_a_budget_of_flops(planned):
+    of_a_step = step_flops(planned.recipe, planned.schedules)
+    assert budgets.model_flops(planned, number=7.4 * of_a_step) == 7
+    with pytest.raises(
+        ValueError, match="pays for 0 steps, expected 1 or more: raise budgets.model_f"
+    ):
+        budgets.model_flops(planned, number=of_a_step / 3)
+
+
+def test_a_budget_of_targets_counts_what_has_a_loss(planned):
+    """Of a causal model each of the 256 tokens of a step's rows, ends of documents too."""
+    assert budgets.targets(planned, number=3 * 256) == 3
+    assert budgets.targets(planned, number=3 * 256 + 1) == 4
+
+
+IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
+
+
+@pytest.fixture(scope="module")
+def masked():
+    return of_encoder(objectives.masked_lm(IDS, rate=0.25))
+
+
+def of_encoder(objective):
+    """The plan of a run of an encoder, on rows of 16 times 32 slots."""
+    sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
+    return tiny.plan(models.encoder(128, **sizes), objective, dict(encoder=32))
+
+
+def test_targets_are_those_of_the_corrupted_batches(masked):
+    found = [sum(x.values()) for _, x in itertools.islice(budgets.targets_of_steps(masked), 8)]
+    total = np.cumsum(found)
+    # A quarter of the 480 tokens beside cls and sep, rounded in each document; of 128 slots.
+    assert all(120 <= number < 128 for number in found)
+    assert budgets.targets(masked, number=total[4]) == 5
+    assert budgets.targets(masked, number=total[4] + 1) == 6
+
+
+def test_targets_beyond_those_counted_are_as_many_on_average(masked, monkeypatch):
+    exactly = budgets.targets(masked, number=4000)
+    monkeypatch.setattr(budgets, "COUNTED", 8)
+    assert exactly > 30 and budgets.targets(masked, number=4000) == pytest.approx(exactly, rel=0.1)
+
+
+def test_targets_that_change_beyond_those_counted_are_refused(monkeypatch):
+    monkeypatch.setattr(budgets, "COUNTED", 2)
+    one = of_encoder(objectives.annealed(IDS, objectives.masked_lm, "rate", 0.5, 0.1, 9, stages=2))
+    assert budgets.targets(one, number=300) == 2
+    with pytest.raises(ValueError, match="first 2 are counted, .*rates of rate_0.5, .*follow"):
+        budgets.targets(one, number=5000)
+
+
+@pytest.mark.slow
+def test_a_budget_of_seconds(planned, monkeypatch):
+    monkeypatch.setattr(budgets, "TIMED", 2)
+    assert budgets.seconds(planned, number=3600) > 60
+
+
+def test_a_budget_that_ends_within_the_warm_up(compared):
+    longer = [*compared.base, "optimizers.warmup_constant.warmup_steps = 30"]
+    one = tiny.planned(
+        runs_of_variants(dataclasses.replace(compared, base=[*longer, "STEPS = 31"]))["small"]
+    )
+    with pytest.raises(
+        ValueError, match="number to [0-9,]+ or more, or lower the warm-up"
+    ) as error:
+        budgets.text_tokens(one, number=1500)
+    assert "pays for 6 steps, expected 31 or more, which its warm-up of 30 steps" in str(
+        error.value
+    )
+    enough = int(re.search("to ([0-9,]+) or more", str(error.value))[1].replace(",", ""))
+    assert 31 <= budgets.text_tokens(one, number=enough) <= 32
+
+
+def test_the_package_loads_no_jax():
+    program = (
+        "import sys, pretrax.comparison; print({'jax', 'gin', 'tensorflow'} & set(sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert said.stdout.strip() == "set()", said.stderr
+
+
+def test_yardsticks_of_one_function_are_told_apart_by_their_settings():
+    of = functools.partial(Bound, small.norm)
+    several = [of(power=4), of(objectives=["causal_lm", "ul2"]), of(objectives="bart")]
+    words = [settings_in_words(one, several) for one in several]
+    assert words == [["power=4"], ["causal_lm, ul2"], ["bart"]]
+    assert settings_in_words(several[0], several[:1]) == []

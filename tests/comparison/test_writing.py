@@ -1,0 +1,140 @@
+"""Fine-tuning to write: what is learnt, what it is worth, and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pretrax.comparison.yardsticks import writing
+from pretrax.comparison.yardsticks.parts import two_languages
+from pretrax.comparison.yardsticks.parts.two_languages import translations
+from pretrax.comparison.yardsticks.writing import finetune_to_write
+from pretrax.inference import Decoding, Options, answer
+from pretrax.inference.answering.scoring import answered_prompt, score
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import IDS, trained
+
+MODELS = {"decoder": "causal_lm", "encoder_decoder": "span_corruption"}
+PAIRS = [(f"{'ab'[i % 2] * 3} {i}", ("x y", "y x")[i % 2]) for i in range(40)]
+FEW = {"train": PAIRS[:32], "validation": PAIRS[32:]}
+
+
+def by_name(figures) -> dict:
+    return {figure.name.removeprefix("finetune_to_write"): figure for figure in figures}
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(writing, "_translation", lambda: FEW)
+
+
+# --- the two languages ----------------------------------------------------------------------------
+
+
+def test_a_sentence_is_translated_word_by_word_and_put_in_order():
+    pairs = [(first.split(), second.split()) for first, second in translations(300)]
+    lexicon: dict[str, str] = {}
+    for first, second in pairs:
+        assert len(first) == len(second)
+        if len(first) == 3:  # noun verb noun -> noun noun verb
+            assert all(
+                lexicon.setdefault(one, other) == other
+                for one, other in zip(first, (second[0], second[2], second[1]))
+            )
+    nouns = {word for first, _ in pairs if len(first) == 3 for word in (first[0], first[2])}
+    for first, second in pairs:
+        if len(first) == 5:  # adjective noun verb adjective noun
+            its, subject, verb, of_it, other = first
+            assert [subject, other] == [word for word in first if word in nouns]
+            order = [subject, its, other, of_it, verb]
+            known = [(lexicon.get(word), new) for word, new in zip(order, second)]
+            assert all(one in (None, new) for one, new in known)
+    words = {word for first, _ in pairs for word in first}
+    others = {word for _, second in pairs for word in second}
+    count = sum(two_languages.WORDS.values())
+    assert len(words) == len(others) == count and not words & others
+
+
+def test_sentences_are_drawn_once_and_the_same_every_time():
+    some = translations(400)
+    assert len({first for first, _ in some}) == len({second for _, second in some}) == 400
+    assert translations(400) == some and translations(40) == some[:40]
+    assert not {first for first, _ in translations(40, seed=1)} & {first for first, _ in some}
+
+
+# --- what is learnt -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("builder", MODELS)
+def test_every_layout_that_writes_learns_to_answer(builder):
+    one = writing._answering(trained(builder, MODELS[builder]))
+    answered = [answered_prompt(one, *pair) for pair in PAIRS]
+    writer, peak = writing._finetuned(one, answered, 30, [1e-9, 0.1], 8)
+    assert peak == 0.1 and writing._nats(writer, answered[:8]) < 8 * 0.1
+    if builder == "decoder":
+        items = [{"text": text} for text, _ in PAIRS[:8]]
+        written = answer(writer, "respond", items, Options(Decoding(max_new=4)))
+        assert [record["answer"] for record in written] == [text for _, text in PAIRS[:8]]
+
+
+def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
+    monkeypatch.setattr(writing, "answer", lambda trained, mode, items, _: [{"answer": ""}] * 8)
+    subject = subject_of(trained("decoder", "causal_lm"), constant=True)
+    few_steps = dict(steps=1, peaks=[1e-9], batch_size=8)
+    found = by_name(finetune_to_write(subject, task="translation", **few_steps))
+    assert found[""].value < 0 and found[""].baseline == 0
+    assert found["/exact_match"].value == found["/rouge_2"].value == 0
+    # All ids are equally likely: each of the three bytes of an answer, and its end.
+    bits = 4 * math.log2(trained("decoder", "causal_lm").model.vocab_size)
+    assert found["/bits_per_byte"].value == pytest.approx(bits / 3, rel=1e-4)
+    # Each of the four ids stands 32 times among 128, and there is one more of every id.
+    by_frequency = 4 * -math.log2((32 + 1) / (128 + IDS.size))
+    assert found["/bits_per_byte"].baseline == pytest.approx(by_frequency / 3)
+
+
+@pytest.mark.slow
+def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypatch):
+    """One that writes each answer as it is, but for the last: by hand."""
+    told = dict(FEW["validation"])
+    last = FEW["validation"][-1][0]
+
+    def written(trained, mode, items, options):
+        assert mode == "respond" and options.decoding.max_new == 4
+        told[last] = "no words"
+        return [{"answer": told[item["text"]]} for item in items]
+
+    monkeypatch.setattr(writing, "answer", written)
+    monkeypatch.setattr(writing, "_finetuned", lambda model, *_: (model, 0.1))
+    subject = subject_of(trained("encoder_decoder", "span_corruption"))
+    found = by_name(finetune_to_write(subject, task="translation"))
+    assert found["/exact_match"].value == found["/from_scratch/exact_match"].value == 7 / 8
+    assert found["/rouge_2"].value == 7 / 8 and found["/rouge_2"].baseline == 1 / 2
+    one = writing._answering(subject.trained)
+    scored = score(one, FEW["validation"])
+    bits = -sum(each.log_prob for each in scored) / math.log(2) / 24
+    assert found["/bits_per_byte"].value == pytest.approx(bits)
+
+
+@pytest.mark.parametrize("builder", MODELS)
+def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
+    one = writing._answering(trained(builder, MODELS[builder]))
+    answered = [answered_prompt(one, *pair) for pair in PAIRS[:8]]
+    asked = []
+
+    def stepped(loss, params, batch_of, *_):
+        asked.append(float(loss(params, *batch_of(np.arange(8)))))
+        return params
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "stepped", stepped)
+        writing._finetuned(one, answered, 1, [0.1], 8)
+    expected = -np.mean(np.concatenate([each.log_probs for each in score(one, PAIRS[:8])]))
+    assert asked == [pytest.approx(expected, rel=1e-4)]
+
+
+def test_models_that_do_not_write_are_refused():
+    with pytest.raises(ValueError, match="layout 'encoder'.* expected an encoder-decoder or a dec"):
+        finetune_to_write(subject_of(trained("encoder", "masked_lm")), task="translation")
+    with pytest.raises(ValueError, match="task must be .*'translation', got 'summaries'"):
+        finetune_to_write(subject_of(trained("decoder", "causal_lm")), task="summaries")

@@ -1,0 +1,130 @@
+"""Answers of a world that a model writes: how it is asked, and what counts."""
+
+import functools
+import types
+
+import pytest
+
+from pretrax.comparison.yardsticks import generations, written_answers
+from pretrax.corpora import world_documents
+from pretrax.corpora.worlds import World, WorldQuestion
+from pretrax.inference.prompting.prompts import filled
+from pretrax.settings.bound import Bound
+from tests.comparison.subjects import subject_of
+from tests.inference.runs import trained
+
+QUESTIONS = [
+    WorldQuestion("sums", "1 + 1 =", (" 0 2", " 1 2")),
+    WorldQuestion("sums", "5 + 5 =", (" 1 0", " 0 0")),
+    WorldQuestion("sums", "1 + 9 =", (" 1 0", " 0 0"), after=" ."),
+    WorldQuestion("signs", "2 <extra_id_0> 1", ("+", "="), after=""),
+]
+
+
+def sums(*, seed, questions=QUESTIONS):
+    return World(["1 + 1 = 0 2"], ["2 + 1 = 0 3"], questions)
+
+
+def subject(builder="decoder", objective="causal_lm", of=sums):
+    one = subject_of(trained(builder, objective), corpus=Bound(world_documents, world=of))
+    one.plan = types.SimpleNamespace()
+    return one
+
+
+def at_the_end(*, seed):
+    return sums(seed=seed, questions=QUESTIONS[:3])
+
+
+def test_what_begins_with_the_right_words_counts(monkeypatch):
+    for texts, share in ((["0 2 5", "1 0", " 1 0 ."], 1.0), (["0 20", "1", "1 0 + 1"], 1 / 3)):
+        monkeypatch.setattr(written_answers, "continued", lambda *_, texts=texts: texts)
+        first, one = written_answers.world_answers(subject(of=at_the_end))
+        assert (first.name, one.name) == ("world_answers", "world_answers/sums")
+        assert first.value == one.value == pytest.approx(share)
+        assert first.baseline == pytest.approx(2 / 3) and first.note == "3 questions"
+
+
+def test_masks_stand_for_the_answer_and_are_written_in_each_order(monkeypatch):
+    asked = []
+
+    def write_masks(model, rows, *, mode, order):
+        asked.append([model.decode(row.tokens) for row in rows])
+        assert all({row.tokens[k] for k in row.masks} == {model.ids.mask} for row in rows)
+        right = [" 0 2", " 1 0", " 1 0", "+"] if order == "margin" else ["="] * 4
+        return [model.encode(text) for text in right]
+
+    monkeypatch.setattr(written_answers, "write_masks", write_masks)
+    figures = written_answers.world_answers(
+        subject("encoder", "masked_diffusion"), orders=["margin", "random"]
+    )
+    assert {figure.name: figure.value for figure in figures} == {
+        "world_answers": 1.0,
+        "world_answers/sums": 1.0,
+        "world_answers/sums/margin": 1.0,
+        "world_answers/sums/random": 0.0,
+        "world_answers/signs": 1.0,
+        "world_answers/signs/margin": 1.0,
+        "world_answers/signs/random": 0.0,
+    }
+    assert figures[0].note == "3 questions; the true number of tokens is given"
+    texts = [text.replace("<mask>", "[MASK]") for text in asked[0]]
+    assert texts[2].count("[MASK]") == 4 and texts[2].startswith("1 + 9 =")
+    assert texts[2].endswith(" .</s>") and texts[3] == "2 [MASK] 1</s>"
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective"),
+    [("decoder", "fill_in_the_middle"), ("encoder_decoder", "span_corruption")],
+)
+def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, objective):
+    def infilled(written, one, gaps, decoding):
+        sides = [(gap.prefix, gap.suffix) for gap in gaps]
+        assert sides == [("1 + 1 =", ""), ("5 + 5 =", ""), ("1 + 9 =", " ."), ("2 ", " 1")]
+        assert decoding.max_new == 1 + 4 + 1  # a sentinel, bytes of " 1 0", and an end
+        return [" 0 2 5", " 1 0", "1 0", written]
+
+    for written, share in ((" + ", 1.0), ("+ +", 0.0), ("", 0.0)):
+        monkeypatch.setattr(written_answers, "infilled", functools.partial(infilled, written))
+        figures = written_answers.world_answers(subject(builder, objective))
+        assert [(figure.name, figure.value) for figure in figures[1:]] == [
+            ("world_answers/sums", 1.0),
+            ("world_answers/signs", share),
+        ]
+        assert figures[0].note == "3 questions"
+
+
+def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
+    """A model of span corruption names the blank before it fills it."""
+
+    def of_signs(*, seed):
+        return sums(seed=seed, questions=[WorldQuestion("x", "2 <extra_id_0> 1", ("+-", "=="))])
+
+    for written, share in (("+-", 1.0), ("+-+", 0.0)):
+
+        def answer(model, mode, items, options, written=written):
+            tokens = model.encode(f"<extra_id_0>{written}<extra_id_1>")
+            text = model.decode(tokens[: options.decoding.max_new])
+            return [{"blanks": filled(item["text"], text)[1]} for item in items]
+
+        monkeypatch.setattr(generations, "answer", answer)
+        one = subject("encoder_decoder", "span_corruption", of=of_signs)
+        assert written_answers.world_answers(one)[0].value == share
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective"),
+    [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("encoder", "uniform_diffusion")],
+)
+def test_a_model_that_knows_nothing_is_right_about_nothing(builder, objective):
+    figures = written_answers.world_answers(
+        subject(builder, objective, at_the_end), orders=["confidence"]
+    )
+    assert {figure.value for figure in figures} == {0.0}
+    assert len(figures) == (2 if builder == "decoder" else 3)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="which has a blank, for a model that continues texts"):
+        written_answers.world_answers(subject())
+    with pytest.raises(ValueError, match="expected one that continues texts"):
+        written_answers.world_answers(subject("encoder_decoder", "span_corruption", at_the_end))

@@ -1,0 +1,80 @@
+"""Sums: those that are asked are not read, and the order of digits changes nothing else."""
+
+import pytest
+
+from pretrax.corpora.worlds import digit_sums
+from tests.corpora.worlds import shares_of_reader
+
+SIZES = dict(digits=2, sums=300, questions=40)
+PLAIN = digit_sums.arithmetic(seed=0, **SIZES)
+REVERSED = digit_sums.arithmetic(seed=0, order="reversed", **SIZES)
+KINDS = ("sum", "long_carry")
+
+
+def numbers(text):
+    """Both numbers and what stands for their sum, without spaces."""
+    sides, _, total = text.replace(" ", "").partition("=")
+    return *map(int, sides.split("+")), total
+
+
+def test_a_document_adds_two_numbers_and_none_is_added_twice_or_asked():
+    for world, step in ((PLAIN, 1), (REVERSED, -1)):
+        read = [numbers(text) for text in [*world.documents, *world.heldout]]
+        assert (len(world.documents), len(world.heldout)) == (300, 15)
+        for one, other, total in read:
+            assert len(total) == 3 and int(total[::step]) == one + other
+        pairs = {frozenset(pair[:2]) for pair in read}
+        asked = {frozenset(numbers(question.text)[:2]) for question in world.questions}
+        assert len(pairs) == len(read) and not pairs & asked and len(asked) > 60
+
+
+def test_worlds_in_either_order_read_and_ask_the_same():
+    def turned(text):
+        return text[::-1].strip()
+
+    for plain, back in zip(PLAIN.documents, REVERSED.documents, strict=True):
+        (asks, total), (also, digits) = plain.split(" ="), back.split(" =")
+        assert asks == also and total.strip() == turned(digits)
+    for plain, back in zip(PLAIN.questions, REVERSED.questions, strict=True):
+        assert plain.text == back.text and plain.kind == back.kind
+        assert [x.strip() for x in plain.answers] == [turned(x) for x in back.answers]
+    again = digit_sums.arithmetic(seed=0, **SIZES)
+    assert again == PLAIN and digit_sums.arithmetic(seed=1, **SIZES).documents != PLAIN.documents
+
+
+def test_who_adds_is_always_right_and_who_guesses_is_worth_chance():
+    def added(question):
+        one, other, _ = numbers(question.text)
+        return "".join(f" {digit}" for digit in f"{one + other:03d}")
+
+    assert shares_of_reader(PLAIN, added) == dict.fromkeys(KINDS, 1.0)
+    assert shares_of_reader(PLAIN, lambda question: None) == dict.fromkeys(KINDS, 1 / 4)
+
+
+def test_who_forgets_carries_is_never_right_about_long_ones():
+    def without_carries(question):
+        pairs = zip(*(f"{number:02d}" for number in numbers(question.text)[:2]))
+        return "".join(f" {(int(a) + int(b)) % 10}" for a, b in [("0", "0"), *pairs])
+
+    shares = shares_of_reader(PLAIN, without_carries)
+    assert shares["long_carry"] == 0.0 < shares["sum"] < 0.6
+    for question in PLAIN.questions:
+        if question.kind == "long_carry":
+            tens, units = zip(*(divmod(number, 10) for number in numbers(question.text)[:2]))
+            assert sum(units) > 9 and sum(tens) == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"sums": 3000, "digits": 2}, "2500 together at most, half of all pairs and not 3550"),
+        (
+            {"digits": 19},
+            "arithmetic.digits must be a whole number of at least 2 and at most 18, got 19",
+        ),
+        ({"choices": 6}, "6 choices among sums of numbers of 3 digits, expected 5 at most"),
+    ],
+)
+def test_errors(settings, expected):
+    with pytest.raises(ValueError, match=expected):
+        digit_sums.arithmetic(seed=0, **settings)

@@ -1,0 +1,110 @@
+"""Nested brackets: all are closed, and both sides of a blank tell what belongs there."""
+
+import collections
+import itertools
+
+import pytest
+
+from pretrax.corpora.worlds import brackets, nested_brackets
+from pretrax.corpora.worlds.nested_brackets import KINDS, balanced
+from pretrax.inference.prompting.prompts import BLANK
+from tests.corpora.worlds import shares_of_reader
+
+WORLD = brackets(seed=0, documents=300, questions=60)
+
+
+def closed_by_removal(text):
+    """Removes pairs that stand beside each other until nothing, or no pair, is left."""
+    rest, before = text.replace(" ", ""), None
+    while rest != before:
+        before = rest
+        for kind in KINDS:
+            rest = rest.replace(kind, "")
+    return not rest
+
+
+def depth(text):
+    steps = [1 if one in "([{<" else -1 for one in text.split()]
+    return max(itertools.accumulate(steps))
+
+
+def test_documents_are_balanced_and_of_bounded_depth():
+    assert (len(WORLD.documents), len(WORLD.heldout)) == (300, 15)
+    for text in [*WORLD.documents, *WORLD.heldout]:
+        assert len(text.split()) == 24 and depth(text) <= 6
+        assert closed_by_removal(text) and WORLD.accepts(text)
+    kinds = collections.Counter(" ".join(WORLD.documents).split())
+    assert set(kinds) == {*"".join(KINDS)} and min(kinds.values()) > 0.8 * max(kinds.values())
+    assert max(map(depth, WORLD.documents)) == 6
+
+
+@pytest.mark.parametrize("text", ["", "( ]", "( [ ) ]", "(", ") (", "( ) x", "()"])
+def test_what_is_not_balanced_is_not_accepted(text):
+    assert not balanced(text)
+
+
+@pytest.mark.parametrize("hidden", [2, 3, 4])
+def test_both_sides_of_a_blank_tell_what_belongs_there(hidden):
+    """All sequences of as many brackets are tried, and the deepest are left out of none."""
+    for question in brackets(seed=0, documents=20, questions=8, hidden=hidden).questions:
+        able = itertools.product("".join(KINDS), repeat=hidden)
+        fits = [one for one in able if closed_by_removal(filled(question, " " + " ".join(one)))]
+        assert [" " + " ".join(one) for one in fits] == [question.answers[0]]
+        assert (
+            question.answers[0].split()[0] in ")]}>" and question.answers[0].split()[-1] in "([{<"
+        )
+
+
+def filled(question, answer):
+    return BLANK.sub(lambda _: answer, question.text)
+
+
+def test_who_reads_both_sides_is_right_and_who_reads_one_is_worth_chance():
+    def of_both(question):
+        return next(one for one in question.answers if closed_by_removal(filled(question, one)))
+
+    def fits_before(question, answer):
+        rest = BLANK.split(question.text)[0] + answer
+        for _ in rest:
+            for kind in KINDS:
+                rest = rest.replace(" ", "").replace(kind, "")
+        return not any(one in rest for one in ")]}>")
+
+    assert shares_of_reader(WORLD, of_both) == {"filled_in": 1.0}
+    assert shares_of_reader(WORLD, lambda question: None) == {"filled_in": 1 / 4}
+    for question in WORLD.questions:
+        assert all(fits_before(question, answer) for answer in question.answers)
+        assert len({*question.answers}) == 4
+        # After what comes before, documents go on with each of them equally often: where one may be
+        # opened it is of any kind, and where it is closed of one.
+        assert len({tuple(one in "([{<" for one in a.split()) for a in question.answers}) == 1
+
+
+def test_no_document_that_is_asked_is_trained_on_or_held_out():
+    few = brackets(seed=0, documents=400, pairs=3, deepest=3, hidden=2, questions=20, choices=2)
+    asked = {filled(question, question.answers[0]) for question in few.questions}
+    assert not asked & {*few.documents, *few.heldout} and all(map(balanced, asked))
+
+
+def test_worlds_are_seeded():
+    small = dict(documents=5, questions=2)
+    assert brackets(seed=3, **small) == brackets(seed=3, **small)
+    assert brackets(seed=3, **small) != brackets(seed=4, **small)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pairs": 4, "hidden": 7}, "7 hidden brackets of 8, expected two fewer"),
+        ({"pairs": 3, "hidden": 4}, "found no place in 100 documents where 3 other sequences"),
+    ],
+)
+def test_errors(settings, said):
+    with pytest.raises(ValueError, match=said):
+        brackets(seed=0, documents=50, **settings)
+
+
+def test_questions_must_leave_documents_to_train_on(monkeypatch):
+    monkeypatch.setattr(nested_brackets, "drawn_brackets", lambda *_: "( ) [ ]".split())
+    with pytest.raises(ValueError, match="2 questions of documents of 2 pairs.*too few others"):
+        brackets(seed=0, documents=3, pairs=2, hidden=2, questions=2)

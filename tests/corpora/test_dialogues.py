@@ -1,0 +1,202 @@
+"""Dialogues from JSONL: turns, what is left out, and what a line may not be."""
+
+import json
+
+import pyarrow.parquet
+import pytest
+
+from pretrax import corpora
+from pretrax.corpora import vocabularies
+from pretrax.corpora.dialogue_files import turns_of
+
+
+def message(role, content):
+    return {"role": role, "content": content}
+
+
+def corpus(tmp_path, lines, **settings):
+    """Of the same dialogues to train on and held out."""
+    file, heldout = tmp_path / "dialogues.jsonl", tmp_path / "heldout.jsonl"
+    for each in (file, heldout):
+        each.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    defaults = dict(files=str(file), heldout_files=str(heldout), vocabulary=vocabularies.utf8_bytes)
+    return corpora.dialogues(str(tmp_path / "run"), **defaults | settings)
+
+
+@pytest.mark.parametrize(
+    "line, turns",
+    [
+        ({"instruction": "Add.", "input": "1 1", "output": "2"}, ["Add.\n\n1 1", "2"]),
+        ({"instruction": "Say hi.", "input": "", "output": "hi"}, ["Say hi.", "hi"]),
+        (
+            {
+                "messages": [
+                    message("system", "Be kind."),
+                    message("user", "a"),
+                    message("assistant", "b"),
+                ]
+            },
+            ["Be kind.\n\na", "b"],
+        ),
+        (
+            {"messages": [message("user", "a"), message("assistant", "b"), message("user", "c")]},
+            ["a", "b", "c"],
+        ),
+        (
+            {
+                "conversations": [
+                    {"from": "system", "value": "Be kind."},
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "b"},
+                ]
+            },
+            ["Be kind.\n\na", "b"],
+        ),
+        (
+            {
+                "messages": None,
+                "conversations": [
+                    {"from": "system", "value": ""},
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "b"},
+                ],
+            },
+            ["a", "b"],
+        ),
+        (
+            {
+                "messages": [
+                    message("developer", "Be kind."),
+                    message("user", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+                    message("assistant", "c") | {"weight": 1},
+                ]
+            },
+            ["Be kind.\n\nab", "c"],
+        ),
+    ],
+)
+def test_turns_of_a_line(line, turns):
+    assert turns_of(line) == turns
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ({"text": "a"}, 'expected "messages"'),
+        ({"instruction": "a", "output": ""}, "expected .*output"),
+        ({"messages": []}, "no answer"),
+        ({"messages": [message("user", "a")]}, "no answer"),
+        ({"messages": [message("assistant", "a")]}, "role 'assistant'"),
+        ({"messages": [message("user", "a"), message("user", "b")]}, "role 'user'"),
+        ({"messages": [{"role": "user"}]}, "no field 'content'"),
+        ({"messages": [message("user", 3)]}, "int, expected a string"),
+        ({"messages": ["a", "b"]}, "no list of objects"),
+        ({"messages": None}, 'expected "messages"'),
+        (
+            {"messages": [message("user", "a"), message("assistant", " ")]},
+            "2, .*'assistant', has no",
+        ),
+        (
+            {"messages": [message("user", ""), message("assistant", "b")]},
+            "1, .*'user', has no text",
+        ),
+        ({"instruction": "a", "output": "\n"}, "2, .*has no text"),
+        ({"messages": [message("user", [["text"]])]}, "of the types .*expected text"),
+        ({"messages": [message("system", "a"), message("system", "b")]}, "role 'system'"),
+        ({"conversations": [{"from": "gpt", "value": "a"}]}, "role 'assistant'"),
+        ({"conversations": [{"from": "bot", "value": "a"}]}, "role 'bot'"),
+        ({"conversations": [{"from": "human", "text": "a"}]}, "no field 'value'"),
+        ({"conversations": "a"}, '"conversations" is no list of objects with "from" and "value"'),
+        ({"messages": [message("user", [{"type": "image_url"}])]}, "image_url.*expected text"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "calls a tool"),
+        (
+            {"messages": [message("user", "a"), message("assistant", "b") | {"weight": 0}]},
+            "weight 0",
+        ),
+    ],
+)
+def test_what_is_no_dialogue_is_said_with_file_and_line(tmp_path, line, words):
+    good = {"instruction": "a", "output": "b"}
+    with pytest.raises(ValueError, match=rf"dialogues\.jsonl:2: .*{words}"):
+        corpus(tmp_path, [good, line])
+
+
+def test_the_parts_of_a_document_are_turns(tmp_path):
+    lines = [
+        {"messages": [message("user", "ab"), message("assistant", "c"), message("user", "d")]},
+        {
+            "messages": [
+                message(r, t) for r, t in zip(("user", "assistant") * 2, ("e", "f", "g", "hi"))
+            ]
+        },
+    ]
+    found = corpus(tmp_path, lines)
+
+    def ids(text):
+        return [byte + 3 for byte in text.encode()]
+
+    documents = [(piece.tokens.tolist(), piece.parts.tolist()) for piece in found.heldout(100)]
+    assert documents == [
+        (ids("abc"), [0, 0, 1]),  # a last turn without an answer is left out
+        (ids("efghi"), [0, 1, 2, 3, 3]),
+    ]
+
+
+def test_dialogues_of_a_table(tmp_path):
+    rows = [{"instruction": "ab", "output": "c", "messages": None}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    found = corpus(tmp_path, rows, files=str(tmp_path / "a.parquet"))
+    assert found.train(0, 1).next_document().parts.tolist() == [0, 0, 1]
+
+
+def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):
+    turns = ["a" * 3, "b" * 3, "c" * 3, "d" * 3]
+    whole = {"messages": [message(r, t) for r, t in zip(("user", "assistant") * 2, turns)]}
+    long = {"instruction": "x" * 30, "output": "y"}
+    exact = {"instruction": "x" * 4, "output": "y" * 6}
+    found = corpus(tmp_path, [whole, long, exact], longest_tokens=10)
+    assert [piece.tokens.size for piece in found.heldout(100)] == [6, 10]
+    assert "2 answers beyond longest_tokens" in found.summary
+
+
+def exchanges(n, size):
+    """A dialogue of so many turns, each of so many bytes."""
+    return {
+        "messages": [message(("user", "assistant")[i % 2], "ab"[i % 2] * size) for i in range(n)]
+    }
+
+
+def test_long_dialogues_stay_whole(tmp_path):
+    found = corpus(tmp_path, [exchanges(4, 900)], longest_tokens=4000)
+    (piece,) = found.heldout(10)
+    assert piece.tokens.size == found.train(0, 1).next_document().tokens.size == 4 * 900
+    assert found.longest == 4000
+
+
+def test_few_dialogues_are_held_out_whole(tmp_path):
+    found = corpus(tmp_path, [exchanges(2, size) for size in range(20, 27)], heldout_files=None)
+    (piece,) = found.heldout(10_000)
+    assert piece.tokens.size == 2 * 26
+    (tmp_path / "one").mkdir()
+    with pytest.raises(ValueError, match="Got 1 dialogue in .*, expected 2 or more"):
+        corpus(tmp_path / "one", [exchanges(2, 5)], heldout_files=None)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        (
+            dict(longest_tokens=1),
+            "longest_tokens must be a whole number of at least 2 and at most 16,384",
+        ),
+        (dict(heldout_every=1), "heldout_every must be a whole number of at least 2"),
+        (dict(on_malformed="stop"), "on_malformed must be"),
+        (dict(heldout_files="dialogues.jsonl"), "both in `files` and in `heldout_files`"),
+        (dict(files="notes.txt"), "notes.txt is plain text, expected JSONL"),
+    ],
+)
+def test_settings_and_files_that_cannot_be_dialogues(tmp_path, monkeypatch, settings, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("user: Hi")
+    with pytest.raises(ValueError, match=words):
+        corpus(tmp_path, [exchanges(2, 3)], **(dict(files="dialogues.jsonl") | settings))

@@ -1,0 +1,191 @@
+import ast
+import functools
+import inspect
+
+import numpy as np
+import pytest
+
+from pretrax.corpora import docstring_pairs, python_library
+from pretrax.corpora.python_library.python_sources import (
+    Document,
+    Pair,
+    documented_definitions,
+    library_documents,
+)
+from pretrax.corpora.text_readers import LeftOut
+from pretrax.corpora.vocabularies import trained
+
+
+def of_size(size):
+    return functools.partial(trained, size=size)
+
+
+SOURCE = '''
+import é
+
+
+
+class Reader:
+    """Reads
+       it all."""
+
+    rest = "ü"
+
+    async def read(self, n):  # é
+        """Return n words."""
+        return self.rest[:n]
+
+    def told(self):
+        """Return it."""
+        say("You must  Return it.")
+
+    if True:
+        def one(self): "Do one thing."; return 1
+
+    def bare(self):
+        """Nothing."""
+
+    def blank(self):
+        """ """
+        return 2
+
+    def unsaid(self):
+        return 3
+'''
+
+
+def pairs_of(text, name="a.py"):
+    left_out = LeftOut()
+    return list(documented_definitions(Document(name, "", lambda: text), left_out)), left_out
+
+
+def test_pairs_of_a_file_by_hand():
+    pairs, left_out = pairs_of(SOURCE)
+    assert [pair.docstring for pair in pairs] == [
+        "Reads\nit all.",
+        "Return n words.",
+        "Do one thing.",
+    ]
+    assert pairs[1].code == "async def read(self, n):  # é\n    return self.rest[:n]"
+    assert pairs[2].code == "def one(self): return 1"
+    assert pairs[0].code.startswith(
+        'class Reader:\n\n    rest = "ü"\n\n    async def read(self, n):'
+    )
+    assert "words" not in pairs[0].code and "\n    def unsaid(self):" in pairs[0].code
+    assert left_out == {
+        "pairs with an empty side": 2,
+        "pairs whose code repeats the docstring": 1,
+    }
+    assert left_out.describe() == (
+        "1 pairs whose code repeats the docstring, 2 pairs with an empty side"
+    )
+
+
+def test_files_that_do_not_parse_and_other_documents():
+    for text in ("def f(:\n", "x = 1\0"):
+        assert pairs_of(text) == ([], {"files that do not parse": 1})
+    assert pairs_of("def f(:\n", name="pydoc_data/topics/if") == ([], {})
+
+
+def test_half_a_surrogate_pair_becomes_text():
+    (pair,), _ = pairs_of('def f():\n    "a \\ud800 b"\n    return 1')
+    assert pair == Pair("a ? b", "def f():\n    return 1")
+
+
+@pytest.mark.parametrize("name", ["argparse.py", "json/decoder.py", "typing.py"])
+def test_code_of_the_library_parses_and_holds_no_docstring(name):
+    (document,) = (each for each in library_documents() if each.name == name)
+    pairs, left_out = pairs_of(document.read())
+    assert len(pairs) > 3 and "files that do not parse" not in left_out
+    for docstring, code in pairs:
+        (node,) = ast.parse(code + "\n").body if "\n" in code else [None]
+        if node is None:
+            continue
+        assert docstring == inspect.cleandoc(docstring)
+        nodes = [x for x in ast.walk(node) if isinstance(x, ast.FunctionDef | ast.ClassDef)]
+        assert not any(ast.get_docstring(x) for x in nodes)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A part of the library."""
+    packages = ("asyncio/", "email/", "http/", "json/", "multiprocessing/")
+    some = [each for each in library_documents() if each.name.startswith(packages)]
+    monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: some)
+
+
+@pytest.mark.slow
+def test_docstring_pairs(tmp_path, few):
+    settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
+    settings |= {"heldout_every": 5}
+    corpus = docstring_pairs(str(tmp_path / "a"), **settings)
+    stream, train = corpus.train(0, 1), []
+    while stream.epochs < 1:
+        train.append(stream.next_document())
+    heldout = corpus.heldout(10**9)
+    assert len(train) > 500 and len(heldout) > 100
+    for piece in (*train, *heldout):
+        docstring, code = np.bincount(piece.parts)
+        assert piece.ends and 1 <= docstring <= 10 and 1 <= code <= 20
+        assert (np.diff(piece.parts) >= 0).all() and piece.tokens.size == docstring + code
+    codes = [corpus.codec.decode(piece.tokens[piece.parts == 1]) for piece in heldout]
+    some = [text.split()[0] for text in codes]
+    assert {"def", "class"} <= set(some) <= {"def", "class", "async"}
+    for said in (
+        "pairs with an empty side",
+        "ends of docstrings",
+        "ends of code",
+        "one file in 5",
+    ):
+        assert said in corpus.summary
+    # The run's vocabulary serves the plain text too, whose files held out are the same.
+    plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000), heldout_every=5)
+    assert plain.ids == corpus.ids
+    whole = "".join(plain.codec.decode(piece.tokens) for piece in plain.heldout(10**9))
+    code = [text.splitlines()[0] for text in codes]
+    assert np.mean([line.strip() in whole for line in code]) > 0.99
+
+
+@pytest.mark.slow
+def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
+    def read(number):
+        return python_library(
+            str(tmp_path / str(number)), vocabulary=of_size(600), documents=number, heldout_every=3
+        )
+
+    def tokens_of_an_epoch(corpus):
+        stream, tokens = corpus.train(0, 1), 0
+        while stream.epochs < 1:
+            tokens += stream.next_document().tokens.size
+        return tokens
+
+    one, two, every = read(1), read(2), read(None)
+    for some in (one, two):
+        assert some.ids == every.ids
+        kept, expected = some.heldout(10**9), every.heldout(10**9)
+        assert [x.tokens.tolist() for x in kept] == [x.tokens.tolist() for x in expected]
+    assert 0 < tokens_of_an_epoch(one) < tokens_of_an_epoch(two) < tokens_of_an_epoch(every)
+    with pytest.raises(ValueError, match="documents = 1000, expected at most"):
+        read(1000)
+
+
+def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeypatch):
+    settings = {"vocabulary": of_size(600), "docstring_tokens": 4, "code_tokens": 6}
+    first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
+    with monkeypatch.context() as patch:
+        patch.setattr("pretrax.corpora.library.documented_definitions", None)
+        again = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
+        assert again.summary == first.summary
+        with pytest.raises(TypeError):
+            docstring_pairs(str(tmp_path), **settings | {"code_tokens": 7}, heldout_every=3)
+
+
+def test_pairs_that_cannot_be(tmp_path):
+    with pytest.raises(
+        ValueError, match="docstring_tokens must be a whole number of at least 1, got 0"
+    ):
+        docstring_pairs(str(tmp_path), vocabulary=trained, docstring_tokens=0)
+    with pytest.raises(ValueError, match="at most 2047 tokens together"):
+        docstring_pairs(str(tmp_path), vocabulary=trained, code_tokens=4000)
+    with pytest.raises(ValueError, match="heldout_every must be a whole number of at least 2"):
+        docstring_pairs(str(tmp_path), vocabulary=trained, heldout_every=1)

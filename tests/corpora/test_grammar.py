@@ -1,0 +1,101 @@
+"""A grammar's strings: what it accepts, found once more by writing all that it can derive."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pretrax.corpora.worlds import level_grammar
+from tests.corpora.worlds import shares_of_reader
+
+WORLD = level_grammar.grammar(seed=0, strings=60, levels=3, questions=20)
+
+
+def language(grammar):
+    """Every string of a grammar, by expanding its symbols from the lowest level up."""
+    below = [{one} for one in level_grammar.TERMINALS]
+    for level in reversed(grammar):
+        below = [
+            {
+                "".join(parts)
+                for rule in rules
+                for parts in itertools.product(*(below[symbol] for symbol in rule))
+            }
+            for rules in level
+        ]
+    return below[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_accepted_is_what_can_be_derived(seed):
+    rng = np.random.default_rng(seed)
+    grammar = level_grammar.drawn_grammar(rng, 2)
+    every = language(grammar)
+    assert {level_grammar.derived(rng, grammar).replace(" ", "") for _ in range(2000)} == every
+    tried = {"".join(x) for n in (4, 5) for x in itertools.product("abc", repeat=n)}
+    accepted = {one for one in tried if level_grammar.accepts(grammar, " ".join(one))}
+    assert accepted == every & tried and len(accepted) < len(tried) / 4
+    for wrong in ("", "a", "a b d", "a b [UNK]"):
+        assert not level_grammar.accepts(grammar, wrong)
+
+
+def test_rules_of_a_level_differ():
+    grammar = level_grammar.drawn_grammar(np.random.default_rng(0), 5)
+    for level in grammar:
+        rules = [rule for rules in level for rule in rules]
+        assert len({*rules}) == len(rules) == len(level) * level_grammar.RULES
+    assert [len(level) for level in grammar] == [1, 3, 3, 3, 3]
+
+
+def test_who_writes_out_the_grammar_is_always_right_and_who_guesses_is_worth_chance():
+    grammar = level_grammar.drawn_grammar(np.random.default_rng(0), 3)
+    every = language(grammar)
+
+    def known(question):
+        before, after = question.text.replace(" ", "").split("<extra_id_0>")
+        return next(
+            x for x in reversed(question.answers) if before + x.replace(" ", "") + after in every
+        )
+
+    assert shares_of_reader(WORLD, known) == {"filled_in": 1.0}
+    chance = shares_of_reader(WORLD, lambda question: None)["filled_in"]
+    assert chance == pytest.approx(np.mean([one.right / 27 for one in WORLD.questions]))
+    assert chance < 0.2
+    assert all(len({*one.answers}) == 27 for one in WORLD.questions)
+
+
+def test_every_document_is_accepted_and_most_changes_are_not():
+    assert all(map(WORLD.accepts, [*WORLD.documents, *WORLD.heldout]))
+    changed = [one.replace("a", "c", 1) for one in WORLD.documents if "a" in one]
+    assert np.mean([WORLD.accepts(one) for one in changed]) < 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_held_out_or_asked_is_not_trained_on(seed):
+    world = level_grammar.grammar(seed=seed, strings=400, levels=3, questions=60)
+    read = {*world.documents}
+    assert len(world.documents) == 400
+    assert not read & {*world.heldout}
+    for question in world.questions:
+        right = question.answers[: question.right]
+        assert not read.issuperset(question.text.replace("<extra_id_0>", one) for one in right)
+
+
+@pytest.mark.parametrize("seed", [2, 36, 37])
+def test_a_gap_that_anything_fills_is_not_asked(seed):
+    world = level_grammar.grammar(seed=seed, strings=20, levels=3, hidden=1)
+    assert all(question.chance < 1 for question in world.questions)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="1 levels, whose strings have 2 terminals or more, and 3"):
+        level_grammar.grammar(seed=0, levels=1)
+    with pytest.raises(ValueError, match="levels must be .* at most 6, got 7"):
+        level_grammar.grammar(seed=0, levels=7)
+    with pytest.raises(
+        ValueError, match="most are held out or asked, expected others for 4000 doc"
+    ):
+        level_grammar.grammar(seed=0, levels=2, hidden=2, strings=4000)
+    everything = lambda text: True  # noqa: E731
+    with pytest.raises(ValueError, match="has a b c with any 1 terminals in 20 places"):
+        level_grammar._question(np.random.default_rng(0), everything, "abc", 1)

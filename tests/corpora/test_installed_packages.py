@@ -1,0 +1,108 @@
+"""Installed packages as text: what is read of them, and which is held out."""
+
+import ast
+from importlib.metadata import distribution
+
+import numpy as np
+import pytest
+
+from pretrax.corpora import installed_packages
+from pretrax.corpora.installed import _SHORTEST
+from pretrax.corpora.python_library.python_sources import docstrings, without_docstrings
+from pretrax.corpora.vocabularies import utf8_bytes
+
+LONG = "# " + "x" * _SHORTEST + "\n"
+CODE = f'"""Means."""\n{LONG}def mean(values):\n    """The mean."""\n    return sum(values)\n'
+GUIDE = "A guide to means. " * 20
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of packages, as pip leaves them."""
+
+    def installed(name, files, version="1.0"):
+        record = []
+        for file, text in files.items():
+            path = tmp_path / "site" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            record.append(f"{file},,\n")
+        about = tmp_path / "site" / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+        (about / "RECORD").write_text("".join([*record, f"{about.name}/METADATA,,\n"]))
+
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    installed("means", {"means/a.py": CODE, "means/guide.md": GUIDE, "means/tests/b.py": CODE * 2})
+    installed("third", {"third/a.py": LONG * 3, "third/b.py": "'Third.'\n" + LONG})
+    installed("other", {"other/a.py": LONG * 2, "other/copy.py": CODE, "other/short.py": "x = 1\n"})
+    return installed
+
+
+def texts(tmp_path, split="train", **settings):
+    settings = {"packages": ["means"], "heldout": ["other"]} | settings
+    corpus = installed_packages(str(tmp_path / "run"), vocabulary=utf8_bytes, **settings)
+    if split == "heldout":
+        pieces = corpus.heldout(10**6)
+    else:
+        stream = corpus.train(0, 1)
+        pieces = [stream.next_document() for _ in range(4)]
+    return {corpus.codec.decode(np.asarray(piece.tokens).tolist()) for piece in pieces}, corpus
+
+
+def test_sources_and_documentation_without_tests_and_metadata(tmp_path, site):
+    found, corpus = texts(tmp_path, heldout=["third"])
+    assert found == {CODE, GUIDE}
+    assert "means 1.0, third 1.0" in corpus.summary
+
+
+def test_equal_files_are_read_once_and_held_out(tmp_path, site):
+    """A copy of a held-out file is no training text."""
+    assert texts(tmp_path, "heldout")[0] == {LONG * 2, CODE}
+    assert texts(tmp_path)[0] == {GUIDE}
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [("prose", {"Means.\n\nThe mean.", GUIDE}), ("code", {without_docstrings(CODE)})],
+)
+def test_prose_and_code_apart(tmp_path, site, text, expected):
+    assert texts(tmp_path, packages=["means"], heldout=["third"], text=text)[0] == expected
+
+
+def test_sources_are_parted_without_loss():
+    assert docstrings(CODE) == "Means.\n\nThe mean."
+    code = without_docstrings(CODE)
+    assert "mean." not in code and "Means" not in code
+    assert code == f"{LONG}def mean(values):\n    return sum(values)\n"
+    assert docstrings("x = (") == without_docstrings("x = (") == ""
+
+
+def test_what_is_left_of_a_source_is_one():
+    source = (
+        "# first\n'Doc.'; import os\n\nclass Wrong(ValueError):\n    'Raised.'\n\n"
+        "def f(): 'Doc.'; return '''a\n   \nb'''\n"
+    )
+    assert without_docstrings(source) == (
+        "# first\nimport os\n\nclass Wrong(ValueError): ...\n\ndef f(): return '''a\n   \nb'''\n"
+    )
+    files = [file for file in distribution("rich").files if file.suffix == ".py"]
+    assert len(files) > 50
+    for file in files:
+        left = without_docstrings(file.read_text("utf-8"))
+        assert docstrings(left) == ""
+        ast.parse(left)
+
+
+def test_mistakes_are_named(tmp_path, site):
+    for settings, words in (
+        ({"packages": ["absent"]}, "The package absent is not installed here: pip install it"),
+        ({"heldout": ["Means"]}, "heldout has means, which packages has too"),
+        ({"heldout": ["empty"]}, r"The package empty has no text \(all\): leave it out"),
+    ):
+        if settings.get("heldout") == ["empty"]:
+            site("empty", {"empty/a.py": "x = 1\n"})
+        with pytest.raises(ValueError, match=words):
+            texts(tmp_path, **settings)

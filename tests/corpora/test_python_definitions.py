@@ -1,0 +1,150 @@
+"""Docstrings with their code, and the kinds of words: examples of Python's library without
+TensorFlow."""
+
+import collections
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+from pretrax.corpora.python_library import python_definitions, python_passages
+from pretrax.corpora.python_library.python_definitions import (
+    definition_examples,
+    matched_pairs,
+    pair_examples,
+)
+from pretrax.corpora.python_library.python_passages import tagged_examples, word_examples
+from pretrax.corpora.python_library.python_sources import Pair
+from tests.tasks.short_library import short_library
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    with short_library() as documents:
+        yield documents
+
+
+@pytest.mark.slow
+def test_any_process_draws_the_same_without_tensorflow():
+    program = (
+        "import sys, zlib\n"
+        "from tests.tasks.short_library import short_library\n"
+        "from pretrax.corpora.python_library.python_definitions import pair_examples\n"
+        "from pretrax.corpora.python_library.python_passages import word_examples\n"
+        "with short_library():\n"
+        "    print(zlib.crc32(repr([pair_examples(), word_examples()]).encode()))\n"
+        # tests.tasks.short_library imports corpora that may use it; the examples' modules may not.
+    )
+    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    here = repr([pair_examples(), word_examples()])
+    assert there.stdout.strip() == str(zlib.crc32(here.encode())), there.stderr
+    module = "pretrax.corpora.python_library.python_definitions"
+    alone = f"import sys, {module}; print('tensorflow' in sys.modules)"
+    alone = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
+    assert alone.stdout.strip() == "False", alone.stderr
+
+
+def test_pairs_by_hand():
+    pairs = [Pair("one", "a"), Pair("two", "bb"), Pair("three", "c" * 9), Pair("four", "d" * 8)]
+    got = {tuple(pair) for pair in matched_pairs([pairs[i] for i in (2, 0, 3, 1)])}
+    assert got == {
+        ("one", "a", True),
+        ("two", "bb", True),
+        ("one", "bb", False),
+        ("two", "a", False),
+        ("three", "c" * 9, True),
+        ("four", "d" * 8, True),
+        ("three", "d" * 8, False),
+        ("four", "c" * 9, False),
+    }
+    assert len(matched_pairs(pairs[:3])) == 4  # without the odd one
+
+
+@pytest.mark.parametrize("part", python_passages.SPLITS)
+def test_neither_side_of_a_pair_tells_whether_it_belongs(part):
+    pairs = pair_examples()[part]
+    assert len(pairs) >= 8
+    for side in ("docstring", "code"):
+        told = collections.defaultdict(list)
+        for pair in pairs:
+            told[getattr(pair, side)].append(pair.belongs)
+        assert all(sorted(some) == [False, True] for some in told.values())
+    own = dict(definition_examples()[part])
+    assert all((own[pair.docstring] == pair.code) == pair.belongs for pair in pairs)
+
+
+def test_definitions_are_of_their_split_and_short():
+    split = definition_examples()
+    assert not set(split["train"]) & set(split["validation"])
+    for part, definitions in split.items():
+        files = [document.read() for document in python_passages.library_split()[part]]
+        for docstring, code in definitions:
+            assert len(docstring) <= 160 and len(code) <= python_definitions.CODE_CHARACTERS
+            assert any(code.partition("\n")[0] in text for text in files)
+
+
+def test_the_kinds_of_words_by_hand():
+    text = "if x_1 >= 2.5:  # no 1\n    y = f\"a {z} b\" + 'c'\n"
+    text += "pass\n" * 30  # a passage has some length
+    found = next(python_passages._tagged(text))
+    words = [found.text[first:end] for first, end in found.words]
+    assert list(zip(words, found.kinds))[:22] == [
+        ("if", "keyword"),
+        ("x_1", "name"),
+        (">", "operator"),
+        ("=", "operator"),
+        ("2", "number"),
+        (".", "number"),
+        ("5", "number"),
+        (":", "operator"),
+        ("#", "comment"),
+        ("no", "comment"),
+        ("1", "comment"),
+        ("y", "name"),
+        ("=", "operator"),
+        ("f", "string"),
+        ('"', "string"),
+        ("a", "string"),
+        ("{", "string"),
+        ("z", "string"),
+        ("}", "string"),
+        ("b", "string"),
+        ('"', "string"),
+        ("+", "operator"),
+    ]
+    assert list(python_passages._tagged("not ( python\n" * 30)) == []
+
+
+def test_tagged_passages_are_of_both_splits():
+    split = tagged_examples()
+    for part, some in split.items():
+        assert 4 <= len(some) <= python_passages.TAGGED_PASSAGES[part]
+        assert len({one.text for one in some}) == len(some)
+        assert {kind for one in some for kind in one.kinds} <= set(python_passages.KINDS)
+        assert all(not one.text[a:b].isspace() and a < b for one in some for a, b in one.words)
+    assert not {one.text for one in split["train"]} & {one.text for one in split["validation"]}
+
+
+def test_words_have_some_text_around_them():
+    text = "# " + "\n# ".join("abcdefghij klmnopqrst" for _ in range(9)) + "\n"
+    (passage,) = python_passages._tagged(text)
+    words = list(python_passages._some_words(passage))
+    assert len(words) == python_passages.WORDS_OF_PASSAGE
+    for text, (start, end), kind in words:
+        assert kind == "comment" and text[start:end] in ("#", "abcdefghij", "klmnopqrst")
+        assert start <= python_passages.AROUND and text in passage.text
+        assert len(text) - end <= python_passages.AROUND
+    assert len({len(text) for text, *_ in words}) > 1  # those near an edge have less
+
+
+def test_words_are_of_the_passages_of_their_split():
+    split, passages = word_examples(), tagged_examples()
+    for part, some in split.items():
+        assert 8 <= len(some) <= python_passages.WORDS[part]
+        kinds = {
+            (one.text[max(a - 60, 0) : b + 60], min(a, 60), kind)
+            for one in passages[part]
+            for (a, b), kind in zip(one.words, one.kinds)
+        }
+        assert all((text, start, kind) in kinds for text, (start, _), kind in some)

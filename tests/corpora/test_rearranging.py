@@ -1,0 +1,91 @@
+"""Lists that are sorted, reversed or copied: each is told by its task and its items."""
+
+import collections
+
+import pytest
+
+from pretrax.corpora.worlds import rearranging
+from tests.corpora.worlds import shares_of_reader
+
+WORLD = rearranging(seed=0, documents=300, length=5, items=9, questions=40)
+TASKS = ("sort", "reverse", "copy")
+
+
+def parts(text):
+    """The task of a text, its list, and what comes of it."""
+    before, _, after = text.partition(" =")
+    task, *items = before.split()
+    return task, [*map(int, items)], [*map(int, after.split())]
+
+
+def expected(task, items):
+    """What a reader of documents takes a task to be."""
+    of_task = {"sort": sorted(items), "reverse": items[::-1], "copy": items}
+    return of_task[task]
+
+
+def test_a_document_does_its_task_to_a_list_of_different_items():
+    assert (len(WORLD.documents), len(WORLD.heldout)) == (300, 15)
+    tasks, firsts = collections.Counter(), set()
+    for text in [*WORLD.documents, *WORLD.heldout]:
+        task, items, made = parts(text)
+        assert made == expected(task, items) and len({*items}) == 5
+        tasks[task] += 1
+        firsts.add(items[0])
+    assert {*tasks} == {*TASKS} and min(tasks.values()) >= 104 and firsts == {*range(9)}
+
+
+def test_who_does_the_task_is_always_right_and_who_guesses_is_worth_chance():
+    def done(question):
+        task, items, _ = parts(question.text)
+        return "".join(f" {item}" for item in expected(task, items))
+
+    assert shares_of_reader(WORLD, done) == dict.fromkeys(TASKS, 1.0)
+    chance = dict.fromkeys(TASKS, 1 / 4)
+    assert shares_of_reader(WORLD, lambda question: None) == chance
+    for question in WORLD.questions:
+        sets = {tuple(sorted(answer.split())) for answer in question.answers}
+        assert len(sets) == (2 if question.kind == "sort" else 1)
+        assert len({*question.answers}) == 4 and question.after == ""
+
+
+def test_neither_order_nor_items_alone_tell_what_is_sorted():
+    def goes_up(question, items):
+        return items == sorted(items)
+
+    def has_its_items(question, items):
+        return sorted(items) == sorted(parts(question.text)[1])
+
+    left = {goes_up: 2, has_its_items: 3}  # of four answers, the right one among them
+    for question in WORLD.questions:
+        answers = [[*map(int, answer.split())] for answer in question.answers]
+        if question.kind == "sort":
+            for rule, number in left.items():
+                assert sum(rule(question, items) for items in answers) == number
+                assert rule(question, answers[0])
+
+
+def test_no_list_that_is_asked_is_trained_on_or_held_out_with_its_task():
+    few = rearranging(seed=0, documents=400, length=3, items=3, questions=3, choices=2)
+    asked = {question.text for question in few.questions}
+    read = {text.partition(" =")[0] + " =" for text in [*few.documents, *few.heldout]}
+    assert not asked & read and len(read) == 3 * 6 - len(asked)
+
+
+def test_worlds_are_seeded():
+    small = dict(documents=5, questions=2)
+    assert rearranging(seed=3, **small) == rearranging(seed=3, **small)
+    assert rearranging(seed=3, **small) != rearranging(seed=4, **small)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"items": 7}, "lists of 8 of 7 items and 4 choices, expected as many items or more"),
+        ({"length": 3}, "lists of 3 of 32 items and 4 choices"),
+        ({"length": 4, "items": 4}, "200 questions of each task and 24 lists of 4 of 4 items"),
+    ],
+)
+def test_errors(settings, said):
+    with pytest.raises(ValueError, match=said):
+        rearranging(seed=0, **settings)

@@ -1,0 +1,65 @@
+"""Keys and values: the second half of a document is told by the first, which nothing tells."""
+
+import collections
+
+import pytest
+
+from pretrax.corpora.worlds import key_values
+from tests.corpora.worlds import shares_of_reader
+
+WORLD = key_values.recall(seed=0, documents=200, pairs=5, keys=8, values=9, questions=30)
+
+
+def halves(text):
+    """The pairs before the colon, and what follows it."""
+    read, again = text.split(" : ")
+    words = read.split()
+    return dict(zip(words[::2], words[1::2])), again.split()
+
+
+def test_a_document_has_its_pairs_twice():
+    assert (len(WORLD.documents), len(WORLD.heldout)) == (200, 10)
+    orders, firsts = set(), collections.Counter()
+    for document in [*WORLD.documents, *WORLD.heldout]:
+        read, again = halves(document)
+        assert len(read) == len({*read.values()}) == 5
+        assert dict(zip(again[::2], again[1::2])) == read
+        orders.add(tuple([*read].index(key) for key in again[::2]))
+        firsts.update(read.items())
+    assert len(orders) > 50 and len(firsts) == 8 * 9  # any key with any value
+
+
+def test_who_looks_up_the_key_is_always_right_and_who_guesses_is_worth_chance():
+    def looked_up(question):
+        read, again = halves(question.text)
+        return f" {read[again[-1]]}"
+
+    assert shares_of_reader(WORLD, looked_up) == {"last": 1.0, "first": 1.0}
+    chance = pytest.approx(dict.fromkeys(("last", "first"), 1 / 5))
+    assert shares_of_reader(WORLD, lambda question: None) == chance
+    for question in WORLD.questions:
+        read, again = halves(question.text)
+        assert {*question.answers} == {f" {value}" for value in read.values()}
+        rest = question.after.split()
+        assert len(again) + 1 + len(rest) == 10 and question.answers[0][1:] not in rest
+        assert len(again) == (9 if question.kind == "last" else 1)
+
+
+def test_who_reads_all_other_pairs_need_not_look_up_the_key():
+    """The answer is the value that has not come again, as the docstring says."""
+
+    def left_over(question, follows):
+        _, again = halves(question.text)
+        came = {*again, *(question.after.split() if follows else ())}
+        left = [answer for answer in question.answers if answer[1:] not in came]
+        return left[0] if len(left) == 1 else None
+
+    from_left = shares_of_reader(WORLD, lambda question: left_over(question, False))
+    assert from_left == {"last": 1.0, "first": pytest.approx(1 / 5)}
+    both_ways = shares_of_reader(WORLD, lambda question: left_over(question, True))
+    assert both_ways == {"last": 1.0, "first": 1.0}
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="9 pairs of 8 keys and 32 values, expected at most"):
+        key_values.recall(seed=0, pairs=9, keys=8)

@@ -1,0 +1,87 @@
+"""Facts read in one order and asked in the other: what the documents tell, and what they do not."""
+
+import re
+
+import pytest
+
+from pretrax.corpora.worlds import one_direction
+from tests.corpora.worlds import shares_of_reader
+
+WORLD = one_direction.reversal(seed=0, people=12, choices=4)
+FACT = re.compile(r"the \w+ of \w+")
+NAME = re.compile(r"\b[bdfgklmnprstvz][aeiou](?:[bdfgklmnprstvz][aeiou]){2}\b")
+
+
+def name_and_fact(document):
+    """The name and the fact of a document, and which of them comes last."""
+    fact = FACT.search(document)[0]
+    (name,) = NAME.findall(document.replace(fact, ""))
+    assert document.endswith((name, fact))
+    return name, fact, "name" if document.endswith(name) else "fact"
+
+
+READ = [name_and_fact(document) for document in WORLD.documents]
+
+
+def asked(question):
+    """What a question gives, and which of both is to follow."""
+    last = "fact" if FACT.search(question.answers[0]) else "name"
+    found = NAME.findall(question.text) if last == "fact" else FACT.findall(question.text)
+    return found[0], last
+
+
+def reading(both_ways):
+    """A reader of the documents, who knows what followed what, or as well what it followed."""
+    known = {}
+    for name, fact, last in READ:
+        if last == "fact" or both_ways:
+            known[name] = fact
+        if last == "name" or both_ways:
+            known[fact] = name
+
+    def read(question):
+        answer = known.get(asked(question)[0])
+        return answer and f" {answer}"
+
+    return read
+
+
+def test_who_reads_both_ways_is_always_right_and_who_reads_one_way_guesses_the_other():
+    assert shares_of_reader(WORLD, reading(True)) == {"reversed": 1.0, "as_read": 1.0}
+    assert shares_of_reader(WORLD, reading(False)) == {"reversed": 0.25, "as_read": 1.0}
+
+
+def test_nothing_but_the_facts_tells_an_answer():
+    """The answers are those of one group, that never or always stand last, and all different."""
+    last = {"name": {name for name, _, at in READ if at == "name"}}
+    last["fact"] = {fact for _, fact, at in READ if at == "fact"}
+    for question in WORLD.questions:
+        answers = [answer[1:] for answer in question.answers]
+        assert len(set(answers)) == 4
+        stood_last = {answer in last[asked(question)[1]] for answer in answers}
+        assert stood_last == {question.kind == "as_read"}
+
+
+def test_no_document_is_a_question_with_its_answer():
+    documents = {*WORLD.documents}
+    for question in WORLD.questions:
+        assert question.text + question.answers[0] not in documents
+    assert not documents & {*WORLD.heldout}
+    of_read = [one for one in WORLD.questions if one.kind == "as_read"]
+    assert {one.text + one.answers[0] for one in of_read} <= {*WORLD.heldout}
+
+
+def test_a_world_follows_from_its_seed():
+    assert one_direction.reversal(seed=0, people=12, choices=4) == WORLD
+    assert one_direction.reversal(seed=1, people=12, choices=4).documents != WORLD.documents
+    words = [
+        {w for d in one_direction.reversal(seed=s).documents for w in d.split()} for s in (0, 1)
+    ]
+    assert (
+        words[0] == words[1] and len(words[0]) == 207
+    )  # of one vocabulary, as the gin file has it
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="5 choices of 4 people in a group, expected at most"):
+        one_direction.reversal(seed=0, people=4, choices=5)

@@ -1,0 +1,76 @@
+"""Star graphs: the path is what the edges say, and the first step is told by the goal alone."""
+
+import re
+
+import pytest
+
+from pretrax.corpora.worlds import path_star
+from tests.corpora.worlds import shares_of_reader
+
+WORLD = path_star.star_graphs(seed=0, graphs=40, arms=3, length=5, nodes=30, questions=60)
+
+
+def parsed(text):
+    """The edges, the source, the goal, and what is given of the path."""
+    edges, ends, path = re.fullmatch(r"(.*) / (\d+ \d+) = (.*)", text).groups()
+    return [edge.split() for edge in edges.split(" | ")], *ends.split(), path.split()
+
+
+def path_to(edges, source, goal):
+    """The path, backwards from the goal."""
+    before, path = {end: start for start, end in edges}, [goal]
+    while path[0] != source:
+        path.insert(0, before[path[0]])
+    return path
+
+
+def test_a_document_has_the_path_from_its_source_to_its_goal():
+    assert (len(WORLD.documents), len(WORLD.heldout)) == (40, 2)
+    goals = set()
+    for document in [*WORLD.documents, *WORLD.heldout]:
+        edges, source, goal, path = parsed(document)
+        assert path == path_to(edges, source, goal) and len(path) == 5 and len(edges) == 12
+        assert sum(start == source for start, _ in edges) == 3
+        assert len({node for edge in edges for node in edge}) == 13
+        goals.add(edges.index([path[-2], goal]))
+    assert len(goals) > 6  # edges come in any order
+
+
+def test_who_looks_ahead_is_always_right_and_who_follows_edges_guesses_the_first():
+    def ahead(question):
+        edges, source, goal, given = parsed(question.text)
+        rest = path_to(edges, source, goal)[len(given) : -1]
+        return "".join(f" {node}" for node in rest[: question.answers[0].count(" ")])
+
+    def follow(question):
+        edges, _, _, given = parsed(question.text)
+        after = [end for start, end in edges if start == given[-1]]
+        return f" {after[0]}" if len(after) == 1 else None
+
+    kinds = ("first_node", "path", "next_node")
+    assert shares_of_reader(WORLD, ahead) == dict.fromkeys(kinds, 1.0)
+    expected = {"first_node": 1 / 3, "path": 1 / 3, "next_node": 1.0}
+    assert shares_of_reader(WORLD, follow) == pytest.approx(expected)
+
+
+def test_what_comes_after_an_answer_tells_the_goal_and_nothing_else():
+    for question in WORLD.questions:
+        _, _, goal, given = parsed(question.text)
+        *masks, last = question.after.split()
+        assert last == goal and {*masks} <= {"[MASK]"}
+        assert len(given) + question.answers[0].count(" ") + len(masks) + 1 == 5
+
+
+def test_the_place_of_the_edges_tells_nothing():
+    """As often the first arm that the edges name is the right one as any other."""
+    first = 0
+    for document in path_star.star_graphs(seed=1, graphs=1000, questions=1).documents:
+        edges, source, _, path = parsed(document)
+        first += next(end for start, end in edges if start == source) == path[1]
+    assert abs(first / 1000 - 0.5) < 0.06
+
+
+@pytest.mark.parametrize("settings", [{"length": 3}, {"nodes": 6}])
+def test_errors(settings):
+    with pytest.raises(ValueError, match="expected paths of at least 4 and at least"):
+        path_star.star_graphs(seed=0, graphs=1, questions=1, **settings)

@@ -1,0 +1,107 @@
+"""Small Sudoku: every puzzle has one solution, which its given cells tell."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pretrax.corpora.worlds import sudoku
+from pretrax.corpora.worlds.small_sudoku import drawn_puzzles, grids
+from tests.corpora.worlds import shares_of_reader
+
+WORLD = sudoku(seed=0, puzzles=300, questions=40)
+CELLS = range(16)
+
+
+def groups(cell):
+    """The row, the column and the box of a cell."""
+    row, column = divmod(cell, 4)
+    return row, 4 + column, 8 + row // 2 * 2 + column // 2
+
+
+def is_solved(grid):
+    of_groups = [{grid[c] for c in CELLS if group in groups(c)} for group in range(12)]
+    return all(of_group == {"1", "2", "3", "4"} for of_group in of_groups)
+
+
+def solutions(cells):
+    """All ways to fill the empty cells, found by trying: the test's own solver."""
+    if "_" not in cells:
+        return [cells]
+    cell = cells.index("_")
+    beside = {cells[c] for c in CELLS if set(groups(c)) & set(groups(cell))}
+    able = [digit for digit in "1234" if digit not in beside]
+    return [s for x in able for s in solutions([*cells[:cell], x, *cells[cell + 1 :]])]
+
+
+def test_there_are_288_grids():
+    """As is known: 288 of four rows (OEIS A107739)."""
+    assert len({grid.tobytes() for grid in grids()}) == len(grids()) == 288
+    assert all(is_solved([*map(str, grid.tolist())]) for grid in grids())
+
+
+def test_each_puzzle_has_one_solution_and_it_is_written():
+    assert (len(WORLD.documents), len(WORLD.heldout)) == (300, 15)
+    for text in [*WORLD.documents[:60], *WORLD.heldout]:
+        puzzle, _, written = text.partition(" =")
+        (found,) = solutions(puzzle.split())
+        assert found == written.split() and is_solved(found)
+    grids_read = {text.partition(" =")[2] for text in WORLD.documents}
+    assert len(grids_read) > 150  # of 288
+
+
+def test_a_puzzle_gives_no_cell_too_many_and_as_many_as_were_asked():
+    chosen, given = drawn_puzzles(np.random.default_rng(0), 2000, 1)
+    least = min(given.sum(1))
+    assert least == 4  # as is known of four rows
+    _, more = drawn_puzzles(np.random.default_rng(0), 2000, 9)
+    assert min(more.sum(1)) == 9 and (more >= given).all()
+    for grid, known in zip(chosen[:200], given):
+        needed = 0
+        for left_out in np.flatnonzero(known):
+            rest = known.copy()
+            rest[left_out] = False
+            needed += (grids()[:, rest] == grid[rest]).all(1).sum() > 1
+        assert needed >= 1  # the last one drawn, at least
+
+
+def test_who_solves_is_always_right_and_who_guesses_is_worth_chance():
+    def solved(question):
+        (found,) = solutions(question.text.removesuffix(" =").split())
+        return "".join(f" {digit}" for digit in found)
+
+    assert shares_of_reader(WORLD, solved) == {"solution": 1.0}
+    assert shares_of_reader(WORLD, lambda question: None) == {"solution": 1 / 4}
+    for question in WORLD.questions:
+        right, *wrong = (answer.split() for answer in question.answers)
+        given = question.text.split()
+        for one in wrong:
+            assert sorted(one) == sorted(right) and sum(map(str.__ne__, one, right)) == 2
+            assert all(cell in ("_", x) for cell, x in zip(given, one))
+
+
+def test_no_puzzle_that_is_asked_is_trained_on_or_held_out():
+    many = sudoku(seed=0, puzzles=3000, questions=900)
+    asked = {question.text for question in many.questions}
+    read = {
+        text.partition(" =")[0] + " =" for text in itertools.chain(many.documents, many.heldout)
+    }
+    assert not asked & read
+
+
+def test_worlds_are_seeded():
+    small = dict(puzzles=5, questions=2)
+    assert sudoku(seed=3, **small) == sudoku(seed=3, **small)
+    assert sudoku(seed=3, **small) != sudoku(seed=4, **small)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"given": 13}, "13 given cells of 16, expected 12 at most"),
+        ({"given": 12, "choices": 9}, "Got 9 choices, expected fewer"),
+    ],
+)
+def test_errors(settings, said):
+    with pytest.raises(ValueError, match=said):
+        sudoku(seed=0, puzzles=5, **settings)

@@ -1,0 +1,470 @@
+import argparse
+import functools
+import gzip
+import inspect
+import json
+import os
+import re
+import sys
+import tracemalloc
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from pretrax.corpora import python_library, text_files, vocabularies
+from pretrax.corpora.python_library.python_sources import library_documents
+from pretrax.corpora.text import found_files
+from pretrax.corpora.text_readers import LeftOut, read_documents
+from pretrax.corpora.vocabularies import Vocabulary, special_tokens, tokenization
+from pretrax.data.finding import find_files
+from pretrax.data.reading import MalformedLine
+
+MALFORMED = {
+    b"not json\n": "not JSON",
+    b'{"body": "x"}\n': "no field 'text', the line has 'body'",
+    b'{"text": 3}\n': "field 'text' is int",
+    b"[1]\n": "got an array, expected a JSON object a line",
+    b'{"text": "\xff"}\n': "not UTF-8",
+    b'{"text": "\\ud800"}\n': "half a surrogate",
+    b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": "not JSON (Exceeds the limit",
+    b'{"a":' * 100_000 + b"\n": "not JSON (",  # of a depth of recursion, or of a stack's size
+}
+
+
+def of_size(size):
+    return functools.partial(vocabularies.trained, size=size)
+
+
+def everything(corpus):
+    """Every document of the corpus's first epoch over one shard, and every one held out."""
+    stream, documents = corpus.train(0, 1), []
+    while stream.epochs < 1:
+        documents.append(stream.next_document().tokens)
+    return documents, [piece.tokens for piece in corpus.heldout(10**9)]
+
+
+def texts_of(path, **settings):
+    return [part.text for part in read_documents(str(path), **settings)]
+
+
+def decoded(corpus, documents):
+    return sorted(corpus.codec.decode(document) for document in documents)
+
+
+@pytest.mark.parametrize("line", MALFORMED)
+def test_a_malformed_line_is_named(tmp_path, line):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' + line + b'{"text": "fine too"}')
+    with pytest.raises(MalformedLine, match="a.jsonl:2: .*on_malformed") as error:
+        list(read_documents(str(path)))
+    assert MALFORMED[line] in str(error.value)
+    left_out = LeftOut()
+    got = texts_of(path, on_malformed="skip", left_out=left_out)
+    assert got == ["fine", "fine too"]
+    assert left_out["malformed lines skipped"] == 1 and "a.jsonl:2: " in left_out.describe()
+
+
+def test_malformed_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"fine\nalso fine\nbroken \xff\nfine again\n")
+    with pytest.raises(MalformedLine, match=r"a.txt:3: not UTF-8"):
+        list(read_documents(str(path)))
+    left_out = LeftOut()
+    got = texts_of(path, on_malformed="skip", left_out=left_out)
+    assert got == ["fine\nalso fine\nfine again\n"] and left_out["malformed lines skipped"] == 1
+
+
+def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
+    with pytest.raises(MalformedLine, match=r"a.txt:101: "):
+        list(read_documents(str(path)))
+
+
+def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 7)
+    path = tmp_path / "a.txt"
+    for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
+        path.write_bytes(text.encode())
+        got = texts_of(path)
+        assert "".join(got) == text and len(got) > 1
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    (tmp_path / "b.txt").write_text("short")
+    parts = list(read_documents(str(tmp_path / name), on_malformed="skip"))
+    assert len(parts) > 10 and [part.ends for part in parts[:-1]] == [False] * (len(parts) - 1)
+    assert parts[-1] == ("", True)
+    corpus = text_files(
+        str(tmp_path / "run"),
+        files=str(tmp_path / name),
+        heldout_files=str(tmp_path / "b.txt"),
+        on_malformed="skip",
+        vocabulary=vocabularies.utf8_bytes,
+    )
+    stream = corpus.train(0, 1)
+    pieces = [stream.next_document() for _ in range(parts.index(("", True)))]
+    assert sum(piece.ends for piece in pieces) == 1
+    assert [piece.ends for piece in corpus.heldout(100)] == [True]
+
+
+def test_gzip_and_plain_give_the_same(tmp_path):
+    lines = "".join(json.dumps({"body": f"document {i}"}) + "\n\n" for i in range(30))
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + "text\r\nwith é".encode())
+    for name in ("a.jsonl", "a.txt"):
+        with gzip.open(tmp_path / f"{name}.gz", "wb") as file:
+            file.write((tmp_path / name).read_bytes())
+    left_out, sizes = LeftOut(), []
+    plain, packed = (
+        texts_of(tmp_path / name, document_of="body", left_out=left_out, advance=sizes.append)
+        for name in ("a.jsonl", "a.jsonl.gz")
+    )
+    assert plain == packed == [f"document {i}" for i in range(30)]
+    assert left_out["blank lines"] == 60
+    assert sum(sizes) > len(lines)  # both files' bytes on disk are reported for the progress bar
+    for name in ("a.txt", "a.txt.gz"):
+        assert texts_of(tmp_path / name) == ["text\r\nwith é"]
+
+
+def test_a_damaged_gzip_file(tmp_path):
+    whole = gzip.compress(b'{"text": "a"}\n' * 10000)
+    for content in (whole[: len(whole) // 2], b"plain text"):
+        (tmp_path / "a.jsonl.gz").write_bytes(content)
+        with pytest.raises(ValueError, match="a.jsonl.gz: no whole gzip file"):
+            list(read_documents(str(tmp_path / "a.jsonl.gz")))
+
+
+def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
+    table = pyarrow.table({"body": ["one", "two"]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"body": "one"}\n{"body": "two"}'))
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"one\n"))
+    for name, texts in (("a.parquet", ["one", "two"]), ("a.jsonl.zst", ["one", "two"])):
+        assert texts_of(tmp_path / name, document_of="body") == texts
+    assert texts_of(tmp_path / "a.txt.zst") == ["one\n"]
+    for name, package in (("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(
+            ValueError, match=f"{name}: .* takes {package}, not installed here.*prepare"
+        ):
+            texts_of(tmp_path / name)
+
+
+def test_a_file_that_holds_no_text_at_all_is_named(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a.txt.gz: no whole gzip file \(it is empty\)"):
+        texts_of(tmp_path / "a.txt.gz", on_malformed="skip")
+    (tmp_path / "a.tar").write_text("text")
+    with pytest.raises(MalformedLine, match="a.tar: an archive, expected text: unpack it"):
+        texts_of(tmp_path / "a.tar")
+
+
+def test_find_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    for name in ("b.txt", "a.txt", "c.jsonl", "d/e.txt"):
+        (tmp_path / name).write_text("x")
+    assert find_files("*.txt, c.jsonl,a.txt") == ["a.txt", "b.txt", "c.jsonl"]
+    assert find_files("c.jsonl, *.txt") == ["c.jsonl", "a.txt", "b.txt"]  # in the order given
+    assert find_files(["**/*.txt"]) == ["a.txt", "b.txt", "d/e.txt"]
+    for patterns, error, said in (
+        ("*.md", FileNotFoundError, r"No file matches '\*.md'"),
+        ("d", FileNotFoundError, "it is a folder"),
+        ("", ValueError, "Got no file"),
+    ):
+        with pytest.raises(error, match=said):
+            find_files(patterns)
+
+
+def test_a_file_is_found_once_however_it_is_linked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d" / "e").mkdir(parents=True)
+    for name in ("d/a.txt", "d/e/b.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "d" / "loop").symlink_to(".")
+    (tmp_path / "d" / "e" / "again").symlink_to("..")
+    (tmp_path / "d" / "itself").symlink_to("itself")
+    (tmp_path / "d" / "0.txt").symlink_to("e/b.txt")
+    (tmp_path / "linked").symlink_to("d")
+    assert find_files("d/**/*.txt") == ["d/a.txt", "d/e/b.txt"]
+    assert find_files("**/*.txt, linked/*.txt") == ["d/a.txt", "d/e/b.txt"]
+    assert find_files("d/**") == ["d/a.txt", "d/e/b.txt", "d/itself"]
+    with pytest.raises(ValueError, match="linked/a.txt is both in `files` and in"):
+        found_files("run", "d/*.txt", "linked/a.txt")
+
+
+def test_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(MalformedLine, match="pipe.txt: a pipe, socket or device, expected a file"):
+        texts_of(tmp_path / "pipe.txt")
+    left_out = LeftOut()
+    assert texts_of(tmp_path / "pipe.txt", on_malformed="skip", left_out=left_out) == []
+    assert left_out["malformed lines skipped"] == 1
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    """A few bytes of gzip may be a line of many gigabytes."""
+    monkeypatch.setattr("pretrax.data.reading.LONGEST", 1 << 20)
+    monkeypatch.setattr("pretrax.data.reading._BUFFER", 1 << 12)
+    lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(lines)))
+    with pytest.raises(MalformedLine, match="a.jsonl.gz:1: longer than 1 MiB"):
+        texts_of(path)
+    tracemalloc.start()
+    try:
+        assert texts_of(path, on_malformed="skip") == ["fine"]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
+    left_out = LeftOut()
+    parts = texts_of(tmp_path / "a.txt", on_malformed="skip", left_out=left_out)
+    assert len(parts) > 20 and set(parts) == {""}
+
+
+def test_a_corpus_of_every_kind_of_file(tmp_path, text):
+    text = text[: len(text) // 5]  # so short that it is read in one piece
+    (tmp_path / "a.txt").write_text(text, newline="")
+    lines = "".join(json.dumps({"text": f"document {i}\n" * i}) + "\n" for i in range(50))
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.write(lines + "oops\n")
+    settings = {
+        "files": f"{tmp_path}/*.txt,{tmp_path}/*.jsonl.gz",
+        "vocabulary": of_size(520),
+        "on_malformed": "skip",
+    }
+    corpus = text_files(str(tmp_path / "run"), **settings)
+    train, heldout = everything(corpus)
+    expected = sorted([text] + [f"document {i}\n" * i for i in range(1, 50)])
+    assert sorted(decoded(corpus, train) + decoded(corpus, heldout)) == expected
+    assert len(heldout) == 2  # 50 documents, one in 20
+    for said in ("48 documents", "2 documents", "1 malformed", "b.jsonl.gz:51", "1 empty"):
+        assert said in corpus.summary
+    again = text_files(str(tmp_path / "run"), **settings)
+    assert again.summary == corpus.summary
+    for a, b in zip(everything(again)[0], train, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("some text " * 50)
+    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
+    run_dir = str(tmp_path / "run")
+    first = text_files(run_dir, **settings)
+    state = first.train(0, 1).state()
+    with monkeypatch.context() as patch:
+        patch.setattr("pretrax.corpora.text.read_documents", None)
+        assert text_files(run_dir, **settings).summary == first.summary
+    (tmp_path / "a.txt").write_text("other words " * 60)
+    changed = text_files(run_dir, **settings)
+    assert "684 tokens" in changed.summary
+    with pytest.raises(ValueError, match="other data"):
+        changed.train(0, 1).restore(state)
+
+
+@pytest.mark.parametrize("become", ["gone", "changed"])
+def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
+    file, run_dir = tmp_path / "a.txt", tmp_path / "run"
+    file.write_text("some text " * 50)
+    settings = {"files": str(file), "vocabulary": vocabularies.utf8_bytes}
+    state = text_files(str(run_dir), **settings).train(0, 1).state()
+    file.unlink()
+    if become == "changed":
+        file.write_text("other words " * 60)
+    else:
+        with pytest.raises(FileNotFoundError, match="No file matches"):
+            text_files(str(run_dir), **settings)
+    (run_dir / "config.gin").write_text("")
+    (run_dir / "checkpoints/5").mkdir(parents=True)
+    kept = text_files(str(run_dir), **settings)
+    assert "475 tokens" in kept.summary and "text is gone or changed: these are" in kept.summary
+    kept.train(0, 1).restore(state)
+
+
+def test_unknown_words_are_counted(tmp_path):
+    for split, words in (("train", "one two two"), ("heldout", "one three four")):
+        (tmp_path / f"{split}.txt").write_text(words)
+    vocabulary = functools.partial(vocabularies.trained, size=7, model_type="word")
+    settings = {"heldout_files": str(tmp_path / "heldout.txt"), "vocabulary": vocabulary}
+    corpus = text_files(str(tmp_path / "run"), files=str(tmp_path / "train.txt"), **settings)
+    assert "left out: 2 tokens of text unknown to the vocabulary" in corpus.summary
+    assert decoded(corpus, everything(corpus)[1]) == ["one [UNK] [UNK]"]
+
+
+def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
+    tokens = []
+    for model_type in ("bpe", "unigram"):
+        vocabulary = functools.partial(vocabularies.trained, size=600, model_type=model_type)
+        settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabulary}
+        corpus = text_files(str(tmp_path / "run"), **settings)
+        pieces, _ = everything(corpus)
+        tokens.append(sum(map(len, pieces)))
+        assert any(
+            each.startswith(text[:100].replace("\r", "")) for each in decoded(corpus, pieces)
+        )
+    assert tokens[0] != tokens[1]
+
+
+def files_seen(pieces) -> set[str]:
+    """The files that pieces are of, whose lines are the numbers of their file."""
+    return set(re.findall(r"file \d\d", b"".join(pieces).decode()))
+
+
+@pytest.mark.parametrize("sizes", [[300, 40], [1, 200, 30, 1, 90], [5, 700, 40, 1] * 8])
+def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
+    """Files of several sizes, most of them read in parts, over one epoch of several shards."""
+    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 256)
+    for i, lines in enumerate(sizes):
+        (tmp_path / f"{i:02}.txt").write_text(f"file {i:02}\n" * lines)
+    settings = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **settings)
+    again = text_files(str(tmp_path / "run"), **settings)  # as another process, or a resumed run
+
+    def text_of(pieces):
+        return [corpus.codec.decode(piece.tokens.tolist()).encode() for piece in pieces]
+
+    held = text_of(corpus.heldout(10**9))
+    assert held == text_of(again.heldout(10**9))
+    for num_shards in (1, 3):
+        trained = []
+        for shard in range(num_shards):
+            stream = corpus.train(shard, num_shards)
+            while stream.epochs < 1:
+                trained.append(stream.next_document())
+        trained = files_seen(text_of(trained))
+        assert trained and files_seen(held) and not trained & files_seen(held)
+        assert trained | files_seen(held) == {f"file {i:02}" for i in range(len(sizes))}
+    counted = f"{len(sizes) - len(files_seen(held))} document"
+    assert counted in corpus.summary and "only document" not in corpus.summary
+
+
+@pytest.mark.parametrize("settings, share", [({}, 5), ({"heldout_every": 10}, 10)])
+def test_one_document_holds_out_its_end(tmp_path, settings, share):
+    (tmp_path / "a.txt").write_text("0123456789" * 100)
+    files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **files, **settings)
+    train, heldout = everything(corpus)
+    assert decoded(corpus, train) == ["0123456789" * (100 - share)]
+    assert decoded(corpus, heldout) == ["0123456789" * share]
+    assert f"the last {share}% of the tokens" in corpus.summary
+    assert corpus.summary.count("1 document, ") == 2 and "1 documents" not in corpus.summary
+
+
+def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
+    """Number 20 of 24 files is held out. Nobody is warned of held-out files that they named."""
+    for i in range(24):
+        (tmp_path / f"{i:02}.txt").write_text(f"text {i:02}\n" * (1000 if i == 19 else 1))
+    files = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **files)
+    assert "warning: 97.8% of the tokens" in corpus.summary
+    assert "heldout_files" in corpus.summary
+    (tmp_path / "19.txt").write_text("text 19\n")
+    assert "warning" not in text_files(str(tmp_path / "other"), **files).summary
+    named = {**files, "files": str(tmp_path / "2*.txt"), "heldout_files": str(tmp_path / "0*.txt")}
+    assert "warning" not in text_files(str(tmp_path / "named"), **named).summary
+
+
+def test_one_long_file_is_one_document(tmp_path, monkeypatch):
+    """Which is cut at its end, though it is read in more parts than one in 20 of which is one."""
+    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    text = "".join(f"line {i:04}\n" for i in range(400))
+    (tmp_path / "a.txt").write_text(text)
+    files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **files)
+    train, heldout = everything(corpus)
+    assert "".join(sorted(decoded(corpus, train))) == text[:3800]
+    assert "".join(sorted(decoded(corpus, heldout))) == text[3800:]
+    assert "5% of the tokens of the only document" in corpus.summary
+    assert corpus.summary.count("1 document, ") == 2
+
+
+def test_heldout_files(tmp_path):
+    (tmp_path / "a.txt").write_text("train")
+    (tmp_path / "b.txt").write_text("held out")
+    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
+    held = str(tmp_path / "b.txt")
+    corpus = text_files(str(tmp_path / "run"), heldout_files=held, **settings)
+    train, heldout = everything(corpus)
+    assert (decoded(corpus, train), decoded(corpus, heldout)) == (["train"], ["held out"])
+    with pytest.raises(ValueError, match="both in `files` and in `heldout_files`"):
+        text_files(str(tmp_path / "run"), heldout_files=settings["files"], **settings)
+
+
+def test_corpora_that_cannot_be(tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "a.txt").write_text("text " * 100)
+    empty, full = str(tmp_path / "empty.txt"), str(tmp_path / "a.txt")
+    run_dir = str(tmp_path / "run")
+    for settings, said in (
+        ({"files": empty, "vocabulary": vocabularies.trained}, "Got no text"),
+        ({"files": empty, "vocabulary": vocabularies.utf8_bytes}, "Got no token of text"),
+        (
+            {"files": full, "vocabulary": vocabularies.utf8_bytes, "on_malformed": "ignore"},
+            "'error' or 'skip'",
+        ),
+        ({"files": full, "vocabulary": vocabularies.utf8_bytes, "heldout_every": 1}, "at least 2"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            text_files(run_dir, **settings)
+    corpus = text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
+    few = functools.partial(vocabularies.utf8_bytes, sentinels=5)
+    fewer = text_files(str(tmp_path / "other"), files=full, vocabulary=few)  # nothing was trained
+    assert corpus.ids.size - fewer.ids.size == 123
+    (tmp_path / "other" / "config.gin").write_text("")
+    with pytest.raises(ValueError, match="sentinels was 5, is 128"):
+        text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
+
+
+def test_python_library(tmp_path, monkeypatch):
+    few = [each for each in library_documents() if each.name.startswith(("json/", "email/"))]
+    monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: few)
+    first, second = (
+        python_library(str(tmp_path / name), vocabulary=of_size(1000), heldout_every=3)
+        for name in "ab"
+    )
+    assert first.ids == second.ids and first.summary == second.summary
+    for file in ("vocabulary.model", "data/store.json", "data/train/00000-0000.tokens"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    train, heldout = everything(first)
+    train = {document.tobytes() for document in train}
+    assert heldout and not any(document.tobytes() in train for document in heldout)
+    assert sum(map(len, heldout)) > 10_000
+    (tmp_path / "a/config.gin").write_text("")  # a run has begun with it
+    with pytest.raises(ValueError, match="size was 1000, is 2000"):
+        python_library(str(tmp_path / "a"), vocabulary=of_size(2000), heldout_every=3)
+
+
+def test_python_library_splits_by_file():
+    documents = library_documents()
+    names = [document.name for document in documents]
+    assert names == sorted(set(names)) and "argparse.py" in names
+    assert not any(name.startswith(("test/", "lib2to3/")) for name in names)
+    assert "def " in documents[names.index("argparse.py")].read()
+
+
+def test_the_vocabulary_of_an_import_is_not_written_over(tmp_path):
+    run_dir, file = tmp_path / "import", tmp_path / "a.txt"
+    file.write_text("some text\n" * 100)
+    tokenizer = tokenization.byte_tokenizer()
+    ids = special_tokens.token_ids(tokenizer, sentinels=7)
+    kept = Vocabulary(tokenizer, ids, {"from": "elsewhere"})
+    vocabularies.save_vocabulary(str(run_dir), kept)
+    (run_dir / "config.gin").write_text("")
+    kept = (run_dir / "vocabulary.json").read_bytes()
+    with pytest.raises(ValueError, match="holds a vocabulary made with other settings"):
+        text_files(str(run_dir), files=str(file), vocabulary=vocabularies.utf8_bytes)
+    assert (run_dir / "vocabulary.json").read_bytes() == kept

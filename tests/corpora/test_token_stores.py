@@ -1,0 +1,111 @@
+"""Token stores with their vocabulary, from the corpus to a trained run."""
+
+import dataclasses
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pretrax import corpora, models, objectives
+from pretrax.corpora import vocabularies
+from pretrax.data.token_store_files import StoreWriter, seal
+from pretrax.training import Bound, Run
+from pretrax.training.optimizers import adamw
+from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.trainer import train
+from tests.training import tiny
+
+TEXTS = {"one": "the cat sat on the mat", "two": "a dog ran"}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory) -> dict[str, str]:
+    """A store of each text, again and again."""
+    folder = tmp_path_factory.mktemp("stores")
+    for name, text in TEXTS.items():
+        path = folder / name
+        made = vocabularies.utf8_bytes(str(path), vocabularies.VocabularySource())
+        for split, n in (("train", 600), ("heldout", 20)):
+            with StoreWriter(path, split, 0, made.ids) as writer:
+                for tokens in made.tokenizer.encode_batch([text]) * n:
+                    writer.add(tokens)
+        seal(path, {"train": 1, "heldout": 1}, vocabulary=["vocabulary.json"])
+    return {name: str(folder / name) for name in TEXTS}
+
+
+def test_the_vocabulary_of_a_store_is_kept_in_the_run(stores, tmp_path):
+    corpus = corpora.token_store(str(tmp_path / "run"), stores=stores["one"])
+    piece = corpus.train(0, 1).next_document()
+    assert corpus.codec.decode(piece.tokens.tolist()) == TEXTS["one"]
+    assert vocabularies.load_vocabulary(str(tmp_path / "run")).ids == corpus.ids
+    moved = shutil.copytree(stores["one"], tmp_path / "moved")
+    (tmp_path / "run" / "config.gin").write_text("")
+    corpora.token_store(str(tmp_path / "run"), stores=str(moved))
+    changed = json.loads((moved / "vocabulary.json").read_text())
+    (moved / "vocabulary.json").write_text(json.dumps(changed, indent=2))
+    with pytest.raises(ValueError, match="has another vocabulary than"):
+        corpora.token_store(str(tmp_path / "other"), stores=[stores["two"], str(moved)])
+
+
+@pytest.mark.slow
+def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+
+    def trained(rates, steps, **changed):
+        corpus = Bound(corpora.token_store, stores={stores[name]: r for name, r in rates.items()})
+        shown, started = (
+            io.StringIO(),
+            dataclasses.replace(run, corpus=corpus, steps=steps, **changed),
+        )
+        train(started, Console(file=shown, width=200))
+        return shown.getvalue()
+
+    run = Run(
+        run_dir=str(tmp_path / "run"),
+        corpus=corpora.token_store,
+        objective=Bound(objectives.causal_lm),
+        model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
+        optimizer=Bound(adamw, learning_rate=1e-3),
+        sequence_lengths={"decoder": 64},
+        batch_size=8,
+        steps=1,
+        data_shards=8,
+        heldout_tokens=200,
+        log_every=1,
+    )
+    said = trained({"one": 3, "two": 1}, 4)
+    assert "Read of the stores: one 7" in said and "% of the tokens" in said
+    said = trained({"one": 0, "two": 1}, 40, data_shards=4)
+    assert "corpus.stores" in said and "Continuing from the checkpoint of step 4" in said
+    before, after = (
+        next(line for line in read_metrics(run.run_dir) if line["step"] == step and "loss" in line)
+        for step in (4, 40)
+    )
+    assert before["data/one/share"] == pytest.approx(0.75, abs=0.04)
+    assert after["data/one/share"] < before["data/one/share"]
+    assert after["data/two/epochs"] > before["data/two/epochs"] + 0.5
+    for line in (before, after):  # epochs are of the rows, not of the documents that wait for one
+        read = sum(600 * len(text) * line[f"data/{name}/epochs"] for name, text in TEXTS.items())
+        assert read == pytest.approx(line["step"] * run.batch_size * 64, rel=0.1)
+
+
+def test_token_files_of_another_program_are_shown_as_text(tmp_path):
+    made = vocabularies.utf8_bytes(str(tmp_path / "made"), vocabularies.VocabularySource())
+    texts = [f"text {i}" for i in range(100)]
+    tokens = [np.append(ids, made.ids.eos) for ids in made.tokenizer.encode_batch(texts)]
+    (tmp_path / "train.bin").write_bytes(np.concatenate(tokens).astype(np.uint16).tobytes())
+    files = str(tmp_path / "*.bin")
+    corpus = corpora.token_files(
+        str(tmp_path / "run"), files=files, vocabulary=vocabularies.utf8_bytes
+    )
+    stream = corpus.train(0, 1)
+    train = {corpus.codec.decode(stream.next_document().tokens.tolist()) for _ in range(95)}
+    held = {corpus.codec.decode(piece.tokens.tolist()) for piece in corpus.heldout(10**6)}
+    assert train | held == set(texts) and len(held) == 5
+    assert "1 token files: 95 documents" in corpus.summary
+    given = {"files": files, "heldout_files": files, "vocabulary": vocabularies.utf8_bytes}
+    both = corpora.token_files(str(tmp_path / "run"), **given)
+    assert len(both.heldout(10**6)) == 100

@@ -1,0 +1,90 @@
+"""A validation split: training text that training does not read, the same for every shard."""
+
+import numpy as np
+import pytest
+
+from pretrax import corpora
+from pretrax.data.corpus import Corpus, Piece
+from pretrax.training.run_configuration import read_run
+from tests.training import tiny
+
+
+class Again(tiny.Stream):
+    """The documents 0 to 399 again and again; document k is [k, k, k, k, k]."""
+
+    def next_document(self):
+        number = int(super().next_document().tokens[0])
+        return Piece(np.full(5, number % 400, np.int32), True)
+
+
+def corpus(run_dir, stream=Again) -> Corpus:
+    """A corpus whose own held-out text is of other documents."""
+    return Corpus(tiny.IDS, stream, lambda n: [Piece(np.full(n, 999, np.int32), True)])
+
+
+def split(**settings) -> Corpus:
+    return corpora.validation_split("", corpus=corpus, **settings)
+
+
+def numbers(pieces) -> set[int]:
+    return {int(piece.tokens[0]) for piece in pieces}
+
+
+def test_training_reads_nothing_that_is_held_out():
+    one = split(every=5)
+    held = numbers(one.heldout(10**6))
+    assert 40 < len(held) < 120  # of 400
+    streams = [one.train(shard, 3) for shard in range(3)]
+    trained = numbers(stream.next_document() for stream in streams for _ in range(400))
+    assert not held & trained and trained | held == set(range(400))
+
+
+def test_the_first_held_out_documents_are_as_many_as_are_asked_for():
+    pieces = split().heldout(98)
+    assert [piece.tokens.size for piece in pieces] == [5] * 20
+    assert len(numbers(pieces)) == len(pieces) and 999 not in numbers(pieces)
+
+
+def test_a_stream_continues_from_its_position():
+    one = split(every=3)
+    stream, again = one.train(0, 1), one.train(0, 1)
+    for _ in range(50):
+        stream.next_document()
+    again.restore(stream.state())
+    follow = [[s.next_document().tokens.tolist() for _ in range(20)] for s in (stream, again)]
+    assert follow[0] == follow[1]
+
+
+def test_long_documents_are_cut_and_keep_their_columns():
+    class Long(tiny.Stream):
+        def next_document(self):
+            number = int(super().next_document().tokens[0])
+            column = np.full(3000, number, np.int32)
+            return Piece(column, True, parts=column % 2)
+
+    one = corpora.validation_split("", corpus=lambda run_dir: corpus(run_dir, stream=Long))
+    piece, *_ = one.heldout(2049)
+    assert piece.tokens.size == piece.parts.size == 2048 and not piece.ends
+    assert len(one.heldout(2049)) == 2
+
+
+@pytest.mark.parametrize("every, which", [(20, "to hold out"), (2, "to train on")])
+def test_too_few_documents_are_refused(every, which):
+    """The checksum of the document [0] is even, that of [1] no multiple of 20."""
+
+    class One(tiny.Stream):
+        def next_document(self):
+            return Piece(np.array([every == 20], np.int32), True)
+
+    one = corpora.validation_split(
+        "", corpus=lambda run_dir: corpus(run_dir, stream=One), every=every
+    )
+    with pytest.raises(ValueError, match=f"none is {which}: the corpus has too few"):
+        one.heldout(10) if which == "to hold out" else one.train(0, 1).next_document()
+
+
+def test_it_is_a_corpus_of_gin_files(tmp_path):
+    lines = ["training.Run.corpus = @corpora.validation_split"]
+    lines += ["corpora.validation_split.corpus = @corpora.python_library"]
+    run = read_run(["runs/decoder.gin"], lines)
+    assert run.corpus.settings["corpus"] == read_run(["runs/decoder.gin"]).corpus

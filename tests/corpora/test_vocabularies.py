@@ -1,0 +1,449 @@
+import argparse
+import contextlib
+import inspect
+import json
+import pickle
+
+import pytest
+import tokenizers
+
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import Vocabulary, factories, special_tokens, tokenization
+from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.corpora.vocabularies.special_tokens import token_ids
+from pretrax.corpora.vocabularies.word_training import SPECIALS, train_words
+from pretrax.data.token_ids_json import ids_from_json, ids_to_json
+from pretrax.objectives import TokenIds, check_token_ids
+from pretrax.training.saved.warm_start import check_same_vocabulary
+
+EXACT_TEXTS = [
+    "def f(x):\n    return  x+1\n\n\tif a:\r\n",
+    "  leading and trailing  ",
+    "\n\n\n",
+    "\x00 \u00e9\u6f22\U0001f600",
+    "a\u2581b\u2581",  # what SentencePiece writes a space as
+    "</s> <pad> <extra_id_0> <0x0A> [MASK]",
+    "",
+]
+
+
+def tokenizer_file(path, vocabulary):
+    """Writes a tokenizer.json of whole words, and returns its path."""
+    model = tokenizers.models.WordLevel({"<unk>": 0}, unk_token="<unk>")
+    values = json.loads(tokenizers.Tokenizer(model).to_str())
+    values["model"]["vocab"] = vocabulary
+    path.write_text(json.dumps(values))
+    return str(path)
+
+
+@pytest.mark.parametrize("largest", [2**31, 2**32 - 1, 2**24])
+def test_an_id_far_above_the_others_is_named(tmp_path, largest):
+    words = {"<unk>": 0, "</s>": 1, "a": 2}
+    assert tokenization.open_tokenizer(tokenizer_file(tmp_path / "a.json", words)).size == 3
+    path = tokenizer_file(tmp_path / "b.json", words | {"<mask>": largest})
+    with pytest.raises(ValueError) as error:
+        tokenization.open_tokenizer(path)
+    assert all(text in str(error.value) for text in (path, "'<mask>'", str(largest)))
+
+
+def test_ids_of_more_than_32_bits_are_refused():
+    with pytest.raises(ValueError, match=str(2**31)):
+        check_token_ids(TokenIds(size=2**31, text=(2, 10)))
+    ids = TokenIds(size=2**31 - 1, text=(2, 10))
+    assert check_token_ids(ids) == ids
+
+
+def encode(tokenizer, text):
+    return tokenizer.encode_batch([text])[0].tolist()
+
+
+@pytest.mark.parametrize("written", EXACT_TEXTS)
+def test_what_is_trained_here_and_bytes_give_back_any_text(tokenizer, written):
+    for each in (tokenizer, tokenization.byte_tokenizer()):
+        ids = encode(each, written)
+        assert each.decode(ids) == written
+        first, last = token_ids(each).text
+        assert all(first <= i < last for i in ids)
+
+
+def test_unigram_gives_back_code_too(tmp_path, text):
+    path = str(tmp_path / "unigram.model")
+    train_sentencepiece([text, inspect.getsource(argparse)], path, size=600, model_type="unigram")
+    tokenizer = tokenization.sentencepiece_tokenizer(path, extra_ids=0)
+    for each in [text, *EXACT_TEXTS]:
+        assert tokenizer.decode(encode(tokenizer, each)) == each
+
+
+def test_training_is_deterministic_and_leaves_one_file(tmp_path, model, text):
+    train_sentencepiece([text], str(tmp_path / "again.model"), size=520)
+    assert (tmp_path / "again.model").read_bytes() == open(model, "rb").read()
+    assert [p.name for p in tmp_path.iterdir()] == ["again.model"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "said"),
+    [
+        ([], {}, "Got no text"),
+        (["\n \n"], {}, "Got no text"),
+        (["abc"], {}, "too little text"),
+        (None, {"size": 100}, "at least 512"),
+        (None, {"size": 100_000}, "expected at most"),
+        (None, {"model_type": "word"}, "'bpe' or 'unigram'"),
+    ],
+)
+def test_vocabularies_that_cannot_be_trained(tmp_path, text, texts, settings, said):
+    with pytest.raises(ValueError, match=said):
+        train_sentencepiece([text] if texts is None else texts, str(tmp_path / "v"), **settings)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("model_type, size", [("wordpiece", 240), ("word", 60)])
+def test_vocabularies_of_words(tmp_path, text, model_type, size):
+    """The library numbers pieces in another order each time, where it is not kept from it."""
+    source = vocabularies.VocabularySource(lambda: [text])
+    files = []
+    for name in ("first", "second"):
+        run_dir = str(tmp_path / name)
+        made = vocabularies.trained(run_dir, source, size=size, model_type=model_type)
+        assert sorted(p.name for p in (tmp_path / name).iterdir()) == [
+            *("tokenizer.json", "vocabulary.json")
+        ]
+        files.append((tmp_path / name / "tokenizer.json").read_bytes())
+    assert files[0] == files[1]
+    tokenizer, ids, _ = made
+    assert tokenizer.size == size and bool(tokenizer.words) == (model_type == "word")
+    assert (ids.pad, tokenizer.unknown, ids.cls, ids.sep, ids.mask) == (0, 1, 2, 3, 4)
+    assert ids.text == (len(SPECIALS), size) and min(*ids.sentinels, ids.eos) >= size
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "first" / "tokenizer.json"))
+    for each in (text, "The mean of values, 日本 and [their] sum: unheard\u0301-of!", ""):
+        assert encode(tokenizer, each) == theirs.encode(each, add_special_tokens=False).ids
+    assert tokenizer.decode(encode(tokenizer, "The   mean of some\nvalues.")) == (
+        "The mean of some values."
+    )
+    assert made.codec.decode(made.codec.encode("The[MASK] of<extra_id_0>")) == (
+        "The[MASK] of<extra_id_0>"
+    )
+
+
+def test_words_of_no_known_kind(tmp_path):
+    with pytest.raises(ValueError, match="model_type must be 'wordpiece' or 'word', got 'words'"):
+        train_words(["abc"], str(tmp_path / "v.json"), size=7, model_type="words")
+
+
+def test_word_pieces_begin_words_and_continue_them(tmp_path, text):
+    train_words([text], str(tmp_path / "v.json"), size=220, model_type="wordpiece")
+    tokenizer = tokenization.hugging_face_tokenizer(str(tmp_path / "v.json"))
+    tokens = encode(tokenizer, "The numbers divided, undreamt.")
+    starts = token_ids(tokenizer).flags("word_starts")[tokens]
+    surfaces = [tokenizer.surface(i) for i in tokens]
+    words = "".join(("/" if start else "") + s.strip() for start, s in zip(starts, surfaces))
+    assert words == "/The/numbers/divided/,/undreamt/." and len(tokens) > 6
+    assert tokenizer.unknown not in encode(tokenizer, "~Zq @9")  # ASCII is known, seen or not
+    assert encode(tokenizer, "sum 日 Größe") == [*encode(tokenizer, "sum"), 1, 1]
+
+
+def test_the_most_frequent_words_are_known(tmp_path):
+    texts = ["b b b a a c c d", "a cat"]
+    train_words(texts, str(tmp_path / "v.json"), size=8, model_type="word")
+    tokenizer = tokenization.hugging_face_tokenizer(str(tmp_path / "v.json"))
+    assert [tokenizer.surface(i) for i in range(5, 8)] == [" a", " b", " c"]  # a tie: by spelling
+    assert tokenizer.decode(encode(tokenizer, "a cat, b!")) == "a [UNK] [UNK] b [UNK]"
+
+
+@pytest.mark.parametrize(
+    ("texts", "model_type", "size", "said"),
+    [
+        (["\n"], "wordpiece", 300, "Got no text"),
+        (["abc"], "wordpiece", 50, "expected at least 161 for the special tokens and the char"),
+        (["abc abc"], "wordpiece", 1000, "expected at most 163 for this text: lower"),
+        (["abc"], "word", 5, "expected at least 6"),
+        (["abc de"], "word", 8, "expected at most 7 for this text: lower vocabularies.trained"),
+        (["abc"], "words", 8, "must be 'bpe', 'unigram', 'wordpiece' or 'word', got"),
+    ],
+)
+def test_vocabularies_of_words_that_cannot_be_trained(tmp_path, texts, model_type, size, said):
+    source = vocabularies.VocabularySource(lambda: texts)
+    with pytest.raises(ValueError, match=said):
+        vocabularies.trained(str(tmp_path), source, size=size, model_type=model_type)
+    assert not list(tmp_path.iterdir())
+
+
+def test_t5_ids(t5_like):
+    tokenizer = tokenization.open_tokenizer(t5_like)
+    pieces = tokenizer.size - 100
+    ids = token_ids(tokenizer, sentinels=100, specials=())
+    assert ids.sentinels == tuple(range(pieces + 99, pieces - 1, -1))  # 32099 … 32000
+    assert ids.text == (2, pieces)  # unknown characters are text
+    assert (ids.pad, ids.eos, ids.bos, ids.size) == (0, 1, 0, pieces + 100)
+    assert encode(tokenizer, "☃")[-1] == 2 == tokenizer.unknown
+
+
+def test_more_sentinels_than_the_tokenizer_has_are_appended(t5_like):
+    tokenizer = tokenization.open_tokenizer(t5_like)
+    ids = token_ids(tokenizer, sentinels=128, specials=())
+    assert ids.sentinels[:100] == token_ids(tokenizer, sentinels=100, specials=()).sentinels
+    assert ids.sentinels[100:] == tuple(range(tokenizer.size, tokenizer.size + 28))
+    assert ids.size == tokenizer.size + 28
+
+
+def test_special_ids_are_appended_above_a_tokenizer_that_names_none(tokenizer):
+    ids = token_ids(tokenizer, sentinels=3, specials=("R", "mask", "fim"))
+    assert ids._replace(word_starts=b"", sentence_ends=b"", digits=()) == TokenIds(
+        size=520 + 8,
+        text=(3, 520),  # bytes stand in for unknown characters
+        sentinels=(522, 521, 520),
+        modes=(("R", 523),),
+        mask=524,
+        fim=(525, 526, 527),
+    )
+
+
+def test_hugging_face_names_its_special_ids(hugging_face):
+    bert = tokenization.open_tokenizer(hugging_face["wordpiece"])
+    ids = token_ids(bert, sentinels=2)
+    assert (ids.pad, ids.cls, ids.sep, ids.mask) == (0, 2, 3, 4)
+    assert ids.text == (5, bert.size)
+    assert ids.eos >= bert.size and min(ids.sentinels) >= bert.size
+    gpt = token_ids(tokenization.open_tokenizer(hugging_face["bpe"]), sentinels=2)
+    assert gpt.eos == 0 and gpt.text[0] == 1 and gpt.pad >= gpt.text[1]
+    unigram = token_ids(tokenization.open_tokenizer(hugging_face["unigram"]), sentinels=2)
+    assert (unigram.pad, unigram.eos, unigram.mask, unigram.text[0]) == (0, 1, 3, 4)
+    kinds = ("wordpiece", "bpe", "unigram")
+    opened = [tokenization.open_tokenizer(hugging_face[kind]) for kind in kinds]
+    assert [one.unknown for one in opened] == [1, None, 2]
+
+
+def test_special_names_in_documents_are_text(hugging_face, t5_like, tokenizer):
+    for each in (
+        tokenizer,
+        tokenization.open_tokenizer(t5_like),
+        *map(tokenization.open_tokenizer, hugging_face.values()),
+    ):
+        ids = token_ids(each)
+        names = special_tokens.special_names(each, ids)
+        assert not set(encode(each, "a " + " ".join(names.values()))) & set(names)
+
+
+def test_names_that_a_model_defines_are_text_in_a_text(defines_names):
+    """SentencePiece itself finds them in any text."""
+    tokenizer = tokenization.sentencepiece_tokenizer(defines_names)
+    special = set(tokenizer.named.values())
+    names = list(tokenizer.named)
+    assert {"<extra_id_0>", "<mask>", "</s>"} <= set(names)
+    texts = [f"a {name} the mean" for name in names] + ["".join(names), "a＜extra_id_0＞b"]
+    for written, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids.size and special.isdisjoint(ids.tolist()), written
+    apart = encode(tokenizer, "a <") + encode(tokenizer, "mask> the")
+    assert encode(tokenizer, "a <mask> the") == apart
+
+
+def test_codec_writes_and_reads_special_tokens_by_name(tokenizer, hugging_face):
+    ids = token_ids(tokenizer)
+    codec = special_tokens.codec(tokenizer, ids)
+    text = "def <extra_id_0>\n  x<extra_id_127></s>[R]<mask>"
+    tokens = codec.encode(text)
+    special = [ids.sentinels[0], ids.sentinels[127], ids.eos, ids.mode("R"), ids.mask]
+    assert [i for i in tokens if i >= 520 or i == 1] == special
+    assert codec.decode(tokens) == text
+    bert = tokenization.open_tokenizer(hugging_face["wordpiece"])
+    codec = special_tokens.codec(bert, token_ids(bert))
+    assert codec.decode(codec.encode("[CLS]the[MASK][SEP]")) == "[CLS] the[MASK][SEP]"
+
+
+def test_scattered_special_ids_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="scattered"):
+        token_ids(tokenizer._replace(blocked=(100, 200, 300, 400)))
+
+
+def test_one_id_for_two_special_tokens_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="are both 7"):
+        token_ids(tokenizer._replace(named={"<mask>": 7, "[CLS]": 7}))
+
+
+def test_a_run_directory_gives_its_vocabulary_back(tmp_path, tokenizer, t5_like, hugging_face):
+    byte = tokenization.byte_tokenizer()
+    rest = [t5_like, *hugging_face.values()]
+    for i, each in enumerate([tokenizer, byte, *map(tokenization.open_tokenizer, rest)]):
+        ids = token_ids(each, sentinels=5)
+        vocabularies.save_vocabulary(str(tmp_path / str(i)), Vocabulary(each, ids, {"a": 1}))
+        kept = vocabularies.load_vocabulary(str(tmp_path / str(i)))
+        assert (kept.ids, kept.about) == (ids, {"a": 1})
+        assert kept.tokenizer.named == each.named
+        assert encode(kept.tokenizer, "the mean") == encode(each, "the mean")
+        assert kept.codec.encode("<extra_id_0>") == [ids.sentinels[0]]
+
+
+@pytest.mark.parametrize("name", ["missing.model", "missing.json"])
+def test_a_missing_vocabulary(name):
+    with pytest.raises(FileNotFoundError, match="expected 'bytes'"):
+        tokenization.open_tokenizer(name)
+
+
+@pytest.mark.parametrize("name", ["bad.model", "bad.json"])
+def test_a_file_that_is_no_vocabulary(tmp_path, name):
+    (tmp_path / name).write_text("hello")
+    with pytest.raises(ValueError, match=name):
+        tokenization.open_tokenizer(str(tmp_path / name))
+    with pytest.raises(FileNotFoundError, match="run directory"):
+        vocabularies.load_vocabulary(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda v: v.update(file="/etc/passwd"), "of kind 'sentencepiece' in '/etc/passwd'"),
+        (lambda v: v.update(file="../other/vocabulary.model"), "'../other/vocabulary.model'"),
+        (lambda v: v.update(kind=["bytes"]), "unhashable type"),
+        (lambda v: v.update(extra_ids=10**12), "extra_ids=1000000000000, expected 0 to 65536"),
+        (
+            lambda v: v["ids"].update(size=10**12, word_starts="", sentence_ends=""),
+            "a vocabulary of 1000000000000",
+        ),
+        (lambda v: v["ids"].update(text=[3, 10**12]), "inside 0"),
+        (lambda v: v["ids"].update(sentinels="abc"), "'<=' not supported"),
+        (lambda v: v.pop("ids"), "'ids'"),
+    ],
+)
+def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, said):
+    vocabulary = Vocabulary(tokenizer, token_ids(tokenizer, sentinels=5), {})
+    vocabularies.save_vocabulary(str(tmp_path), vocabulary)
+    file = tmp_path / "vocabulary.json"
+    values = json.loads(file.read_text())
+    change(values)
+    file.write_text(json.dumps(values))
+    with contextlib.suppress(TypeError):  # of a kind that cannot be read
+        factories.renew_checksums(str(tmp_path))
+    with pytest.raises(ValueError, match="vocabulary.json is damaged") as raised:
+        vocabularies.load_vocabulary(str(tmp_path))
+    assert said in str(raised.value)
+    file.write_text(json.dumps(values)[:40])
+    with pytest.raises(ValueError, match="vocabulary.json is damaged .* bring it back from a copy"):
+        vocabularies.load_vocabulary(str(tmp_path))
+
+
+def test_a_checksum_that_differs_names_its_file(tmp_path, tokenizer):
+    vocabulary = Vocabulary(tokenizer, token_ids(tokenizer, sentinels=5), {})
+    vocabularies.save_vocabulary(str(tmp_path), vocabulary)
+    for name in ("vocabulary.model", "vocabulary.json"):
+        whole = (tmp_path / name).read_bytes()
+        for at in (whole.rindex(b"vocabulary.") if name.endswith("json") else 20, 30):
+            content = bytearray(whole)
+            content[at] ^= 1
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(ValueError, match=f"{name} is damaged"):
+                vocabularies.load_vocabulary(str(tmp_path))
+        (tmp_path / name).write_bytes(whole)
+
+
+def test_words_and_sentences_are_known_for_every_kind_of_vocabulary(hugging_face, model, t5_like):
+    """Whole-word masking elsewhere worked for one tokenizer only."""
+    text = "The mean of some values is their sum. some values return"
+    for name in ("bytes", model, t5_like, *hugging_face.values()):
+        tokenizer = tokenization.open_tokenizer(name)
+        ids = token_ids(tokenizer)
+        (tokens,) = tokenizer.encode_batch([text])
+        starts, ends = ids.flags("word_starts")[tokens], ids.flags("sentence_ends")[tokens]
+        starts[0] = False  # where a document starts a word does, whatever the id
+        # WordPiece takes the full stop for a word of its own.
+        assert starts.sum() == text.count(" ") + (name == hugging_face["wordpiece"]), name
+        assert ends.sum() == 1, name
+        assert not ids.flags("word_starts")[list(ids.sentinels)].any()
+
+
+def test_digits_are_known_for_every_kind_of_vocabulary(hugging_face, model):
+    for name in ("bytes", model, *hugging_face.values()):
+        tokenizer = tokenization.open_tokenizer(name)
+        ids = token_ids(tokenizer)
+        assert {value for _, value in ids.digits} == set(range(10)), name
+        for i, value in ids.digits:
+            assert tokenizer.decode([i]).strip(" #") == str(value), name
+        assert ids_from_json(json.loads(json.dumps(ids_to_json(ids)))) == ids
+
+
+def test_ids_know_their_texts(hugging_face, model, tmp_path):
+    for name in ("bytes", model, *hugging_face.values()):
+        tokenizer = tokenization.open_tokenizer(name)
+        ids = token_ids(tokenizer)
+        texts = ids.texts()
+        assert len(texts) == ids.size and not any(texts[i] for i in ids.sentinels)
+        assert all(texts[i].strip(" #") == str(value) for i, value in ids.digits)
+        vocabularies.save_vocabulary(str(tmp_path), vocabularies.Vocabulary(tokenizer, ids, {}))
+        assert vocabularies.load_vocabulary(str(tmp_path)).ids.texts() == texts
+    assert pickle.loads(pickle.dumps(ids)).texts() == texts
+    bare = ids_from_json(ids_to_json(ids))
+    assert bare == ids and hash(bare) == hash(ids)
+    with pytest.raises(ValueError, match="texts=TokenTexts"):
+        bare.texts()
+
+
+def test_a_part_of_a_character_starts_no_word(hugging_face, model):
+    """The second byte of "à", 0xA0, is a space in Latin-1; 0x85 a line break."""
+    text = "voilà déjà 漢字 là\u0105 \u2005"
+    assert {0xA0, 0x85} <= set(text.encode())
+    for name in ("bytes", model, hugging_face["bpe"]):
+        tokenizer = tokenization.open_tokenizer(name)
+        tokens = encode(tokenizer, text)
+        ids = token_ids(tokenizer)
+        assert tokenizer.decode(tokens) == text
+        assert ids.flags("word_starts")[tokens].sum() == text.count(" "), name
+        assert not ids.flags("sentence_ends")[tokens].any(), name
+
+
+@pytest.mark.parametrize(
+    ("surface", "starts", "ends"),
+    [
+        (" the", True, False),
+        ("the", False, False),
+        ("\n\n    ", True, True),
+        (".", False, True),
+        (' (yes!")', True, True),  # what closes a sentence belongs to it
+        (".\r\n", False, True),
+        ("。」", False, True),
+        (")", False, False),
+        (" ", True, False),
+        ("", False, False),
+        ("\ufffd", False, False),
+    ],
+)
+def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends):
+    ids = token_ids(tokenizer._replace(surface=lambda i: surface))
+    first, last = ids.text
+    assert set(ids.flags("word_starts")[first:last]) == {starts}
+    assert set(ids.flags("sentence_ends")[first:last]) == {ends}
+    for name in ("word_starts", "sentence_ends"):
+        assert not ids.flags(name)[:first].any() and not ids.flags(name)[last:].any()
+
+
+@pytest.mark.parametrize("name", ["vocabulary.model", "tokenizer.json", "vocabulary.json"])
+def test_a_vocabulary_that_was_changed_is_named(tmp_path, t5_like, hugging_face, name):
+    """Pieces or special tokens with other names, of the same size."""
+    path = t5_like if name == "vocabulary.model" else hugging_face["bpe"]
+    each = tokenization.open_tokenizer(path)
+    kept = Vocabulary(each, token_ids(each, sentinels=5), {"a": 1})
+    vocabularies.save_vocabulary(str(tmp_path), kept)
+    file = tmp_path / name
+    renamed = {
+        "vocabulary.model": (b"<unk>", b"<unq>"),
+        "tokenizer.json": (b"|endoftext|", b"|endoftexx|"),
+    }
+    old, new = renamed.get(name, (b"extra_id_0", b"extra_id_9"))
+    assert old in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(old, new))
+    with pytest.raises(ValueError, match=f"{name} is damaged .its checksum is not that of the voc"):
+        vocabularies.load_vocabulary(str(tmp_path))
+
+
+def test_a_run_goes_on_in_the_same_vocabulary_alone(tmp_path, tokenizer, t5_like):
+    def keep(name, kept, **settings):
+        ids = token_ids(kept, **settings)
+        vocabularies.save_vocabulary(str(tmp_path / name), Vocabulary(kept, ids, {"of": name}))
+        return str(tmp_path / name)
+
+    source = keep("source", tokenizer, sentinels=5)
+    check_same_vocabulary(source, keep("same", tokenizer, sentinels=5))
+    check_same_vocabulary(source, str(tmp_path))  # which tells nothing
+    for other in (tokenization.byte_tokenizer(), tokenization.sentencepiece_tokenizer(t5_like)):
+        with pytest.raises(ValueError, match="the tokenizer is another one"):
+            check_same_vocabulary(source, keep("other", other, sentinels=5))
+    with pytest.raises(ValueError, match=r"<extra_id_0> is \d+ there and \d+ here"):
+        check_same_vocabulary(source, keep("fewer", tokenizer, sentinels=4))

@@ -1,0 +1,160 @@
+import functools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import seqio
+
+from pretrax.data import task_metrics
+from tests.training import tiny
+
+TEXTS = ["the cat sat on a mat", "return self.value", "a b c d e", "x = [1, 2]\ny = 3 + 4"]
+OTHERS = ["the cat sat on one mat", "return value", "a b c d", "x = [1, 2]\ny = 4 + 4"]
+CLASSES, SAID = [1, 1, 0, 2, 1], [1, 0, 0, 1, 2]
+NUMBERS, GUESSED = [1.0, 2.5, 2.5, 4.0], [1.5, 2.0, 9.0, 2.5]
+
+# metric: targets, predictions that are not all right, the best figure
+METRICS = {
+    task_metrics.accuracy: (CLASSES, SAID, 1.0),
+    task_metrics.exact_match: (TEXTS, TEXTS[:2] + OTHERS[2:], 1.0),
+    task_metrics.binary_f1: (CLASSES, SAID, 1.0),
+    task_metrics.macro_f1: (CLASSES, SAID, 1.0),
+    task_metrics.squad: (TEXTS, TEXTS[:2] + OTHERS[2:], 1.0),
+    task_metrics.rouge: (TEXTS, OTHERS, 1.0),
+    task_metrics.bleu: (TEXTS, OTHERS, 100.0),
+    task_metrics.pearson_and_spearman: (NUMBERS, GUESSED, 1.0),
+}
+every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
+
+
+@every_metric
+def test_what_is_right_gets_the_best_figure_and_what_is_not_gets_less(metric):
+    targets, predictions, best = METRICS[metric]
+    right, wrong = metric(targets, targets), metric(targets, predictions)
+    assert right == pytest.approx(dict.fromkeys(right, best))
+    assert right.keys() == wrong.keys()
+    assert all(type(x) is float and 0 < x < best for x in wrong.values()), wrong
+
+
+@every_metric
+def test_the_order_of_examples_does_not_count(metric):
+    targets, predictions, _ = METRICS[metric]
+    assert metric(targets[::-1], predictions[::-1]) == pytest.approx(metric(targets, predictions))
+
+
+@every_metric
+def test_lists_that_do_not_fit(metric):
+    targets, predictions, _ = METRICS[metric]
+    with pytest.raises(ValueError, match=f"Got {len(targets)} targets and 2 predictions"):
+        metric(targets, predictions[:2])
+    with pytest.raises(ValueError, match="expected one example or more"):
+        metric([], [])
+
+
+def test_seqio_takes_them_as_metrics_of_predictions():
+    fns = [*METRICS, functools.partial(task_metrics.binary_f1, positive="yes")]
+    features = {"targets": seqio.Feature(seqio.ByteVocabulary())}
+    source = seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["test"])
+    assert seqio.Task("any", source, features, metric_fns=fns).predict_metric_fns == fns
+
+
+def test_f1_by_hand():
+    # Of 1: one hit, one missed as 0, one as 2, one said of 2. Of 0: one hit, one said of 1. Of 2:
+    # none.
+    assert task_metrics.binary_f1(CLASSES, SAID) == {"f1": 2 / 5}
+    assert task_metrics.binary_f1(CLASSES, SAID, positive=0) == {"f1": 2 / 3}
+    assert task_metrics.binary_f1(CLASSES, SAID, positive=2) == {"f1": 0.0}
+    assert task_metrics.macro_f1(CLASSES, SAID) == pytest.approx({"macro_f1": (2 / 5 + 2 / 3) / 3})
+    assert task_metrics.binary_f1([0, 0], [0, 0]) == {"f1": 0.0}
+    # What is no label misses its target, and is none.
+    assert task_metrics.macro_f1(["a", "b"], ["a", "bb"]) == {"macro_f1": 0.5}
+
+
+@pytest.mark.parametrize(
+    "target, said, exact, f1",
+    [
+        ("The Eiffel Tower!", "eiffel  tower", 1, 1),
+        ("the a an", "", 1, 1),  # no words on either side
+        ("a word", "the", 0, 0),
+        ("theatre", "atre", 0, 0),  # an article is a word, not a part of one
+        ("it's", "its", 1, 1),
+        ("one two two three", "two two four", 0, 2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4)),
+        (["no", "yes, two"], "yes", 0, 2 / 3),
+        (["no", "yes"], "Yes.", 1, 1),
+    ],
+)
+def test_squad_by_hand(target, said, exact, f1):
+    assert task_metrics.squad([target], [said]) == pytest.approx({"exact_match": exact, "f1": f1})
+
+
+def test_squad_without_any_answer():
+    with pytest.raises(ValueError, match="a target without any answer"):
+        task_metrics.squad([[]], ["x"])
+
+
+def test_rouge_by_hand():
+    # Words 3 of 4 and 3 of 3; pairs of words 1 of 3 and 1 of 2; line by line, 2 and 1 in order.
+    got = task_metrics.rouge(["the old cat\nsleeps"], ["the cat\nsleeps"])
+    assert got == pytest.approx({"rouge1": 6 / 7, "rouge2": 2 / 5, "rougeLsum": 6 / 7})
+    # Lines that changed places have all their words in order, as one line they do not.
+    lines = task_metrics.rouge(["one two\nthree four"], ["three four\none two"])
+    line = task_metrics.rouge(["one two three four"], ["three four one two"])
+    assert (lines["rougeLsum"], line["rougeLsum"]) == pytest.approx((1, 1 / 2))
+
+
+def test_bleu_by_hand():
+    # Of 6 words 5 are there, of 5 pairs 4, of 4 triples 3, of 3 fours 2; as long as the target.
+    got = task_metrics.bleu(["a b c d e f"], ["a b c d e g"])
+    mean = math.exp(sum(map(math.log, (5 / 6, 4 / 5, 3 / 4, 2 / 3))) / 4)
+    assert got == pytest.approx({"bleu": 100 * mean})
+    # Counts are those of the corpus: no mean of the two sentences' figures.
+    both = task_metrics.bleu(["a b c d e f", "a b c d"], ["a b c d e g", "a b c d"])
+    mean = math.exp(sum(map(math.log, (9 / 10, 7 / 8, 5 / 6, 3 / 4))) / 4)
+    assert both == pytest.approx({"bleu": 100 * mean})
+
+
+def test_bleu_takes_the_best_of_several_translations():
+    targets = [["never mind", "a b c d e"], "f g h i", ["j k l m"]]
+    assert task_metrics.bleu(targets, ["a b c d e", "f g h i", "j k l m"]) == pytest.approx(
+        {"bleu": 100.0}
+    )
+
+
+def test_correlations_by_hand():
+    x, y = np.array(NUMBERS), np.array(GUESSED)
+    pearson = np.mean((x - x.mean()) * (y - y.mean())) / (x.std() * y.std())
+    a, b = np.array([1, 2.5, 2.5, 4]), np.array([1, 2, 4, 3])  # ranks; equals share theirs
+    spearman = np.mean((a - a.mean()) * (b - b.mean())) / (a.std() * b.std())
+    got = task_metrics.pearson_and_spearman(NUMBERS, GUESSED)
+    assert got == pytest.approx({"pearson": pearson, "spearman": spearman})
+    opposite = task_metrics.pearson_and_spearman(NUMBERS, [-v for v in NUMBERS])
+    assert opposite == pytest.approx({"pearson": -1.0, "spearman": -1.0})
+
+
+@pytest.mark.parametrize("sides", [([1, 1], [1, 2]), ([1, 2], [3, 3]), ([1], [1])])
+def test_a_constant_has_no_correlation(sides):
+    assert all(math.isnan(x) for x in task_metrics.pearson_and_spearman(*sides).values())
+
+
+def test_baselines():
+    assert task_metrics.majority(iter(["b", "a", "a", "b", "c"])) == "b"  # of equals the first
+    assert task_metrics.majority([3, 1, 1]) == 1
+    assert task_metrics.unigram(["x = y", "y", "y + z"]) == "y"
+    for guess in (task_metrics.majority, task_metrics.unigram):
+        with pytest.raises(ValueError, match="Got no answers, expected"):
+            guess([])
+
+
+def test_importing_loads_no_library():
+    heavy = {"scipy", "sacrebleu", "rouge_score", "nltk", "seqio", "tensorflow", "jax"}
+    program = f"import sys, pretrax.data.task_metrics; print(sorted({heavy} & set(sys.modules)))"
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tiny.ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout.strip() == "[]", said.stderr

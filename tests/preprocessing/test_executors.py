@@ -1,0 +1,157 @@
+"""Executors: a cluster's jobs by a stand-in for Slurm, and tasks that fail."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+from datatrove.pipeline.base import PipelineStep
+
+from pretrax.preprocessing import executors
+from tests.preprocessing import planted
+from tests.training.tiny import ROOT, environment
+
+SBATCH = """#!/bin/bash
+# Runs the tasks of an array one after another; a job that depends on another merges figures.
+script="${@: -1}"
+[[ "$*" == *--dependency* ]] && exit 0
+grep -q merge_stats "$script" && { echo "Submitted batch job 8"; exit 0; }
+last=$(grep -oP "array=0-\\K[0-9]+" "$script")
+cp "$script" "$script.kept"
+for task in $(seq 0 "$last"); do
+  SLURM_ARRAY_TASK_ID=$task SLURM_NODELIST=here bash "$script.kept" >>"$JOBS" 2>&1
+done
+echo "Submitted batch job 7"
+"""
+LAUNCH = f"""#!/bin/bash
+exec {sys.executable} -m datatrove.tools.launch_pickled_pipeline "$@"
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Programs by the names of Slurm's, whose jobs are done when they are submitted."""
+    programs = {
+        "sbatch": SBATCH,
+        "srun": '#!/bin/bash\nshift 3\nexec "$@"\n',
+        "scontrol": "#!/bin/bash\necho here\n",
+        "squeue": "#!/bin/bash\nexit 0\n",
+        "launch_pickled_pipeline": LAUNCH,
+    }
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in programs.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("JOBS", str(tmp_path / "jobs.log"))
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_slurm(cluster):
+    planted.write_texts(cluster / "raw.jsonl", ["One text.", "Another text.", "One text."])
+    here = planted.run_steps(
+        cluster, "preprocessing.Preparation.steps = [@duplicates.exact_duplicates]"
+    )
+    (cluster / "out").rename(cluster / "here")
+    jobs = planted.run_steps(
+        cluster,
+        "preprocessing.Preparation.steps = [@duplicates.exact_duplicates]\n"
+        "preprocessing.Preparation.executor = @executors.slurm\n"
+        "executors.slurm.partition = 'cpu'\n"
+        f"executors.slurm.command = 'export PATH={cluster}/bin:$PATH'",
+    )
+    assert json.dumps(jobs) == json.dumps(here), (cluster / "jobs.log").read_text()
+
+
+class Fails(PipelineStep):
+    type, name = "Test", "fails"
+
+    def run(self, data=None, rank=0, world_size=1):
+        if rank == 1:
+            raise ValueError("Task 1 cannot be done.")
+        yield from ()
+
+
+class FailsInItsOwnWay(PipelineStep):
+    type, name = "Test", "fails"
+
+    def run(self, data=None, rank=0, world_size=1):
+        raise NeedsTwo("No", "bucket")
+
+
+class NeedsTwo(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
+class Dies(PipelineStep):
+    type, name = "Test", "dies"
+
+    def run(self, data=None, rank=0, world_size=1):
+        os.write(2, b"Out of memory.")
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_jobs_that_end_before_their_tasks(cluster, tmp_path):
+    log = str(tmp_path / "log")
+    path = f"export PATH={cluster}/bin:$PATH"  # else of the environment that a job activates
+    executor = executors.slurm([Fails()], 2, log, None, partition="cpu", command=path)
+    with pytest.raises(
+        ValueError, match="1 of 2 tasks have not come to their end.*see their logs in"
+    ):
+        executors.run_tasks(executor, lambda tasks: None)
+
+
+def test_tasks_that_fail_and_workers_that_die(tmp_path):
+    def run(block, name):
+        done = []
+        executor = executors.local([block()], 2, str(tmp_path / name), 2)
+        executors.run_tasks(executor, done.append)
+
+    with pytest.raises(ValueError, match="Task 1 cannot be done."):
+        run(Fails, "fails")
+    with pytest.raises(ValueError, match="Task . raised NeedsTwo: No bucket"):
+        run(FailsInItsOwnWay, "its_own")
+    with pytest.raises(ValueError, match="A worker process was ended from outside"):
+        run(Dies, "dies")
+    assert "Out of memory." in (tmp_path / "dies" / "workers.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_path_of_temporary_files_that_is_too_long_for_sockets(tmp_path):
+    planted.write_raw(tmp_path / "raw.jsonl")
+    long = tmp_path / ("d" * 60) / ("d" * 60)
+    long.mkdir(parents=True)
+    said = subprocess.run(
+        planted.command(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path / "out")),
+        cwd=ROOT,
+        env=environment(TMPDIR=str(long)),
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 2 and "Traceback" not in said.stderr
+    assert f"TMPDIR={long}" in said.stderr and "TMPDIR=/tmp" in said.stderr
+
+
+MODULES = ("jax", "numpy", "json", "threading", "multiprocessing", "datatrove", "loguru")
+START = """
+from pretrax.preprocessing import executors
+if __name__ == "__main__":
+    executors.run_tasks(executors.local([], 2, "log", 2), lambda tasks: None)
+"""
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in MODULES:
+        (here / f"{name}.py").write_text(f"open('{name}.imported', 'w')\nraise SystemExit(1)\n")
+    (tmp_path / "start.py").write_text(START)  # as the command, which lies in another folder
+    program = [sys.executable, str(tmp_path / "start.py")]
+    subprocess.run(program, cwd=here, check=True, timeout=100)
+    assert not [*here.glob("*.imported")] and [*(here / "log").glob("completions/*")]

@@ -1,0 +1,283 @@
+"""The verb `prepare`: what is planted leaves, counts are exact, and a killed command goes on."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+import zstandard
+
+from pretrax.corpora.vocabularies import load_vocabulary
+from pretrax.data.token_store import open_store
+from pretrax.data.token_store_files import is_sealed
+from tests.preprocessing import planted
+from tests.training.tiny import ROOT, environment
+
+LOG = "prepare.log"  # has times of day
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder with raw/ and a store that one process made of it without interruption."""
+    folder = tmp_path_factory.mktemp("prepared")
+    planted.write_raw(folder / "raw" / "a.jsonl")
+    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    planted.run(*again(folder, "store", here))
+    return folder
+
+
+def again(folder, out, *more):
+    return planted.arguments(str(folder / "raw" / "*.jsonl"), folder / out, *more)
+
+
+@pytest.mark.slow
+def test_what_is_planted_leaves_and_most_stays(prepared):
+    report = json.loads((prepared / "store" / "report.json").read_text())
+    steps = {step["name"]: step for step in report["steps"]}
+    own, planted_ones = len(planted.DOCUMENTS), planted.EXACT + planted.NEAR + planted.JUNK
+    assert steps["read"]["in"] == steps["read"]["out"] == own + planted_ones
+    assert steps["gopher_repetition"]["dropped"]["top_2_gram"] == planted.JUNK
+    left = steps["exact_duplicates"]["in"]
+    # What the rules dropped of the originals, they dropped of their copies.
+    assert planted.EXACT - 3 <= steps["exact_duplicates"]["dropped"]["duplicate"] <= planted.EXACT
+    assert planted.NEAR - 3 <= steps["near_duplicates"]["dropped"]["near_duplicate"] <= planted.NEAR
+    assert report["documents"] == left - sum(
+        sum(steps[name]["dropped"].values()) for name in ("exact_duplicates", "near_duplicates")
+    )
+    assert 0.85 * own <= report["documents"] <= own and report["tokens"] > 10_000
+
+
+def test_every_step_counts_what_the_next_one_takes(prepared):
+    steps = json.loads((prepared / "store" / "report.json").read_text())["steps"]
+    for step, following in zip(steps, steps[1:]):
+        assert step["out"] == following["in"]
+    assert all(step["in"] == step["out"] + sum(step["dropped"].values()) for step in steps)
+
+
+def test_a_store_with_its_vocabulary(prepared):
+    store = prepared / "store"
+    described = json.loads((store / "store.json").read_text())
+    counts = {name: split["counts"] for name, split in described["splits"].items()}
+    report = json.loads((store / "report.json").read_text())
+    assert is_sealed(store) and load_vocabulary(str(store)).about["size"] == 1000
+    assert sum(of["documents"] for of in counts.values()) == report["documents"]
+    assert sum(of["tokens"] for of in counts.values()) == report["tokens"]
+    assert 0 < counts["heldout"]["documents"] < 0.3 * counts["train"]["documents"]
+
+
+def test_the_page_shows_what_was_dropped_and_fetches_nothing(prepared):
+    page = (prepared / "store" / "report.html").read_text()
+    assert "buy now buy now" in page and "near_duplicate" in page and "prefers-color-scheme" in page
+    assert "http" not in page.replace("https://docs.python.org", "").split("<h2>What was")[0]
+    assert "<script" not in page and "<link" not in page
+
+
+def test_a_second_start_changes_nothing(prepared, capsys):
+    before = planted.tree(prepared / "store")
+    planted.run(*again(prepared, "store"))
+    assert "prepared already: nothing to do" in (said := capsys.readouterr().out)
+    assert f"--store={prepared / 'store'}" in said and "corpora/token_store.gin" in said
+    assert planted.tree(prepared / "store") == before
+
+
+def test_other_settings_or_text_in_a_finished_folder_are_refused(prepared, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        planted.run(*again(prepared, "store", "--gin.filters.gopher_quality.min_words=60"))
+    assert "steps[2].min_words was 50, is 60. Give another OUT" in capsys.readouterr().err
+    planted.write_raw(tmp_path / "b.jsonl")
+    with pytest.raises(SystemExit):
+        planted.run(*planted.arguments(str(tmp_path / "b.jsonl"), prepared / "store"))
+    assert "source.files was" in capsys.readouterr().err
+
+
+def killed_and_resumed(prepared, out, seconds, workers):
+    """Kills a preparation after so many seconds, which leaves its workers to die; returns the tree
+    that a second start makes."""
+    command = planted.command(*again(prepared, out), "--workers=2")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), **quiet)
+    work = prepared / out / "prepare.work"
+    if seconds is None:  # when a stage is complete
+        while not (work / "01_exact_duplicates" / "log" / "documents" / "stats").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+    else:
+        time.sleep(seconds)
+    process.kill()
+    process.wait()
+    planted.run(*again(prepared, out), f"--workers={workers}")
+    return planted.tree(prepared / out, LOG)
+
+
+def test_killed_in_the_middle_and_resumed_with_other_workers(prepared, capsys):
+    assert killed_and_resumed(prepared, "killed", None, 1) == planted.tree(prepared / "store", LOG)
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_moments(prepared):
+    expected = planted.tree(prepared / "store", LOG)
+    began = time.monotonic()
+    subprocess.run(planted.command(*again(prepared, "timed")), cwd=ROOT, env=environment())
+    lasts = time.monotonic() - began
+    for k in range(20):
+        seconds = lasts * (k + 0.5) / 20
+        assert killed_and_resumed(prepared, f"killed_{k}", seconds, 1 + k % 3) == expected, seconds
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
+    planted.write_raw(tmp_path / "raw.jsonl")
+    with pytest.raises(SystemExit):
+        planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
+    assert "holds other files, such as raw.jsonl: give OUT a new folder" in capsys.readouterr().err
+    (tmp_path / "report.json").write_text('{"passed": 3}')
+    with pytest.raises(SystemExit):
+        planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
+    assert "holds a report.json of something else: give OUT" in capsys.readouterr().err
+
+
+def test_files_of_others_are_never_removed(tmp_path, capsys):
+    planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five"])
+    own = tmp_path / "out" / "work" / "own.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("Own.")
+    steps = "preprocessing.Preparation.steps = [@filters.length]\nfilters.length.least = {}\n"
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps.format(5))
+    assert "holds other files, such as work" in capsys.readouterr().err
+    own.parent.rename(tmp_path / "work")
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps.format(100))
+    (tmp_path / "work").rename(own.parent)
+    assert planted.run_steps(tmp_path, steps.format(5))["documents"] == 2
+    assert own.read_text() == "Own."
+
+
+def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
+    planted.write_texts(tmp_path / "raw.jsonl", ["one two three"] * 2 + ["four five six seven"])
+    steps = (
+        "preprocessing.Preparation.steps = [@duplicates.exact_duplicates, @two/filters.length]\n"
+    )
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps + "two/filters.length.least = 100")
+    assert "No document is left of 1 file" in (said := capsys.readouterr().err)
+    assert "length dropped too_short 2" in said
+    read = tmp_path / "out" / "prepare.work" / "00_read" / "documents" / "00000.jsonl.zst"
+    content = zstandard.ZstdDecompressor().stream_reader(read.read_bytes()).read()
+    read.write_bytes(zstandard.compress(content.replace(b"four", b"fourteen and")))
+    report = planted.run_steps(tmp_path, steps + "two/filters.length.least = 15")
+    assert report["documents"] == 1 and report["steps"][2]["dropped"] == {"too_short": 1}
+    (kept,) = planted.kept_texts(tmp_path)
+    assert kept == "fourteen and five six seven"  # the file itself was not read again
+
+
+def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
+    written = [f"Text {i} of them." for i in range(200)]
+    planted.write_texts(tmp_path / "raw.jsonl", written)
+    planted.run_steps(tmp_path, "preprocessing.Preparation.steps = []")
+    _, _, command = capsys.readouterr().out.rpartition("Next: pretrax prepare ")
+    own = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
+    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    planted.run(*shlex.split(command), own, here)
+    report = json.loads((tmp_path / "out_tokens" / "report.json").read_text())
+    assert report["documents"] == len(written) and report["tokens"] == sum(map(len, written))
+
+
+def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
+    written = [f"Text {i} of them." for i in range(200)]  # 204 words, of which 100 are known
+    planted.write_texts(tmp_path / "raw.jsonl", written)
+    settings = {
+        "FILES": str(tmp_path / "raw.jsonl"),
+        "OUT": str(tmp_path / "out"),
+        "preprocessing.Preparation.steps": [],
+        "vocabularies.trained.model_type": "word",
+        "vocabularies.trained.size": 105,
+    }
+    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    planted.run(here, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["tokens"], report["unknown_tokens"]) == (1000, 104)
+    assert "104 tokens unknown to the vocabulary" in capsys.readouterr().out
+    assert load_vocabulary(str(tmp_path / "out")).tokenizer.unknown == 1
+
+
+@pytest.mark.parametrize("names", ["ab", "abcde"])
+def test_a_file_that_is_a_task_of_its_own_is_held_out_whole_or_not_at_all(tmp_path, names):
+    for name in names:
+        (tmp_path / f"{name}.txt").write_text(f"{name} " * 5000)
+    settings = {
+        "FILES": str(tmp_path / "*.txt"),
+        "OUT": str(tmp_path / "out"),
+        "preprocessing.Preparation.steps": [],
+        "sources.files.task_bytes": 1000,
+    }
+    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    made = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
+    planted.run(here, made, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
+    store = open_store(tmp_path / "out")
+    decode = load_vocabulary(str(tmp_path / "out")).codec.decode
+    sides = []
+    for split in ("train", "heldout"):
+        documents = store.documents(split)
+        pieces = [documents.piece(i).tokens.tolist() for i in range(len(documents))]
+        sides.append(set("".join(map(decode, pieces)).replace(" ", "")))
+    assert sides[0] | sides[1] == set(names) and not sides[0] & sides[1]
+    assert store.counts("heldout").documents == 1
+
+
+def test_a_step_whose_files_have_changed_is_done_again(tmp_path, capsys, monkeypatch):
+    planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five six", "seven eight"])
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_rules.py").write_text("def keeps(text, metadata):\n    return text\n")
+    (tmp_path / "evaluation.txt").write_text("four five")
+    steps = f"""import own_rules
+preprocessing.Preparation.steps = [@duplicates.decontaminate, @filters.rule]
+duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}
+duplicates.decontaminate.n_gram = 2
+filters.rule.function = @own_rules.keeps
+"""
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps)
+    assert "rule own_rules.keeps returned 'one two three'" in capsys.readouterr().err
+    (tmp_path / "evaluation.txt").write_text("seven eight")
+    sys.modules.pop("own_rules")
+    (tmp_path / "own_rules.py").write_text("def keeps(text, metadata):\n    return True\n")
+    assert planted.run_steps(tmp_path, steps)["documents"] == 2
+    assert planted.kept_texts(tmp_path) == ["one two three", "four five six"]
+    (tmp_path / "evaluation.txt").write_text("one two three")
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps)
+    assert "otherwise: files of the source or of a step have changed" in capsys.readouterr().err
+
+
+def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("Some text.")
+    for flag, words in (
+        ("--gin.OUT='s3://bucket/store'", "OUT is a folder on a disk that all workers share"),
+        (
+            "--gin.preprocessing.Preparation.steps='clean'",
+            "steps must be a list of functions, got 'clean'",
+        ),
+        (
+            "--gin.preprocessing.Preparation.steps=[@filters.cleaned]",
+            "list @filters.rule instead, and",
+        ),
+        (
+            "--gin.preprocessing.Preparation.steps=[@filters.clean, @executors.cores]",
+            "steps[1] is preprocessing.executors.cores, which returns int, expected Step",
+        ),
+        (
+            "--gin.outputs.token_store.heldout_every=1",
+            "must be a whole number of at least 2, got 1",
+        ),
+        ("--gin.sources.files.on_malformed='drop'", "must be 'error' or 'skip', got 'drop'"),
+    ):
+        with pytest.raises(SystemExit):
+            planted.run(
+                f"--gin.FILES={str(tmp_path / 'a.txt')!r}",
+                f"--gin.OUT={str(tmp_path / 'o')!r}",
+                flag,
+            )
+        assert words in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.json*"))

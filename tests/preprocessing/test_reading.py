@@ -1,0 +1,318 @@
+"""Sources: every format, and every bad record by its name."""
+
+import gzip
+import io
+import json
+import os
+import random
+import tarfile
+
+import fsspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+from datatrove.data import Document
+
+from pretrax.corpora.text_readers import LeftOut, read_documents
+from pretrax.data.finding import find_files
+from pretrax.data.reading import Bad, FileRange, MalformedLine, Record, records
+from pretrax.preprocessing.sources import documents_of_file, files, shares_of
+
+TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]
+LINES = "".join(json.dumps({"id": i, "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS))
+
+
+def read(path, on_malformed="skip"):
+    return list(documents_of_file("text", on_malformed, FileRange(str(path))))
+
+
+def texts(path):
+    return [one.text for one in read(path) if isinstance(one, Document)]
+
+
+def test_text_source_code_and_compressed_files(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffA text.\n")
+    (tmp_path / "code.py").write_text("print(1)\n")
+    (tmp_path / "a.jsonl").write_text(LINES)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
+    (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(LINES.encode()))
+    assert texts(tmp_path / "a.txt") == ["A text.\n"] and texts(tmp_path / "code.py") == [
+        "print(1)\n"
+    ]
+    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
+        assert texts(tmp_path / name) == TEXTS
+    within = {"text": "a", "n": 1, "metadata": {"url": "b", "n": 2}}
+    (tmp_path / "d.jsonl").write_text(json.dumps(within))
+    assert read(tmp_path / "d.jsonl")[0].metadata == {
+        "file": str(tmp_path / "d.jsonl"),
+        "url": "b",
+        "n": 1,
+    }
+    first = read(tmp_path / "a.jsonl")[0]
+    assert first.id == "0" and first.metadata == {"file": str(tmp_path / "a.jsonl"), "n": 0}
+
+
+def test_parquet_arrow_and_a_saved_dataset(tmp_path):
+    table = pyarrow.table({"text": [*TEXTS, None], "n": [1, 2, 3, 4]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    saved = tmp_path / "saved" / "train"
+    saved.mkdir(parents=True)
+    (tmp_path / "saved" / "dataset_dict.json").write_text("{}")
+    with pyarrow.ipc.new_stream(saved / "data-00000-of-00001.arrow", table.schema) as stream:
+        stream.write_table(table)
+    (arrow,) = find_files(str(tmp_path / "saved"))
+    for path in (tmp_path / "a.parquet", arrow):
+        assert texts(path) == TEXTS
+        bad = read(path)[-1]
+        assert bad.place == f"{path}@3" and "is NoneType, expected a string" in bad.reason
+    with pyarrow.ipc.new_file(tmp_path / "b.arrow", table.schema) as file:
+        file.write_table(table)
+    assert texts(tmp_path / "b.arrow") == TEXTS
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    assert read(tmp_path / "b.parquet")[0].rule == "damaged"
+
+
+def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
+    for name in (
+        "train/data-0.arrow",
+        "train/cache-1.arrow",
+        "test/data-0.arrow",
+        "train/state.json",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(ValueError, match="holds the splits train, test: give the one .*/train\\."):
+        find_files(str(tmp_path))
+    assert find_files(str(tmp_path / "train")) == [str(tmp_path / "train" / "data-0.arrow")]
+    (tmp_path / "dataset_dict.json").unlink()
+    (tmp_path / "dataset_info.json").write_text('{"splits": {"train": {}, "test": {}}}')
+    with pytest.raises(ValueError, match=r"give the one to read, such as .*/\*-train\*\.arrow"):
+        find_files(str(tmp_path))
+
+
+def write_archive(path, *statuses):
+    """Writes a WARC file of a page for each HTTP status; without one, the plain text of a page."""
+    from warcio.statusandheaders import StatusAndHeaders
+    from warcio.warcwriter import WARCWriter
+
+    body = "<nav>Menu</nav><article>" + "<p>A sentence of the article's text.</p>" * 4
+    page = f"<html><body>{body}</article></body></html>"
+    with open(path, "wb") as file:
+        writer = WARCWriter(file, gzip=path.suffix == ".gz")
+        for status in statuses or (None,):
+            headers = [("Content-Type", "text/html")]
+            record = writer.create_warc_record(
+                "http://example.com/",
+                "response" if status else "conversion",
+                payload=io.BytesIO((page if status else "Plain text of a page.").encode()),
+                http_headers=StatusAndHeaders(status, headers, "HTTP/1.0") if status else None,
+            )
+            writer.write_record(record)
+
+
+def test_pages_of_other_statuses_than_200_are_dropped_and_counted(tmp_path):
+    write_archive(tmp_path / "a.warc", "404 Not Found", "200 OK", "301 Moved Permanently")
+    missing, page, moved = read(tmp_path / "a.warc", "error")
+    assert missing == Bad("http://example.com/", "http_status", "got the HTTP status 404 Not Found")
+    assert "A sentence" in page.text and moved.rule == "http_status"
+    left_out = LeftOut()
+    (part,) = read_documents(str(tmp_path / "a.warc"), left_out=left_out)
+    assert part.text == page.text
+    assert left_out.describe() == "2 web pages without HTTP status 200"
+
+
+def test_web_archives(tmp_path):
+    write_archive(tmp_path / "a.warc.gz", "200 OK")
+    write_archive(tmp_path / "a.wet")
+    (found,) = read(tmp_path / "a.warc.gz")
+    assert "A sentence of the article's text." in found.text and "Menu" not in found.text
+    assert found.id == found.metadata["url"] == "http://example.com/"
+    assert texts(tmp_path / "a.wet") == ["Plain text of a page."]
+    for name, content in (
+        ("b.warc.gz", (tmp_path / "a.warc.gz").read_bytes()[20:]),
+        ("c.warc.gz", (tmp_path / "a.warc.gz").read_bytes()[:-3]),
+        ("d.wet", (tmp_path / "a.wet").read_bytes()[:-10]),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert read(tmp_path / name)[-1].rule == "damaged", name
+    assert not texts(tmp_path / "d.wet")
+
+
+def test_malformed_records_of_web_archives_are_named(tmp_path):
+    write_archive(tmp_path / "a.warc")
+    whole = (tmp_path / "a.warc").read_bytes()
+    bare = b"WARC/1.0\r\nWARC-Type: response\r\n"  # without an address
+    (tmp_path / "b.warc").write_bytes(
+        whole + bare + b"Content-Length: 2\r\n\r\nxx\r\n\r\n" + whole + bare + b"\r\nxx\r\n\r\n"
+    )
+    first, bad, second, lengthless = records(FileRange(str(tmp_path / "b.warc")), "text")
+    assert first.text == second.text == "Plain text of a page."
+    assert (bad.place, bad.rule) == (f"{tmp_path}/b.warc@1", "malformed")
+    assert (lengthless.place, lengthless.rule) == (f"{tmp_path}/b.warc@3", "damaged")
+    assert "WARC-Target-URI" in bad.reason and "Content-Length" in lengthless.reason
+    with pytest.raises(MalformedLine) as error:
+        read(tmp_path / "b.warc", "error")
+    assert error.value.bad == bad
+    dropped = [one for one in read(tmp_path / "b.warc") if isinstance(one, Bad)]
+    assert dropped == [bad, lengthless]
+
+
+INSERTED = b"WARC/1.0", b"\r\n", b"[" * 99, b"\xff", bytes(9), b"Content-Length: -5\r\n"
+
+
+def mutated(draw, content):
+    """The content cut short, or with some of its bytes changed, removed or added."""
+    content = bytearray(content)
+    for _ in range(draw.choice([1, 1, 2, 5])):
+        at, kind = draw.randrange(len(content) + 1), draw.randrange(4)
+        if kind == 0:
+            del content[at:]
+        elif kind == 1:
+            content[at : at + 1] = [draw.randrange(256)]
+        elif kind == 2:
+            del content[at : at + draw.randrange(40)]
+        else:
+            content[at:at] = draw.choice(INSERTED)
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.warc", "a.warc.gz", "a.jsonl", "a.jsonl.zst", "a.parquet", "a.arrow"]
+)
+def test_whatever_a_file_holds_it_is_read_or_named(tmp_path, name):
+    path = tmp_path / name
+    table = pyarrow.table({"text": TEXTS, "n": [1, 2, 3]})
+    if "warc" in name:
+        write_archive(path, "200 OK", "404 Not Found")
+    elif name == "a.parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif name == "a.arrow":
+        with pyarrow.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table)
+    else:
+        path.write_bytes(zstandard.compress(LINES.encode()) if "zst" in name else LINES.encode())
+    whole, draw = path.read_bytes(), random.Random(name)
+    for _ in range(60):
+        path.write_bytes(mutated(draw, whole))
+        for one in records(FileRange(str(path)), "text"):
+            assert isinstance(one, Record | Bad)
+
+
+def test_bad_lines_are_named(tmp_path):
+    lines = [b'{"text": "a"}', b"{not json", b"", b'{"txt": 1}', b'{"text": 2}', b'"text"', b"\xff"]
+    lines += [b'{"text": "  "}', b'{"text": "\\ud800"}', b"{}", b'[{"text": "a"}]']
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    bad = [one for one in read(tmp_path / "a.jsonl")[1:] if one.rule == "malformed"]
+    found = {one.place.rpartition(":")[2]: one for one in bad}
+    assert list(found) == ["2", "4", "5", "6", "7", "9", "10", "11"]
+    assert read(tmp_path / "a.jsonl")[-4].rule == "empty"
+    reasons = [one.reason for one in found.values()]
+    for reason, words in zip(
+        reasons, ("not JSON", "no field 'text', the line has 'txt'", "is int, ")
+    ):
+        assert words in reason
+    assert found["7"].reason.startswith("not UTF-8") and "half a surrogate" in found["9"].reason
+    assert found["11"].reason.startswith("got an array, expected a JSON object a line")
+    with pytest.raises(MalformedLine, match=r"a\.jsonl:2: not JSON.*Mend it, or skip such records"):
+        read(tmp_path / "a.jsonl", "error")
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("cut.jsonl.gz", gzip.compress(LINES.encode() * 200, mtime=0)[:60]),
+        ("cut.jsonl.zst", zstandard.compress(LINES.encode())[:-3]),
+        ("cut.txt.zst", zstandard.compress(LINES.encode())[:-3]),
+        ("empty.jsonl.gz", b""),
+        ("empty.warc.gz", b""),
+        ("empty.txt.zst", b""),
+        ("none.jsonl.gz", LINES.encode()),
+        ("none.jsonl.zst", LINES.encode()),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    *_, bad = read(tmp_path / name)
+    assert (bad.place, bad.rule) == (str(tmp_path / name), "damaged")
+
+
+def test_zstd_files_of_several_frames_and_large_windows(tmp_path):
+    long = zstandard.ZstdCompressionParameters(window_log=28)
+    frames = zstandard.compress(LINES.encode() * 5000), b"", zstandard.compress(LINES.encode())
+    large = zstandard.ZstdCompressor(compression_params=long).compressobj()
+    content = b"".join(frames) + large.compress(LINES.encode()) + large.flush()
+    (tmp_path / "a.jsonl.zst").write_bytes(content)
+    assert texts(tmp_path / "a.jsonl.zst") == TEXTS * 5002
+
+
+def test_names_in_capitals_archives_and_pipes(tmp_path):
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(LINES.encode()))
+    assert texts(tmp_path / "A.JSONL.GZ") == TEXTS
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        archive.add(__file__)
+    (bad,) = read(tmp_path / "a.tar.gz")
+    assert bad.rule == "malformed" and "an archive, expected text: unpack it" in bad.reason
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match="pipe.txt is a pipe, socket or device, expected a file"):
+        files(files=str(tmp_path / "pipe.txt"))
+
+
+def test_binary_files_are_named(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"\x80\x81")
+    assert read(tmp_path / "a.bin") == [
+        Bad(str(tmp_path / "a.bin"), "malformed", "not UTF-8 (invalid start byte at byte 0)")
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20, 33, 1000])
+def test_each_line_is_in_one_share_and_bad_ones_keep_their_number(tmp_path, size):
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": "x" * k}) for k in (1, 30, 2, 5)]
+    path.write_text("\n".join([*lines, "bad", *lines]))
+    ranges = [p for s in shares_of({str(path): path.stat().st_size}, size) for p in s]
+    found = [one for file_range in ranges for one in documents_of_file("text", "skip", file_range)]
+    assert [one.text for one in found if isinstance(one, Document)] == [
+        json.loads(x)["text"] for x in lines * 2
+    ]
+    assert [one.place for one in found if isinstance(one, Bad)] == [f"{path}:5"]
+
+
+def test_patterns_that_overlap_and_a_comma_at_the_end(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    assert find_files(f"*.txt, {tmp_path}/a.txt,") == ["a.txt"]
+
+
+def test_shares_of_files():
+    whole = shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.gz": 9}, 6)
+    assert [[file_range.path[0] for file_range in share] for share in whole] == [
+        ["a", "b"],
+        ["c"],
+        ["c"],
+        ["d"],
+    ]
+    assert [(file_range.start, file_range.end) for share in whole[1:3] for file_range in share] == [
+        (0, 6),
+        (6, 12),
+    ]
+
+
+def test_there_are_no_more_tasks_than_files_may_be_open(tmp_path):
+    for k in range(600):
+        (tmp_path / f"{k}.txt").write_text("x" * (1 + 7 * (k % 5)))
+    assert 300 < files(files=f"{tmp_path}/*.txt", task_bytes=1).tasks <= 512
+
+
+def test_files_of_a_bucket():
+    with fsspec.open("memory://bucket/raw/a.jsonl", "w") as file:
+        file.write(LINES)
+    (path,) = find_files("memory://bucket/raw/*.jsonl")
+    assert texts(path) == TEXTS
+    source = files(files="memory://bucket/raw/*.jsonl")
+    assert source.tasks == 1 and "1 file" in source.about
+    with pytest.raises(FileNotFoundError, match=r"No file matches 'memory://bucket/none\*'"):
+        find_files("memory://bucket/none*")
+    with pytest.raises(ValueError, match="nowhere://bucket/a cannot be read: Protocol not known"):
+        find_files("nowhere://bucket/a")

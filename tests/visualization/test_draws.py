@@ -1,0 +1,61 @@
+"""Pieces of a text as the tokens that are to be hidden."""
+
+import numpy as np
+import pytest
+
+from pretrax.corpora.vocabularies import special_tokens, tokenization
+from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.objectives import TokenIds
+from pretrax.tasks import sample_text
+from pretrax.visualization.draws import marked
+from pretrax.visualization.examples import Reader
+from tests.inference.runs import IDS, TOKENIZER
+
+
+def reader_of(tokenizer, ids: TokenIds) -> Reader:
+    names = special_tokens.special_names(tokenizer, ids)
+    return Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
+
+
+def hidden(tokenizer, ids: TokenIds, text: str, *pieces: str) -> str:
+    """The text of the tokens that are marked."""
+    tokens = tokenizer.encode_batch([text])[0]
+    chosen = marked([tokens], pieces, reader_of(tokenizer, ids))
+    return tokenizer.decode(tokens[chosen > 0])
+
+
+def pieces_and_bytes(folder):
+    """(tokenizer, its ids) of SentencePiece, which has bytes for the characters it lacks."""
+    path = str(folder / "v.model")
+    train_sentencepiece(["".join(map(chr, range(32, 127))) * 9], path, size=512)
+    tokenizer = tokenization.sentencepiece_tokenizer(path, extra_ids=0)
+    return tokenizer, special_tokens.token_ids(tokenizer)
+
+
+@pytest.mark.parametrize("text, piece", [("naïve", "ï"), ("a 🙂 ok", "🙂"), ("日本語 本", "本語")])
+def test_characters_of_several_tokens_are_hidden_whole(text, piece, tmp_path):
+    for tokenizer, ids in ((TOKENIZER, IDS), pieces_and_bytes(tmp_path)):
+        assert hidden(tokenizer, ids, text, piece) == piece
+
+
+@pytest.mark.parametrize("piece", ["cat", "东京", "京", "cafe\u0301", "they're"])
+def test_words_are_those_of_the_vocabulary(piece):
+    text = "the cat 在东京 drinks cafe\u0301, they're well"
+    vocabulary = sample_text.of_words([text]).vocabulary
+    found = hidden(vocabulary.tokenizer, vocabulary.ids, text, piece)
+    assert found.replace(" ", "") == piece
+
+
+def test_pieces_that_touch_have_numbers_of_their_own():
+    tokens = TOKENIZER.encode_batch(["the cat sat"])[0]
+    found = marked([tokens], ["the", " cat", "at"], reader_of(TOKENIZER, IDS))
+    assert found.tolist() == [1, 1, 1, 2, 2, 2, 2, 0, 0, 3, 3]
+
+
+def test_no_piece_crosses_two_documents():
+    reader = reader_of(TOKENIZER, IDS)
+    documents = TOKENIZER.encode_batch(["the cat", "sat on", "a catsa"])
+    found = marked(documents, ["catsa"], reader)
+    assert np.flatnonzero(found).tolist() == [15, 16, 17, 18, 19]
+    with pytest.raises(ValueError, match="'catsat' to hide, which the text has not"):
+        marked(documents[:2], ["catsat"], reader)

@@ -1,0 +1,56 @@
+"""The page stands by itself, and shows text as text."""
+
+import pytest
+
+from pretrax import objectives
+from pretrax.visualization.examples import example
+from pretrax.visualization.noise_statistics import figures
+from pretrax.visualization.objective_page import Heading, page
+from pretrax.visualization.rows import ShownObjective, view_of
+from pretrax.visualization.svg import on_page, standalone
+from tests.visualization import pages
+from tests.visualization.letters import IDS, READER, encode
+
+EVIL = "<script>alert('&')</script>"
+
+
+@pytest.fixture(scope="module")
+def made() -> str:
+    subject = ShownObjective(EVIL, 1.0, objectives.span_corruption, "encoder_decoder", IDS)
+    view = view_of(subject, [[encode("a quick brown fox. jumps")], [encode("x" * 24)]], 0)
+    reader = READER._replace(surface=lambda i: EVIL)
+    found = figures(subject, view, span_law="composition")
+    heading = Heading(EVIL, [EVIL], EVIL, EVIL)
+    return page(heading, [example(subject, view, reader)], [found, found])
+
+
+def test_nothing_is_fetched_and_nothing_runs(made):
+    pages.assert_nothing_is_fetched_and_nothing_runs(made)
+
+
+def test_text_is_escaped(made):
+    assert made.count("&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;") > 20
+
+
+def test_elements_are_closed(made):
+    pages.assert_elements_are_closed(made)
+
+
+def test_charts_take_their_colours_from_the_page(made):
+    charts = pages.charts_of(made)
+    assert len(charts) == 3
+    for chart in charts:
+        known = {"var(--ink)", "var(--line)", "var(--first)", "var(--second)"}
+        assert pages.colours_of(chart) <= known
+        assert "<text" in chart and "<metadata" not in chart
+
+
+def test_names_within_charts_do_not_clash():
+    svg = '<?xml?><svg><g id="patch_1"/><clipPath id="pab12"/><g clip-path="url(#pab12)"/></svg>'
+    assert on_page(svg) == '<svg><g/><clipPath id="pab12"/><g clip-path="url(#pab12)"/></svg>'
+
+
+def test_a_file_has_its_colours_and_keeps_its_words():
+    made = standalone('<svg><text x="1.2345" style="fill: var(--ink)">0.375 of <b/></text></svg>')
+    assert made.startswith("<svg><style>") and "--ink:" in made and "dark" in made
+    assert 'x="1.23"' in made and ">0.375 of <" in made

@@ -1,0 +1,36 @@
+"""Lines in the terminal."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretrax.visualization.examples import Slot, Token
+from pretrax.visualization.terminal import compact, stacked
+
+
+def test_numbers_in_runs():
+    assert compact([1] * 40 + [2] * 17) == "1×40 2×17"
+    assert compact([*range(40), *range(17)]) == "0…39 0…16"
+    assert compact([0, 0, 5, 3, 4]) == "0×2 5 3…4"
+    assert compact([7, 3] * 4, most=3) == "3 in 4 slots, 7 in 4 slots"
+    assert compact([7, 3, 5, 1] * 2, most=3) == "7 3 5 … and 5 more"
+    assert compact([]) == ""
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_runs_say_all_of_it(values):
+    said = []
+    for run in compact(values, most=len(values) + 1).split():
+        first, _, last = run.partition("…")
+        value, _, times = run.partition("×")
+        said += range(int(first), int(last) + 1) if last else [int(value)] * int(times or 1)
+    assert said == values
+
+
+def test_what_is_predicted_stands_below_its_place():
+    def slot(given, predicted=None):
+        return Slot(Token(given, "text"), Token(predicted, "text") if predicted else None)
+
+    lines = stacked([slot("a"), slot(" b", "long"), slot("\n", "c"), slot("d")], 9)
+    assert [line.plain.rstrip() for line in lines] == ["a ·b   ⏎", "  long c", "d"]
+    ahead = slot("a", "b")._replace(further=(Token("c", "text"), None))
+    assert [line.plain.rstrip() for line in stacked([ahead], 9)] == ["a", "b", "c"]

@@ -1,0 +1,148 @@
+"""Vocabularies of models that are imported from `transformers` or T5X, or exported to it.
+
+vocabulary = imported_vocabulary(Path("t5-v1_1-small"), config, sentinels=128)
+export_vocabulary("runs/t5", "exported", model, forms)
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...corpora import vocabularies
+from ...corpora.vocabularies import special_tokens, tokenization
+from ...corpora.vocabularies.factories import Vocabulary
+from ...corpora.vocabularies.tokenizer_json import write_tokenizer
+from ...inference import Trained
+from ...inference.prompting.prompts import text_frame
+from ...models import Model
+from ...objectives import PromptForm
+from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
+
+TOKENIZERS = (TOKENIZER, "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+
+
+def imported_vocabulary(
+    path: Path,
+    config: Mapping[str, Any],
+    *,
+    tokenizer: str | None = None,
+    sentinels: int | None = None,
+    specials: Sequence[str] = (),
+) -> Vocabulary | None:
+    """Returns the tokenizer of a directory with its special ids; None where there is no tokenizer.
+
+    Args:
+      path: a directory of `transformers` with this `config`, or a T5X checkpoint. Where a run was
+        exported to it, its vocabulary.json says which special ids there are.
+      tokenizer: a file for a directory that holds none.
+      sentinels, specials: more special ids, see `special_tokens.published_ids`.
+
+    Raises ValueError where the directory has what these settings would replace.
+    """
+    wanted = sentinels is not None or bool(specials)
+    file = next((path / name for name in (VOCABULARY, *TOKENIZERS) if (path / name).exists()), None)
+    exported_run = file == path / VOCABULARY
+    if wanted and exported_run:
+        raise ValueError(
+            f"Got --sentinels or --specials with {path}, which a run was exported to: expected "
+            f"neither, for its {VOCABULARY} says which special ids there are."
+        )
+    if tokenizer is not None and file is not None:
+        raise ValueError(
+            f"Got --tokenizer={tokenizer} with {path}, which holds {file.name}: leave it out, for "
+            "another tokenizer's ids are not those that the model learned."
+        )
+    if exported_run:
+        return vocabularies.load_vocabulary(str(path))
+    if tokenizer is not None:
+        file = Path(tokenizer)
+    if file is None:
+        if wanted:
+            raise ValueError(
+                f"Got --sentinels or --specials with {path}, which holds no tokenizer (one of "
+                f"{', '.join(TOKENIZERS)}): give one with --tokenizer=FILE, or leave them out."
+            )
+        return None
+    opened = tokenization.open_tokenizer(str(file))
+    ids = special_tokens.published_ids(opened, file.parent, config, sentinels, specials)
+    return Vocabulary(opened, ids, {"vocabulary": str(file)})
+
+
+def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tuple, tuple]:
+    """Returns the ids before and after a text, as the tokenizer.json of a directory adds them;
+    without one the usual ids of the layout."""
+    tokenizer, ids = vocabulary.tokenizer, vocabulary.ids
+    file = path / TOKENIZER
+    if not file.exists() and tokenizer.kind == "hugging_face":
+        file = Path(str(tokenizer.path))
+    if file.exists():
+        import tokenizers
+
+        read = tokenizers.Tokenizer.from_file(str(file)).encode("a")
+        text = [i for i, special in enumerate(read.special_tokens_mask) if not special]
+        return tuple(read.ids[: text[0]]), tuple(read.ids[text[-1] + 1 :])
+    cls, sep = (() if i is None else (i,) for i in (ids.cls, ids.sep))
+    return {"encoder": (cls, sep), "encoder_decoder": (cls, (ids.eos,))}.get(
+        layout, ((ids.bos,), ())
+    )
+
+
+def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
+    """The ids that a config.json names, from the run's vocabulary; empty where it has none.
+
+    A decoder whose rows start with the padding id pads with the end of sequence, or `generate` of
+    `transformers` would hide the start of a prompt that comes without a mask.
+    """
+    try:
+        ids = vocabularies.load_vocabulary(run_dir).ids
+    except FileNotFoundError:
+        return {}
+    others = {"cls_token_id": ids.cls, "sep_token_id": ids.sep, "mask_token_id": ids.mask}
+    found: dict[str, int | None] = {
+        "pad_token_id": ids.eos if layout == "decoder" and ids.bos == ids.pad else ids.pad,
+        "eos_token_id": ids.eos,
+        "bos_token_id": ids.bos,
+        "decoder_start_token_id": ids.bos,
+    }
+    return found | {name: i for name, i in others.items() if i is not None}
+
+
+def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[PromptForm]) -> str:
+    """Writes the run's vocabulary, also as a tokenizer of `transformers`.
+
+    That frames a text as the model's rows do: a decoder of one's own starts with `bos`. A tokenizer
+    that came with an imported model is in `target` already: only ids added to that are written.
+
+    Returns what could not be written, in words, or "".
+    """
+    folder = Path(target)
+    there = any((folder / name).exists() for name in (*TOKENIZERS, VOCABULARY))
+    try:
+        vocabulary = vocabularies.load_vocabulary(run_dir)
+    except FileNotFoundError:
+        return ""
+    added = vocabulary.ids.size - vocabulary.tokenizer.size
+    complete = (folder / VOCABULARY).exists() and (folder / TOKENIZER).exists()  # exported before
+    if there and (added <= 0 or complete):
+        return ""
+    frame: tuple = ((), ())  # an imported tokenizer has its own
+    if not there:
+        for name in (VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER):
+            if (Path(run_dir) / name).exists():
+                shutil.copyfile(Path(run_dir) / name, folder / name)
+        codec = vocabulary.codec
+        of = Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))
+        frame = text_frame(of)
+    try:
+        write_tokenizer(target, vocabulary, *frame)
+    except ValueError as error:
+        what = "The ids that were added are in no" if there else "It holds no"
+        note = f"{what} tokenizer.json: {error}."
+        if (folder / SENTENCEPIECE_MODEL).exists():  # under the name that transformers looks for
+            shutil.copyfile(folder / SENTENCEPIECE_MODEL, folder / "spiece.model")
+            note += f" It reads spiece.model, without {added} ids that were added to it."
+        return note
+    if not there:
+        vocabularies.renew_checksums(target)  # of a tokenizer.json that has the special ids now
+    return ""

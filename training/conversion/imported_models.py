@@ -1,0 +1,194 @@
+"""Models of Hugging Face and T5X with their vocabularies, which an import keeps."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import models
+from ...corpora.vocabularies import Vocabulary
+from ...models import Model, hugging_face, t5x
+from ...models.hugging_face import Recognised, TensorFiles
+from ...models.hugging_face.kept import files_to_keep
+from ...models.hugging_face.sentences import POOLINGS, Modules, open_modules
+from ...objectives import PromptForm
+from ...settings.whole_files import check_checksums
+from ..run_configuration import read_fields
+from ..saved.imported_runs import settings_of
+from ..saved.kept_prompt_forms import read_prompt_record
+from .converted_vocabularies import imported_frame, imported_vocabulary
+from .generation_files import generation_rules, start_of_decoder, writes_text
+
+
+class Imported(NamedTuple):
+    """A model whose files were checked; its parameters are yet to be read."""
+
+    kind: str  # in words
+    model: Model
+    settings: Mapping[str, Any]  # keywords of its builder
+    arrays: Iterable[tuple[str, np.ndarray]]  # (path, parameter), read one at a time
+    vocabulary: Vocabulary | None  # None: no tokenizer came with it
+    classes: Sequence[str] = ()  # names of the classes, where it has such a head
+    prompt_forms: Sequence[PromptForm] = ()  # where its files say more than the usual ones
+    files: Sequence[Path] = ()  # beside the weights, which belong to the model
+    # The mode that shows a model without prompt forms best; None: that of its layout.
+    shown_mode: str | None = None
+
+
+def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
+    """Opens a directory that `save_pretrained` wrote; `vocabulary` is for `imported_vocabulary`.
+
+    Raises ValueError for a directory that is not whole, and a model that `models` cannot build.
+    """
+    try:
+        return _from_hugging_face(directory, **vocabulary)
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"A value of the JSON files of {directory} is of another kind than expected ({error}), "
+            "such as a list in place of a string: download them again."
+        ) from error
+
+
+def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
+    check_checksums(directory)
+    source = hugging_face.open_source(directory)
+    files = files_to_keep(source.path)
+    found = hugging_face.recognise(source)
+    modules = open_modules(source.path)
+    config = {**source.config, **start_of_decoder(source.path, source.config)}
+    kept = _fitting(imported_vocabulary(source.path, config, **vocabulary), found.model)
+    if writes_text(found.model):
+        generation_rules(source.path)  # raises ValueError for rules that `predict` cannot follow
+    frame = imported_frame(source.path, kept, found.model.layout) if kept else ((), ())
+    model, arrays = found.model, hugging_face.read_params(source, found)
+    if modules and modules.dense:
+        model, arrays = _with_dense(found, arrays, modules.dense)
+    forms: Sequence[PromptForm] = ()
+    if kept:
+        recorded = read_prompt_record(source.path, kept.ids, model)
+        usual = _prompt_forms(source, found, modules, frame)
+        forms = usual if recorded is None else recorded
+    return Imported(
+        found.family.model_type,
+        model,
+        found.settings,
+        arrays,
+        kept,
+        hugging_face.class_names(source.config) if found.config.num_classes else (),
+        forms,
+        files,
+        _shown_mode(found, source.config, kept),
+    )
+
+
+def _shown_mode(
+    found: Recognised, config: Mapping[str, Any], vocabulary: Vocabulary | None
+) -> str | None:
+    """Returns the mode that shows a published model best; None: that of its layout."""
+    if "vocabulary" not in found.heads or vocabulary is None:
+        return None
+    mode = found.family.shown_mode
+    # A T5 with settings for tasks learned to answer texts, as the first T5s and Flan-T5 did.
+    answers = bool(config.get("task_specific_params"))
+    return None if mode == "infill" and (answers or not vocabulary.ids.sentinels) else mode
+
+
+def model_of_export(directory: str) -> Model:
+    """Returns the model that an import of an exported directory gives."""
+    found = hugging_face.recognise(hugging_face.open_source(directory))
+    modules = open_modules(directory)
+    if modules and modules.dense:
+        return _with_dense(found, iter(()), modules.dense)[0]
+    return found.model
+
+
+def _with_dense(
+    found: Recognised, arrays: Iterator[tuple[str, np.ndarray]], dense: Mapping[str, np.ndarray]
+) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
+    """Returns the model whose head "embedding" is the layer `dense`, and its parameters.
+
+    It takes the place of BERT's pooler, which a sentence model does not use.
+    """
+    builder = getattr(models, found.model.layout)
+    model = builder(found.config.vocab_size, (*found.heads, "embedding"), **found.settings)
+    width = found.config.emb_dim
+    if "embedding" not in model.heads or dense["bias"].shape != (width,):
+        raise ValueError(
+            f"Got a module Dense of width {dense['bias'].size} with {found.model.layout} of width "
+            f"{width}, expected an encoder of the width of its Dense."
+        )
+    head = "projections_embedding/layer/"
+    others = (one for one in arrays if not one[0].startswith(head))
+    return model, chain(others, ((head + name, array) for name, array in dense.items()))
+
+
+def _prompt_forms(
+    source: TensorFiles, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
+) -> list[PromptForm]:
+    """Returns how a sentence model or a classifier reads a text, and what its probabilities are."""
+    forms, causal = [], found.model.layout == "decoder"
+    if modules:
+        head = "embedding" if modules.dense else None
+        forms.append(PromptForm("embed", *frame, head=head, pooling=modules.pooling))
+    if "classes" in found.heads:
+        problem = source.config.get("problem_type")
+        if problem == "regression" and found.config.num_classes > 1:
+            raise ValueError(
+                f"Got problem_type='regression' with {found.config.num_classes} numbers in "
+                f"{source.path / 'config.json'}, expected one number: more are not supported."
+            )
+        # Of causal states the last alone has read the whole text; "classifier_pooling" is
+        # ModernBERT's.
+        pooling = "last"
+        if found.model.layout == "encoder":
+            pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
+        start = frame[1][-1:] if found.family.wraps_text else ()
+        form = PromptForm("classify", *frame, start, causal, head="classes", pooling=pooling)
+        forms.append(form._replace(independent=problem == "multi_label_classification"))
+    if "token_classes" in found.heads:
+        forms.append(PromptForm("tag", *frame, causal=causal, head="token_classes"))
+    return forms
+
+
+def from_t5x(
+    directory: str, builder: Callable[[int], Model], unscaled: Sequence[str], **vocabulary: Any
+) -> Imported:
+    """Opens a T5X checkpoint.
+
+    Args:
+      builder: rows of the vocabulary -> the encoder-decoder that the checkpoint is of.
+      unscaled: norms that have no scale there, see `models.t5x.read_params`.
+
+    Raises ValueError for a checkpoint that is not whole, or of another model.
+    """
+    source = t5x.open_t5x(directory)
+    model = builder(t5x.vocabulary_rows(source))
+    arrays = t5x.read_params(source, model, unscaled=unscaled)
+    kept = _fitting(imported_vocabulary(source.path, {}, **vocabulary), model)
+    mode = "infill" if kept and kept.ids.sentinels else None
+    return Imported("a model of T5X", model, settings_of(model), arrays, kept, shown_mode=mode)
+
+
+def t5x_preset(file: str) -> Callable[..., Model]:
+    """The encoder-decoder that a gin file binds: vocabulary rows -> model."""
+    build = read_fields([file]).get("model")
+    if build is None or build(128).layout != "encoder_decoder":
+        raise ValueError(
+            f"{file} binds no encoder-decoder to training.Run.model, expected the gin file of one, "
+            "such as models/t5_1_1_base.gin: T5X checkpoints of another kind are not read."
+        )
+    return build
+
+
+def _fitting(vocabulary: Vocabulary | None, model: Model) -> Vocabulary | None:
+    """Returns the vocabulary. Raises ValueError for text ids that the model never learned."""
+    if vocabulary is not None and vocabulary.ids.text[1] > model.vocab_size:
+        raise ValueError(
+            f"The tokenizer {vocabulary.about.get('vocabulary', 'of the run')} has text ids up to "
+            f"{vocabulary.ids.text[1] - 1}, the model's embedding {model.vocab_size} rows, so it "
+            "is not the one that the model was trained with: give that one. Rows are added for ids "
+            "of --sentinels and --specials alone."
+        )
+    return vocabulary

@@ -1,0 +1,130 @@
+"""Reads a `Run` from gin files, and from the config.gin of a run directory."""
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..settings import run_directory, run_ids, trust
+from ..settings.directories import check_links
+from ..settings.gin_reader import GinReader, read_settings
+from .run import FIELDS, Run, is_required
+
+# How to give a field of `Run` that has no default.
+_REMEDIES = {
+    "run_dir": "--gin.training.Run.run_dir=runs/mine",
+    "corpus": "--gin_file=corpora/python_library.gin, or another of gin_configs/corpora",
+    "objective": "--gin_file=objectives/ul2.gin, or another of gin_configs/objectives",
+    "model": "--gin_file=models/t5_1_1_small.gin, or another of gin_configs/models",
+    "optimizer": "training.Run.optimizer = @optimizers.adamw, in a gin file",
+    "steps": "--gin.training.Run.steps=1000",
+    "sequence_lengths": "--gin.training.Run.sequence_lengths=\"{'decoder': 256}\"",
+    "batch_size": "--gin.training.Run.batch_size=16",
+}
+
+
+def read_run(
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> Run:
+    """Returns the run that gin files and further bindings describe.
+
+        read_run(["runs/decoder.gin", "objectives/ul2.gin"], ["STEPS = 20"])
+
+    Arguments as for `settings.gin_reader.read_settings`.
+
+    Raises ValueError as it does, and for a missing field. Raises it also for the config.gin of a
+    run that was moved, unless it is given a RUN_DIR, and for a config.gin that sets one of
+    `trust.OUTSIDE`.
+    """
+    reader = GinReader(Run, search_paths, trusted).read(files, bindings)
+    fields = reader.settings()
+    run = as_run(fields)
+    _check_not_moved(reader)
+    _check_outside(reader, fields, run.run_dir)
+    return run
+
+
+read_fields = functools.partial(read_settings, Run)  # of which some may be missing
+
+
+def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the fields of a `Run` that lines give in turn, of which later ones override earlier.
+
+        read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
+
+    A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may
+    leave nothing of an earlier one, as that of another objective does.
+    """
+    reader = GinReader(Run, search_paths, ())
+    for line in lines:
+        reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
+    fields = reader.settings(idle_files=True)
+    _check_outside(reader, fields, None)
+    return fields
+
+
+def as_run(fields: Mapping[str, Any]) -> Run:
+    """Returns the run of these fields. Raises ValueError where one without a default is missing."""
+    missing = [name for name in FIELDS if is_required(name) and name not in fields]
+    if missing:
+        remedies = "".join(f"\n  {name}: {_REMEDIES[name]}" for name in missing)
+        raise ValueError(f"The gin files give no {', no '.join(missing)}. Give it by:{remedies}")
+    return Run(**fields)
+
+
+def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the fields of the `Run` in a run directory's config.gin; `trusted` as in `read_run`.
+
+    The directory of an imported model has no more than a model; `run_of_directory` wants all.
+
+    Raises ValueError if `run_dir` is no run directory, was written by another version, names what
+    is not trusted, or links to files elsewhere.
+    """
+    run_directory.check_is_run(run_dir)
+    check_links(run_dir)
+    return read_fields([str(Path(run_dir) / run_directory.CONFIG)], trusted=trusted)
+
+
+def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
+    """Returns the run that a directory holds, which may have been moved since.
+
+    Raises ValueError as `read_directory`, and where the directory holds a model alone.
+    """
+    fields = read_directory(run_dir, trusted) | {"run_dir": run_dir}
+    if "corpus" not in fields or "objective" not in fields:
+        raise ValueError(
+            f"{run_dir}/config.gin holds a model without a corpus and an objective, as an imported "
+            "one: expected the directory of a run of `pretrax train`."
+        )
+    return as_run(fields)
+
+
+def _check_not_moved(reader: GinReader) -> None:
+    """Raises ValueError if the run's directory is that of a config.gin in another folder."""
+    path, directory = reader.origin("run_dir")
+    if path is None or path.name != run_directory.CONFIG or not isinstance(directory, str):
+        return
+    if Path(directory).resolve() != path.parent:
+        raise ValueError(
+            f"{path} is of a run in the directory {directory}, which is another one than its "
+            f"own: to train on what was moved here, give --run_dir={path.parent}; "
+            "for a new run, another RUN_DIR."
+        )
+
+
+def _check_outside(reader: GinReader, fields: Mapping[str, Any], run_dir: str | None) -> None:
+    """Raises ValueError if the config.gin of a run directory sets a field of `trust.OUTSIDE`.
+
+    It may set `checkpoint_dir` if that folder belongs to the run in `run_dir`.
+    """
+    for name in trust.OUTSIDE:
+        file = reader.foreign_file(name)
+        if file is None:
+            continue
+        value = fields.get(name)
+        if name == "checkpoint_dir" and run_dir and value and run_ids.owns(run_dir, value):
+            continue
+        trust.check_outside(name, value, str(file), f"training.Run.{name}")

@@ -1,0 +1,42 @@
+"""Writes a `Run` as the config.gin of its directory, which `run_configuration` reads back."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..settings import run_directory, whole_files
+from ..settings.gin_writer import GinText, gin_text
+from .run import Run, fields_of
+
+# Fields that are written as macros, so that a command line can override them by a short option.
+MACROS = {"run_dir": "RUN_DIR", "steps": "STEPS"}
+
+
+def write_run(run: Run) -> tuple[str, ...]:
+    """Writes `RUN/config.gin`; returns the fields that gin cannot express, see `gin_text`."""
+    written = run_text(fields_of(run))
+    file = os.path.join(run.run_dir, run_directory.CONFIG)
+    whole_files.write_text(file, whole_files.sealed_text(written.text))
+    return written.unnamed
+
+
+def run_text(fields: Mapping[str, Any]) -> GinText:
+    """Returns fields of a `Run` as a gin file.
+
+    >>> from pretrax import models
+    >>> from pretrax.settings.bound import Bound
+    >>> print(run_text({"steps": 100, "model": Bound(models.decoder, emb_dim=64)}).text)
+    from __gin__ import dynamic_registration
+    <BLANKLINE>
+    from pretrax import models
+    from pretrax import training
+    <BLANKLINE>
+    STEPS = 100
+    <BLANKLINE>
+    training.Run.steps = %STEPS
+    training.Run.model = @models.decoder
+    <BLANKLINE>
+    models.decoder.emb_dim = 64
+    <BLANKLINE>
+    """
+    return gin_text(fields, Run, MACROS)

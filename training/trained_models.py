@@ -1,0 +1,62 @@
+"""A run's model together with its vocabulary: what `inference` works with."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from jax.sharding import Mesh
+
+from ..corpora.vocabularies import Vocabulary, load_vocabulary
+from ..inference import Trained
+from ..models.unrolled import unrolled
+from ..settings import run_directory
+from .conversion.converted_vocabularies import imported_frame
+from .conversion.generation_files import generation_rules, writes_text
+from .run_configuration import read_directory
+from .saved.runs import load_text_model
+
+
+def open_trained(
+    run_dir: str,
+    step: int | None = None,
+    mesh: Mesh | None = None,
+    trusted: Collection[str] = (),
+) -> Trained:
+    """The model of a run, or of an imported one, with its vocabulary.
+
+        trained = open_trained("runs/quickstart")
+        inference.answer(trained, "infill", [{"text": "import <extra_id_0>"}])
+
+    Args:
+        step: of the checkpoint; None: the latest.
+        mesh: over which the parameters are sharded; None: they are on the first device. Within
+            `training.devices.mesh.placed_on(mesh)` the rows of a batch are sharded as well.
+        trusted: modules that the directory may name, see `settings.trust`.
+
+    Raises ValueError for no run, no checkpoint, or no vocabulary there.
+    """
+    fields = read_directory(run_dir, trusted)
+    try:
+        vocabulary = load_vocabulary(run_dir)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
+            "token ids, or imported without a tokenizer."
+        ) from error
+    run, reading = load_text_model(run_dir, fields, vocabulary.ids, step, mesh)
+    codec, model, params = vocabulary.codec, run.model, run.params
+    if model.extend:  # it writes, which is fastest with its layers apart
+        model, params = unrolled(model, params, donate=True)
+    texts = vocabulary.ids, codec.encode, codec.decode
+    trained = Trained(
+        model, params, *texts, reading.prompt_forms, reading.classes, run.step, reading.lengths
+    )
+    return _with_files(trained, Path(run_dir) / run_directory.IMPORTED, vocabulary)
+
+
+def _with_files(trained: Trained, folder: Path, vocabulary: Vocabulary) -> Trained:
+    """Returns an imported model with the generation rules that the folder of its files gives."""
+    layout = trained.model.layout
+    if not writes_text(trained.model) or not folder.is_dir():
+        return trained
+    frame = imported_frame(folder, vocabulary, layout) if layout == "encoder_decoder" else None
+    return trained._replace(rules=generation_rules(folder), frame=frame)
