@@ -27,7 +27,7 @@ from ..inference.reporting.predict_options import (
     request_of,
 )
 from ..inference.reporting.printing import print_answers, print_mode
-from ..inference.trained import MODES
+from ..inference.trained import MODES, mode_names
 from ..settings import whole_files
 from ..settings.command_line import (
     add_device_arguments,
@@ -75,21 +75,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    own = argparse.ArgumentParser(add_help=False)
-    own.add_argument("--module", action="append", default=[])
-    with mistakes_in_words(False):
-        for module in own.parse_known_args(argv)[0].module:
-            import_module(module)  # before the modes are listed
-    named = [mode for mode in MODES.values() if not mode.is_flag]
-    modes = "\n".join(f"  {mode.name:10}{mode.about}" for mode in named)
+    import_modes(argv)
+    modes = "\n".join(f"  {name:10}{MODES[name].about}" for name in mode_names())
     parser = make_parser(
         "predict", __doc__, usage="%(prog)s --run=RUN [TEXT …] [options]", epilog=f"modes:\n{modes}"
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
     where = "the directory of a run, also in a bucket"
     parser.add_argument("--run", required=True, metavar="RUN", help=where)
-    add_mode_arguments(parser)
-    add = parser.add_argument_group("settings of modes").add_argument
+    add = of_modes = parser.add_argument_group("what to do").add_argument
+    add("--mode", help="one of those below; default: what it was trained for")
     add("--module", action="append", metavar="M", help="module or .py file of modes; repeatable")
     add("--prefix", help="what stands before the middle")
     add("--suffix", help="what stands after it")
@@ -115,12 +110,24 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_decoding_arguments(parser)
     add_device_arguments(parser)
     add_trust_argument(parser)
+    add_mode_arguments(parser, of_modes)
     offer_completions(parser)
     options = parser.parse_args(argv)
     options.given = given_options(parser, options, argv)
     if mistake := mistake_of(options):
         parser.error(mistake)
     return options
+
+
+def import_modes(argv: Sequence[str] | None) -> None:
+    """Imports the modules of --module, whose modes have options that are parsed afterwards."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--module", action="append", default=[])
+    parser.add_argument("--traceback", action="store_true")
+    options, _ = parser.parse_known_args(argv)
+    with mistakes_in_words(options.traceback):
+        for module in options.module:
+            import_module(module)
 
 
 def mistake_of(options: argparse.Namespace) -> str | None:

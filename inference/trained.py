@@ -32,7 +32,7 @@ class Trained(NamedTuple):
 
 def cls_and_sep(ids: TokenIds) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the ids before and after a text that an encoder reads, as far as there are any."""
-    return tuple(() if x is None else (x,) for x in (ids.cls, ids.sep))
+    return () if ids.cls is None else (ids.cls,), () if ids.sep is None else (ids.sep,)
 
 
 def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:

@@ -5,35 +5,24 @@ import functools
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import jax
-from rich.console import Console
 
 from ..settings import run_directory
-from .buckets import push_or_warn
 from .devices.mesh import batch_sharding, placed_on
+from .duties import Duties, Reports
 from .heldout import Evaluation
-from .hooks import AfterStep, Hook, own_hooks
+from .hooks import AfterStep, own_hooks
 from .planning import Plan, abstract_rows, compiled, compiled_step
-from .processes import as_the_first, must_stop_together
+from .processes import must_stop_together
 from .read_ahead import ReadAhead
 from .reporting.console import StepProgress, print_warning
-from .reporting.metrics import MetricsWriter
 from .reporting.monitor import Monitor
 from .reporting.profiling import Profiler, Steps
-from .reporting.wall_time import WallTime
 from .saved.resuming import Training, resume
 from .spikes import LossSpike, Rollback
 from .state import State
-
-
-class Reports(NamedTuple):
-    writer: MetricsWriter  # of metrics
-    console: Console  # for progress and warnings
-    wall_time: WallTime
 
 
 def take_steps(
@@ -59,64 +48,9 @@ def take_steps(
 
     Raises FloatingPointError at a loss spike after which the run is not, or no more, rolled back.
     """
-    run = plan.run
+    run, step = plan.run, int(state.step)
     writer, console, wall_time = reports
-    checkpoints, copies = training.checkpoints, training.copies
-    evaluation, evaluated, step, saved = None, 0, int(state.step), time.monotonic()
-    copied = saved
-
-    def report(at: AfterStep) -> None:
-        monitor.report(at.step, ahead.progress())
-
-    def evaluate_heldout(at: AfterStep) -> None:
-        nonlocal evaluation, evaluated
-        evaluation, evaluated = evaluate(at.step, at.state.evaluated), at.step
-
-    def save(at: AfterStep) -> None:
-        nonlocal saved
-        saved = time.monotonic()
-        with wall_time.of("saving"):
-            loss = evaluation.loss if evaluation and evaluated == at.step else None
-            position = ahead.state() | training.spikes.state() | monitor.state()
-            writer.flush()
-            if jax.process_index() == 0:
-                push_or_warn(run.run_dir, warn)  # before: a resumed run drops later metrics
-            settle_copies()  # a save may be running: Orbax is to do one at a time
-            checkpoints.save(at.state, position, heldout_loss=loss)
-
-    def save_in_time(at: AfterStep) -> None:
-        if as_the_first(time.monotonic() - saved >= 60 * (run.checkpoint_minutes or 0)):
-            save(at)
-
-    def settle_copies() -> None:
-        if copies and (problem := copies.wait_or_say()):
-            warn(problem)
-
-    def copy_in_time(at: AfterStep) -> None:
-        nonlocal copied
-        due = time.monotonic() - max(saved, copied) >= 60 * (run.local_checkpoint_minutes or 0)
-        # A save to a slow storage is not waited for; nor does a copy take the place of the last.
-        if copies and as_the_first(due and not checkpoints.is_saving()) and at.step < run.steps:
-            copied = time.monotonic()
-            with wall_time.of("saving"):
-                writer.flush()
-                checkpoints.wait()
-                settle_copies()
-                position = ahead.state() | training.spikes.state() | monitor.state()
-                if problem := copies.save_or_say(at.state, position):
-                    warn(problem)
-
-    # The clock is read after the steps that `log_every` divides, which are few.
-    by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
-    hooks = [
-        Hook(report, run.log_every),
-        Hook(report, run.checkpoint_every),  # each checkpoint has a line in the metrics
-        Hook(evaluate_heldout, run.evaluate_every),
-        Hook(save, run.checkpoint_every, at_stop=True),
-        Hook(save_in_time, by_the_clock, at_end=False),
-        Hook(copy_in_time, run.log_every if copies else None, at_end=False),
-        *own_hooks(plan),
-    ]
+    users = own_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
     warn = functools.partial(print_warning, console)
     with (
@@ -128,6 +62,8 @@ def take_steps(
     ):
         ahead = reading.enter_context(read_ahead(training, step))
         monitor = Monitor(plan, writer, progress, training.spikes, training.unreported, wall_time)
+        duties = Duties(training, ahead, monitor, evaluate, reports)
+        hooks = [*duties.hooks(), *users]
         with wall_time.of("compile"):
             rows, shapes = abstract_rows(plan, batch_sharding(plan.mesh)), training.shapes.shapes
             take_step = compiled(plan, compiled_step(plan, shapes).lower(shapes, rows))
@@ -153,18 +89,14 @@ def take_steps(
                 state = _roll_back(spike, training, reports)
                 monitor.forget()
                 step = int(state.step)
-                ahead = reading.enter_context(read_ahead(training, step))
+                ahead = duties.ahead = reading.enter_context(read_ahead(training, step))
             else:
                 for hook in due:
                     hook.call(AfterStep(step, state, metrics))
             if stopping:
                 break
-        with wall_time.of("saving"):  # while SIGTERM, the first or another one, ends nothing
-            checkpoints.wait()
-            settle_copies()
-            if copies:
-                copies.remove_after(-1)
-    return state, evaluation
+        duties.finish()  # while SIGTERM, the first or another one, ends nothing
+    return state, duties.evaluation
 
 
 def read_ahead(training: Training, step: int) -> contextlib.closing[ReadAhead]:

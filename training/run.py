@@ -103,8 +103,7 @@ class Run:
     local_checkpoint_minutes: Positive | None = None
     evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
     hooks: Sequence[Callable] = ()  # Plan -> training.hooks.Hook: what else happens at intervals
-    # Run -> training.reporting.trackers.Tracker: what receives the metrics, besides the files.
-    trackers: Sequence[Callable] = ()
+    trackers: Sequence[Callable] = ()  # Run -> reporting.trackers.Tracker: others given the metrics
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Run)}

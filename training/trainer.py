@@ -5,7 +5,8 @@ result.scores[0].loss                                           # nats per targe
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import jax
 from rich.console import Console
@@ -17,22 +18,24 @@ from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
 from .buckets import on_disk
 from .devices.compiled_programs import kept_in
+from .duties import Reports
 from .heldout import evaluator_of_training
-from .loop import Reports, take_steps
+from .loop import take_steps
 from .planning import Plan, abstract_state_of, check_run, open_batches, open_corpus, plan
 from .processes import ends_together, join_processes
 from .reporting.console import (
+    Note,
     anew_words,
-    closing_words,
     finished_words,
     make_console,
     model_words,
+    print_closing,
+    print_notes,
     print_plan,
     print_scores,
+    print_stopped,
     print_warning,
     resumed_words,
-    stopped_words,
-    time_words,
     unnamed_words,
 )
 from .reporting.metrics import MetricsWriter, set_aside
@@ -94,7 +97,6 @@ def _train(
     trackers = make_trackers(run)
     mesh = run.mesh()
     planned = plan(run, open_corpus(run), mesh)
-    console.print(planned.corpus.summary, markup=False)
     print_plan(console, planned)
 
     shapes, batches = abstract_state_of(planned), open_batches(planned)
@@ -105,43 +107,24 @@ def _train(
         _open_checkpoints(run, where) as checkpoints,
         opened(run.local_checkpoint_dir, where, checkpoints) as copies,
     ):
-        spikes = Spikes(run.rollback_sigmas)
-        unreported = Unreported()
+        spikes, unreported = Spikes(run.rollback_sigmas), Unreported()
         training = Training(run, shapes, batches, spikes, unreported, checkpoints, copies)
-        resumed = resume(training, changed)
-        if copies and copies.unused:
-            print_warning(console, copies.unused)
-        if resumed is None:
-            if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
-                print_warning(console, anew_words(where, step))
-            state, started = first_state(run, shapes, planned.mesh, planned.corpus.classes)
-            console.print(started, markup=False, end="\n" * bool(started))
-        else:
-            state = resumed.state
-            for message in resumed.damaged:
-                print_warning(console, message)
-            if finished := finished_result(run, int(state.step), changed):
-                console.print(finished_words(run, finished.step), markup=False)
-                if profiled:
-                    print_warning(console, untraced_words(profiled, finished.step))
-                return finished
-            console.print(resumed_words(int(state.step), changed, resumed.copied), markup=False)
-        check_steps(profiled, int(state.step), run.steps)
-        if jax.process_index() == 0 and (unnamed := write_run(run)):
-            print_warning(console, unnamed_words(unnamed))
-        console.print(model_words(planned, state))
-        if kept := kept_in():
-            console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
+        start = _start(planned, training, changed, profiled)
+        print_notes(console, start.notes)
+        if start.finished:
+            return start.finished
         warn = functools.partial(print_warning, console)
-        with MetricsWriter(run.run_dir, int(state.step), warn, trackers) as writer:
+        with MetricsWriter(run.run_dir, int(start.state.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
             evaluate = evaluator_of_training(planned, task_scorer(planned), *reports)
-            state, evaluated = take_steps(planned, training, state, evaluate, reports, profiled)
+            state, evaluated = take_steps(
+                planned, training, start.state, evaluate, reports, profiled
+            )
             step = int(state.step)
             if step < run.steps:
-                seconds = wall_time.seconds()
-                console.print(stopped_words(run, step), time_words(seconds), sep="\n")
-                return Result(run.run_dir, step, False, (), {}, seconds)
+                result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
+                print_stopped(console, run, result)
+                return result
             if evaluated is None:  # it was killed after its last step, before it was evaluated
                 evaluated = evaluate(step, state.evaluated)
             print_scores(console, evaluated.scores, step)
@@ -149,12 +132,48 @@ def _train(
                 fill_passages(planned, state, writer, console)
     result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, wall_time.seconds())
     write_result(result)
-    if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
-        print_warning(console, failed)
-    closing = closing_words(run, planned.corpus.codec is not None, batches.progress())
-    # Commands stay on one line, so that they can be copied.
-    console.print(time_words(result.seconds), closing, sep="\n", markup=False, soft_wrap=True)
+    failed = plot_losses(run.run_dir, result.scores) if jax.process_index() == 0 else None
+    print_closing(console, planned, result, batches.progress(), failed)
     return result
+
+
+class _Start(NamedTuple):
+    """How a start of a run begins."""
+
+    state: State
+    notes: list[Note]  # for the console
+    finished: Result | None = None  # of a run that has no steps left
+
+
+def _start(
+    planned: Plan, training: Training, changed: Sequence[str], profiled: Steps | None
+) -> _Start:
+    """Restores a run's latest state or makes its first one, and writes its config.gin."""
+    run, copies = training.run, training.copies
+    notes = [Note(copies.unused, warns=True)] if copies and copies.unused else []
+    resumed = resume(training, changed)
+    if resumed is None:
+        if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
+            where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
+            notes.append(Note(anew_words(where, step), warns=True))
+        state, started = first_state(run, training.shapes, planned.mesh, planned.corpus.classes)
+        notes.append(Note(started))
+    else:
+        state = resumed.state
+        notes += [Note(message, warns=True) for message in resumed.damaged]
+        if finished := finished_result(run, int(state.step), changed):
+            notes.append(Note(finished_words(run, finished.step)))
+            if profiled:
+                notes.append(Note(untraced_words(profiled, finished.step), warns=True))
+            return _Start(state, notes, finished)
+        notes.append(Note(resumed_words(int(state.step), changed, resumed.copied)))
+    check_steps(profiled, int(state.step), run.steps)
+    if jax.process_index() == 0 and (unnamed := write_run(run)):
+        notes.append(Note(unnamed_words(unnamed), warns=True))
+    notes.append(Note(model_words(planned, state)))
+    if kept := kept_in():
+        notes.append(Note(f"Compiled programs are kept in {kept}"))
+    return _Start(state, notes)
 
 
 def _open_checkpoints(run: Run, where: str) -> Checkpoints:

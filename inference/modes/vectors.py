@@ -56,7 +56,7 @@ def _show_embeddings(
     trained: Trained,
     request: Request,
     options: Options,
-    records: Sequence[dict],
+    records: list[dict],
 ) -> None:
     """Prints cosines of the embeddings of items (rows) with those of others, else of each other."""
     items, against = request.items, [{"text": text} for text in options.own["against"] or ()]

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..answering.answers import Options
@@ -50,15 +51,19 @@ _CHANGES_NO_ANSWER = {
 }
 
 
-def add_mode_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --mode, the modes that are flags, and the own options of each mode."""
-    add = parser.add_argument_group("what to do").add_argument
-    add("--mode", help="one of those below; default: what it was trained for")
+def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
+    """Adds the modes that are flags and the own options of each mode, after all other options.
+
+    Ends the program if a mode has an option that exists already.
+    """
     for mode in MODES.values():
-        if mode.is_flag:
-            add(f"--{mode.name}", action="store_true", help=mode.about)
-        for name, settings in mode.arguments.items():
-            add(f"--{name}", **settings)
+        try:
+            if mode.is_flag:
+                add(f"--{mode.name}", action="store_true", help=mode.about)
+            for name, settings in mode.arguments.items():
+                add(f"--{name}", **settings)
+        except argparse.ArgumentError as error:
+            parser.error(f"mode {mode.name!r}: {error}: give the option of the mode another name")
 
 
 def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:

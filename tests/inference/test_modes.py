@@ -88,6 +88,14 @@ def test_a_module_that_is_not_there_is_said_in_words(run_dir, capsys):
     assert end.value.code == 2 and "absent.py" in capsys.readouterr().err
 
 
+def test_an_option_of_a_mode_has_a_name_of_its_own(run_dir, module, tmp_path, capsys):
+    (tmp_path / "modes_of_mine.py").write_text(MODULE.replace('"times":', '"top":'))
+    with pytest.raises(SystemExit) as end:
+        predict.main([f"--run={run_dir}", module, "Ada"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and "'mine'" in said and "--top" in said
+
+
 def test_two_modes_have_two_names():
     with pytest.raises(ValueError, match="'embed'"):
         register_mode(Mode(name="embed", about="is another one", answer=len))

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 import jax
 from rich.console import Console
@@ -26,6 +26,7 @@ from ..devices.cycles import StepTime
 from ..evaluation import Score
 from ..planning import Plan
 from ..run import Run, fields_of
+from ..saved.result import Result
 from ..state import State, parameter_count
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
@@ -248,7 +249,8 @@ def _table(*headings: str, **settings: Any) -> Table:
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Prints each member's row group, the length of its rows, and their share of useful slots."""
+    """Prints the corpus, and of each member the row group, row length and share of useful slots."""
+    console.print(plan.corpus.summary, markup=False)
     table = _table("member", "rows", "raw tokens", "stacks", "useful", title="Rows of a step")
     members = members_of(plan.recipe.objective)
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
@@ -283,6 +285,22 @@ def print_task_scores(console: Console, figures: Mapping[str, float], step: int)
             baseline = figures.get(f"baseline/{name}")
             beside = "" if baseline is None else f" (the most frequent answer: {baseline:.4g})"
             console.print(f"step {step}  {name}: {value:.4g}{beside}", markup=False)
+
+
+class Note(NamedTuple):
+    """What the console says once of a run."""
+
+    text: str
+    warns: bool = False
+
+
+def print_notes(console: Console, notes: Sequence[Note]) -> None:
+    """Prints notes in order. Their lines stay whole, so that paths and commands can be copied."""
+    for note in notes:
+        if note.warns:
+            print_warning(console, note.text)
+        elif note.text:
+            console.print(note.text, markup=False, soft_wrap=True)
 
 
 def print_warning(console: Console, message: str) -> None:
@@ -362,6 +380,26 @@ def print_metrics(console: Console, scores: Sequence[Score], step: int | None = 
         console.print(words, markup=False, soft_wrap=True)
 
 
+def print_stopped(console: Console, run: Run, result: Result) -> None:
+    """Prints that a run was stopped before its last step."""
+    words = (
+        f"\nStopped at step {result.step} of {run.steps} as asked; a checkpoint is saved. The same "
+        "command continues from there."
+    )
+    console.print(words, time_words(result.seconds), sep="\n")
+
+
+def print_closing(
+    console: Console, plan: Plan, result: Result, read: Mapping[str, float], failed: str | None
+) -> None:
+    """Prints the last lines of a run; `failed`: why its losses could not be plotted, if so."""
+    if failed:
+        print_warning(console, failed)
+    closing = closing_words(plan.run, plan.corpus.codec is not None, read)
+    # Commands stay on one line, so that they can be copied.
+    console.print(time_words(result.seconds), closing, sep="\n", markup=False, soft_wrap=True)
+
+
 def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
     """Returns the closing lines of a run: what it read, the `progress` of its `Batches`, its files,
     and next commands; to predict is for text alone."""
@@ -410,13 +448,6 @@ def anew_words(checkpoints: str, step: int) -> str:
         f"{step}: the run starts anew, and those lines are now in "
         f"{run_directory.METRICS_UNTIL.format(step)}. If there should be checkpoints, stop it, and "
         "see that their folder is mounted."
-    )
-
-
-def stopped_words(run: Run, step: int) -> str:
-    return (
-        f"\nStopped at step {step} of {run.steps} as asked; a checkpoint is saved. The same "
-        "command continues from there."
     )
 
 

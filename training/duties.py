@@ -1,0 +1,122 @@
+"""The hooks of every run: its metrics, evaluations, checkpoints and local copies."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from rich.console import Console
+
+from .buckets import push_or_warn
+from .heldout import Evaluation
+from .hooks import AfterStep, Hook
+from .processes import as_the_first
+from .read_ahead import ReadAhead
+from .reporting.console import print_warning
+from .reporting.metrics import MetricsWriter
+from .reporting.monitor import Monitor
+from .reporting.wall_time import WallTime
+from .saved.resuming import Training
+
+
+class Reports(NamedTuple):
+    writer: MetricsWriter  # of metrics
+    console: Console  # for progress and warnings
+    wall_time: WallTime
+
+
+class Duties:
+    """What every run does between its steps.
+
+    Args:
+      ahead: the batches that are being read; a roll-back replaces them.
+      evaluate: (step, params) -> held-out figures; it counts its own wall time.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        ahead: ReadAhead,
+        monitor: Monitor,
+        evaluate: Callable[[int, dict], Evaluation],
+        reports: Reports,
+    ):
+        self.ahead = ahead
+        self.evaluation: Evaluation | None = None  # the last one
+        self._evaluated = 0  # its step
+        self._training, self._monitor, self._evaluate = training, monitor, evaluate
+        self._writer, console, self._wall_time = reports
+        self._warn = functools.partial(print_warning, console)
+        self._saved = self._copied = time.monotonic()
+
+    def hooks(self) -> list[Hook]:
+        """Returns the hooks, in the order in which they are called after a step."""
+        run = self._training.run
+        # The clock is read after the steps that `log_every` divides, which are few.
+        by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
+        copies = run.log_every if self._training.copies else None
+        return [
+            Hook(self._report, run.log_every),
+            Hook(self._report, run.checkpoint_every),  # each checkpoint has a line in the metrics
+            Hook(self._evaluate_heldout, run.evaluate_every),
+            Hook(self._save, run.checkpoint_every, at_stop=True),
+            Hook(self._save_in_time, by_the_clock, at_end=False),
+            Hook(self._copy_in_time, copies, at_end=False),
+        ]
+
+    def finish(self) -> None:
+        """Waits for what is being written, and removes the local copies."""
+        with self._wall_time.of("saving"):
+            self._training.checkpoints.wait()
+            self._settle_copies()
+            if self._training.copies:
+                self._training.copies.remove_after(-1)
+
+    def _report(self, at: AfterStep) -> None:
+        self._monitor.report(at.step, self.ahead.progress())
+
+    def _evaluate_heldout(self, at: AfterStep) -> None:
+        self.evaluation = self._evaluate(at.step, at.state.evaluated)
+        self._evaluated = at.step
+
+    def _save(self, at: AfterStep) -> None:
+        self._saved = time.monotonic()
+        with self._wall_time.of("saving"):
+            is_new = self._evaluated == at.step
+            loss = self.evaluation.loss if self.evaluation and is_new else None
+            position = self._position()
+            self._writer.flush()
+            if jax.process_index() == 0:  # before: a resumed run drops later metrics
+                push_or_warn(self._training.run.run_dir, self._warn)
+            self._settle_copies()  # a save may be running: Orbax is to do one at a time
+            self._training.checkpoints.save(at.state, position, heldout_loss=loss)
+
+    def _save_in_time(self, at: AfterStep) -> None:
+        minutes = self._training.run.checkpoint_minutes or 0
+        if as_the_first(time.monotonic() - self._saved >= 60 * minutes):
+            self._save(at)
+
+    def _copy_in_time(self, at: AfterStep) -> None:
+        run, copies = self._training.run, self._training.copies
+        checkpoints = self._training.checkpoints
+        minutes = run.local_checkpoint_minutes or 0
+        due = time.monotonic() - max(self._saved, self._copied) >= 60 * minutes
+        # A save to a slow storage is not waited for; nor does a copy take the place of the last.
+        if copies and as_the_first(due and not checkpoints.is_saving()) and at.step < run.steps:
+            self._copied = time.monotonic()
+            with self._wall_time.of("saving"):
+                self._writer.flush()
+                checkpoints.wait()
+                self._settle_copies()
+                if problem := copies.save_or_say(at.state, self._position()):
+                    self._warn(problem)
+
+    def _settle_copies(self) -> None:
+        copies = self._training.copies
+        if copies and (problem := copies.wait_or_say()):
+            self._warn(problem)
+
+    def _position(self) -> dict[str, bytes]:
+        """Returns the files of a checkpoint besides the state."""
+        return self.ahead.state() | self._training.spikes.state() | self._monitor.state()
