@@ -176,7 +176,7 @@ class Lengths(Protocol):
     def __call__(self, n: int, /) -> dict[str, int]:
         """Returns {stream: slots, "sentinels": ids used} of a document of n >= 1 tokens.
 
-        The streams are in `objectives.features`. Python ints that never decrease in n. "both"
+        The streams are in `objectives.streams`. Python ints that never decrease in n. "both"
         bounds inputs and targets together, where that is tighter than the sum of the two.
         """
 
@@ -198,7 +198,7 @@ class Corrupt(Protocol):
           lengths: slots of each stream, as planned for the whole row.
           max_documents: the most documents that the row may hold; a Python int, and so static.
 
-        Returns {column: i32[...]} of exactly these lengths; `objectives.features` has the columns.
+        Returns {column: i32[...]} of exactly these lengths; `objectives.streams` has the columns.
         Documents stay apart: the features of one are its own segment.
         """
 

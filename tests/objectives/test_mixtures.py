@@ -31,7 +31,8 @@ from pretrax.objectives import (
     turns,
     ul2,
 )
-from pretrax.objectives.features import complete, target_sequence
+from pretrax.objectives.features import target_sequence
+from pretrax.objectives.streams import complete
 from tests.objectives.registry import (
     CASES,
     IDS,

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 from pretrax.objectives import Objective, Row, batched, each_document
-from pretrax.objectives.features import complete, input_sequence, labels_in_place
+from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.laws import examples, quick_jit
 from pretrax.objectives.losses import token_loss
+from pretrax.objectives.streams import complete
 from pretrax.visualization.examples import hidden_tokens
 from pretrax.visualization.rows import ShownObjective, view_of
 from pretrax.visualization.tracing import NOWHERE, follow, join, read
