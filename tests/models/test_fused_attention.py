@@ -273,6 +273,25 @@ def _variables(jaxpr):
                 yield from _variables(inner)
 
 
+@pytest.mark.parametrize("kernels", [GPU], ids=["gpu"], indirect=True)
+def test_no_kernel_chooses_between_two_python_numbers(kernels):
+    """Pallas's lowering to Triton gives Python's numbers the type of the condition, which is bool,
+    so that `jnp.where(x < 0, 0, 256)` is 0 on a GPU, but not in the interpreter."""
+    given, d_out = arrays(1, 40, 40, 1, 1, True)
+    intervals = patterns(40)[1][:1, :, :40]
+    call = functools.partial(pulled_back, fused_attention.attend, 1.5)
+    equations = list(_equations(jax.make_jaxpr(call)(given, intervals, d_out).jaxpr))
+    chosen = [x for one in equations if one.primitive.name == "select_n" for x in one.invars[1:]]
+    assert chosen and not any(x.aval.weak_type for x in chosen)
+
+
+def _equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from _equations(inner)
+
+
 @both
 def test_every_product_accumulates_in_float32(kernels):
     (q, k, v, bias), d_out = arrays(1, 40, 40, 1, 1, True, jnp.bfloat16)
