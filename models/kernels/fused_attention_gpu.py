@@ -4,9 +4,9 @@ A program has one block of queries, or for the gradients of keys and values one 
 through the blocks that it sees, or that see it. No two programs add to the same sum, so that
 gradients have the same bits every time.
 
-T5's bias is read from tiles that are made before (`attention_blocks.tiles`): all blocks of the same
-distance share one. Its gradient is summed in two parts: of blocks so far off that they share one
-value query by query, along with the gradient of queries; of the few nearer ones tile by tile.
+T5's bias is looked up by difference of slots in blocks that have several. Its gradient is summed in
+two parts: of blocks so far off that they share one value query by query, along with the gradient of
+queries; of the few nearer ones tile by tile.
 """
 
 import functools
@@ -61,7 +61,7 @@ class _Arrays(NamedTuple):
     q: Any  # [B, T, H, d]
     k: Any  # [B, S, G, d]
     v: Any
-    tiles: Any  # f32[H, 2 FAR + 1, Q, K]: the different tiles of the bias; None: no bias
+    bias: Any  # f32[H, D]; None: no bias
     before: Any  # i32[1]: blocks of the row before the first query's; None without a bias
     log_sum: Any = None  # f32[B, H, T]; this and the rest for gradients alone
     inner: Any = None
@@ -88,10 +88,7 @@ def _in_blocks(s, before, q, k, v, intervals, bias):
     after_whole = jnp.clip(last_whole + 1, whole, last + 1)
     visible = jnp.stack([first, whole, after_whole, last + 1], -1)
     q, k, v = (_whole(s, x, n) for x, n in ((q, s.queries), (k, s.keys), (v, s.keys)))
-    if bias is None:
-        return _Arrays(intervals, visible, q, k, v, None, None)
-    tiles = jnp.swapaxes(attention_blocks.tiles(bias, BLOCK), 2, 3)
-    return _Arrays(intervals, visible, q, k, v, tiles, before // BLOCK)
+    return _Arrays(intervals, visible, q, k, v, bias, None if bias is None else before // BLOCK)
 
 
 def _whole(s, x_BxTxHxd, length):
@@ -141,7 +138,7 @@ def _query_gradients(s, arrays):
     """Returns the gradients of queries, and of a bias with later and with earlier far keys, query
     by query: f32[2, B, H, T], None without a bias."""
     far = jax.ShapeDtypeStruct((2, s.rows, s.heads, s.queries), jnp.float32)
-    outputs = arrays.q, None if arrays.tiles is None else far
+    outputs = arrays.q, None if arrays.bias is None else far
     grid = s.rows, s.heads, s.query_blocks
     return _call(s, _query_gradient_kernel, grid, arrays, outputs)
 
@@ -292,9 +289,8 @@ def _scores(s, a, at, q_Qxd, k_Kxd, masked):
     """Returns the products of queries and keys, capped, and the scores: float32 [Q, K]."""
     products_QxK = capped(dot(q_Qxd, k_Kxd, (1, 1)), s.softcap)
     scores_QxK = products_QxK
-    if a.tiles is not None:
-        nth = FAR - jnp.clip(_ahead(a, at), -FAR, FAR)
-        scores_QxK += a.tiles[at.head, nth, :, :]
+    if a.bias is not None:
+        scores_QxK += _bias(a.bias, at, _ahead(a, at))
     if masked:
         key_QxK = at.key_block * BLOCK + jax.lax.broadcasted_iota(jnp.int32, (BLOCK, BLOCK), 1)
         start_Q, end_Q = (a.intervals[at.row, n, _slots(at.query_block)] for n in range(2))
@@ -317,3 +313,21 @@ def _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked):
 def _ahead(a, at):
     """Returns how many blocks of the row are from the queries to the keys."""
     return at.key_block - at.query_block - a.before[0]
+
+
+def _bias(bias_HxD, at, ahead):
+    """Returns the bias of a block [Q, K]."""
+    differences = bias_HxD.shape[1]
+    reach, shape = differences // 2, (BLOCK, BLOCK)
+
+    def of_one_value():
+        # No `where` between two Python numbers: Pallas's Triton lowering makes booleans of them.
+        farthest = (ahead > 0).astype(jnp.int32) * (differences - 1)
+        return jnp.full(shape, bias_HxD[at.head, farthest])
+
+    def looked_up():
+        query, key = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in range(2))
+        difference = ahead * BLOCK + key - query
+        return bias_HxD[at.head, jnp.clip(difference, -reach, reach) + reach]
+
+    return jax.lax.cond(jnp.abs(ahead) >= FAR, of_one_value, looked_up)
