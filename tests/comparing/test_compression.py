@@ -10,29 +10,12 @@ import pytest
 
 from pretrax.comparing.yardsticks import compression as module
 from pretrax.comparing.yardsticks.compression import bits_per_byte, heldout_rows
-from pretrax.data.corpus import Corpus, Piece
 from pretrax.objectives import PromptForm
+from tests.comparing.compressible import TEXTS, corpus, subject
 from tests.comparing.subjects import subject_with_noise
 from tests.inference.runs import CODEC, IDS, ROWS, trained
 
-TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]
 BYTES = len("".join(TEXTS).encode())
-
-
-class Training:
-    """An endless stream of one document."""
-
-    def next_document(self):
-        return Piece(np.array(CODEC.encode("aab"), np.int32), True)
-
-
-def corpus(texts=tuple(TEXTS), codec=CODEC):
-    pieces = [Piece(np.array(CODEC.encode(text), np.int32), True) for text in texts]
-    return Corpus(IDS, lambda shard, shards: Training(), lambda n: pieces, codec=codec)
-
-
-def subject(one, of=None):
-    return types.SimpleNamespace(trained=one, plan=types.SimpleNamespace(corpus=of or corpus()))
 
 
 @pytest.mark.parametrize(

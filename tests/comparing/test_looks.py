@@ -17,7 +17,7 @@ from pretrax.comparing.report.summary import summary
 from pretrax.comparing.statistics import LEVEL, differences, power, undecided
 from pretrax.verbs import compare
 from tests.comparing import planted
-from tests.comparing.test_statistics import at_most_five_in_a_hundred, simulated
+from tests.comparing.simulations import at_most_five_in_a_hundred, simulated
 
 LOOKS = (3, 5, 8)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pretrax.comparing.yardsticks.unmasking import masked_rows, unmasking
+from tests.comparing.compressible import TEXTS, corpus, subject
 from tests.comparing.subjects import subject_of
-from tests.comparing.test_compression import TEXTS, corpus, subject
 from tests.inference.runs import CODEC, IDS, trained
 
 

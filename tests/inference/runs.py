@@ -21,7 +21,7 @@ from pretrax.training import run_directory
 from pretrax.training.saved.checkpoints import Checkpoints, Keep
 from pretrax.training.settings.run import padded_vocabulary
 from pretrax.training.state import State
-from tests.models.test_transformer import init
+from tests.models.small_models import init
 from tests.objectives.registry import quick_jit
 
 TOKENIZER = tokenization.byte_tokenizer()

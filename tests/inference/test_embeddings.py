@@ -13,7 +13,7 @@ from pretrax.inference.answering.states import token_states
 from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, arranged, trained
-from tests.models.test_transformer import top
+from tests.models.small_models import top
 
 TEXTS = ("Ada wrote it", "and Alan read it, twice at least, before tea")
 

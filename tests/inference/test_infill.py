@@ -27,8 +27,8 @@ from pretrax.objectives import (
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
-from tests.models.test_families import logits_of
-from tests.models.test_transformer import init
+from tests.models.families import logits_of
+from tests.models.small_models import init
 from tests.training import tiny
 
 MODELS = {"encoder_decoder": tiny.encoder_decoder, "decoder": tiny.decoder}

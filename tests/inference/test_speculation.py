@@ -21,7 +21,7 @@ from pretrax.inference.decoding.speculation import (
     verify,
 )
 from pretrax.models.builders import model_of
-from tests.inference.test_decoding import (
+from tests.inference.decoding import (
     CAPACITY,
     OTHER_PAIR,
     PAIR,
@@ -38,7 +38,7 @@ from tests.inference.test_decoding import (
     single,
     whole_batch,
 )
-from tests.models.test_transformer import init
+from tests.models.small_models import init
 
 NEW = 8
 OWN = ("parallel heads", "sequential modules", "linear heads", "projections ahead")

@@ -20,7 +20,7 @@ from pretrax.models.grouped_products import grouped_product
 from pretrax.models.rematerialisation import POLICIES
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import make_mesh, placed_on
-from tests.models.test_transformer import assert_close, batch_for, init, make_batch
+from tests.models.small_models import assert_close, batch_for, init, make_batch
 
 RNG = np.random.default_rng(0)
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, remat_policy="none")

@@ -18,7 +18,7 @@ from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotatio
 from pretrax.models.rematerialisation import POLICIES
 from pretrax.objectives.laws import quick_jit
 from pretrax.training.devices.mesh import make_mesh, placed_on
-from tests.models.test_transformer import (
+from tests.models.small_models import (
     THREE,
     assert_close,
     batch_for,

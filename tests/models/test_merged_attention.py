@@ -7,7 +7,7 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import Row, batched, block_diffusion, layouts
-from tests.models.test_transformer import PACKED_CAUSAL, SHAPE, build, init, make_batch
+from tests.models.small_models import PACKED_CAUSAL, SHAPE, build, init, make_batch
 from tests.objectives.registry import IDS
 
 LENGTHS = (5, 3)  # of the documents of a row

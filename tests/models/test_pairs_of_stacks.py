@@ -13,7 +13,7 @@ from pretrax import models
 from pretrax.models.builders import encoder_config, single_transformer
 from pretrax.models.pairs_of_stacks import RestoringDecoder
 from pretrax.models.trees import named
-from tests.models.test_transformer import (
+from tests.models.small_models import (
     PACKED,
     SEGMENTS,
     SHAPE,

@@ -12,7 +12,7 @@ from flax import linen as nn
 from pretrax.data.extras import words_of_absent
 from pretrax.models.quantization import TYPES
 from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
-from tests.models.test_transformer import LAYOUTS, batch_for, build, init, make_batch
+from tests.models.small_models import LAYOUTS, batch_for, build, init, make_batch
 
 # Of Qwix 0.1.8, with Flax 0.12.8.
 pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")

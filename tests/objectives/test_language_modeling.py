@@ -16,8 +16,8 @@ from pretrax.objectives import (
     masked_input_regularization,
     prefix_lm,
 )
+from tests.objectives.distributions import assert_uniform, corrupt_copies
 from tests.objectives.registry import IDS, quick_jit, text_row
-from tests.objectives.test_span_lengths import assert_uniform, corrupt_copies
 
 
 def t5_prefix_lengths(n: int, density: float) -> range:

@@ -13,9 +13,8 @@ from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import is_sealed
 from pretrax.tasks.vocabularies import load_vocabulary
 from tests.preparing import planted
+from tests.preparing.planted import LOG
 from tests.training.tiny import ROOT, environment
-
-LOG = "prepare.log"  # has times of day
 
 
 @pytest.fixture(scope="module")

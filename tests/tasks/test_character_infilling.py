@@ -22,7 +22,7 @@ from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
 from pretrax.training.settings.bound import Bound, bound
 from pretrax.training.settings.configuration import read_run
 from tests.inference.runs import arranged, live
-from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
+from tests.objectives.cuts import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
 from tests.training import tiny
 

@@ -17,7 +17,7 @@ from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from pretrax.training.step import by_member, gradients, make_batches, term_weights, train_step
-from tests.models.test_transformer import init
+from tests.models.small_models import init
 from tests.training import tiny
 
 IDS = tiny.IDS._replace(
