@@ -2,19 +2,19 @@
 thing."""
 
 import ast
-import functools
 import graphlib
 import json
 import subprocess
 import sys
 import venv
 from collections import Counter
-from importlib.util import resolve_name
 
 import pytest
 
 from pretrax import verbs
 from pretrax.data.token_store_files import StoreWriter, seal
+from tests import import_graph
+from tests.import_graph import MODULES, imported, modules_without_tasks, parsed
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
@@ -37,44 +37,13 @@ MAY_IMPORT = {
     "verbs": set(PACKAGES),
 }
 HEAVY = ("tensorflow", "seqio", "tensorflow_datasets", "tensorflow_text", "tfds", "sentencepiece")
-FILES = [f for package in PACKAGES for f in sorted((ROOT / package).rglob("*.py"))]
-FOLDERS = sorted({file.parent for file in FILES})
-FILES.append(ROOT / GROUND)
+FILES = [*MODULES.values()]
+FOLDERS = sorted({file.parent for file in FILES} - {ROOT})
 
 
-@functools.cache
-def parsed(file):
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-def module_of(file) -> str:
-    parts = ("pretrax", *file.relative_to(ROOT).with_suffix("").parts)
-    return ".".join(parts).removesuffix(".__init__")
-
-
-MODULES = {module_of(file): file for file in FILES}
-
-
-@functools.cache
-def imported(file) -> set[str]:
-    """The names that a file imports anywhere, inside functions too, as absolute names."""
-    package = module_of(file) if file.name == "__init__.py" else module_of(file.parent / file.stem)
-    package = package if file.name == "__init__.py" else package.rpartition(".")[0]
-    names = []
-    for node in ast.walk(parsed(file)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            source = resolve_name("." * node.level + (node.module or ""), package)
-            names += [f"{source}.{alias.name}" for alias in node.names]
-    return set(names)
-
-
-@functools.cache
 def files_imported(file) -> set:
     """The files of this project that a file imports."""
-    found = {MODULES.get(name) or MODULES.get(name.rpartition(".")[0]) for name in imported(file)}
-    return found - {None, file}
+    return import_graph.files_imported(file, MODULES)
 
 
 def tops(file) -> set[str]:
@@ -118,6 +87,13 @@ def test_imports_from_outside_are_of_pretrax():
         assert not names & set(PACKAGES), file
 
 
+def test_tests_import_no_other_test():
+    """Helpers that two tests share are in files of their own, which hold no tests."""
+    for file in ROOT.glob("tests/**/*.py"):
+        names = {name for name in imported(file) if name.startswith("tests.")}
+        assert not [name for name in names if ".test_" in name], file
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_packages_import_one_way(file):
     package = file.relative_to(ROOT).parts[0]
@@ -156,6 +132,7 @@ def test_files_and_public_classes_have_one_name_each():
 
 
 def test_there_are_files_to_look_at():
+    assert {file.relative_to(ROOT).parts[0] for file in FILES} == {*PACKAGES, GROUND}
     assert len(FILES) > 250 and all((folder / "__init__.py").exists() for folder in FOLDERS)
     assert all(files_imported(ROOT / "verbs" / f"{verb}.py") for verb in verbs.VERBS)
 
@@ -163,14 +140,6 @@ def test_there_are_files_to_look_at():
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_datatrove_is_for_preparing_alone(file):
     assert file.parent == ROOT / "preparing" or "datatrove" not in tops(file)
-
-
-def modules_without_tasks() -> list[str]:
-    files = [
-        f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tasks", "comparing", "verbs")
-    ]
-    files = [f for f in files if f.relative_to(ROOT).parts[0] != "preparing"]
-    return [*map(module_of, files), "pretrax.verbs.train"]
 
 
 def test_nothing_but_tasks_loads_tensorflow_and_the_verb_prepare_no_datatrove():
