@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # They say how every test runs.
 SETTINGS = ("pyproject.toml", "setup.py")
-# A string such as "objectives/ul2.gin" names a file. "*.gin" names every file that ends like it.
+# A string such as "objectives/ul2.gin" names a file. In a test, "*.gin" names all that end like it.
 FILE_NAME = re.compile(r"[\w*/-]*[\w*-]\.\w+")
 
 
@@ -23,8 +23,8 @@ def parsed(file: Path) -> ast.Module:
 def module_of(file: Path, root: Path = ROOT) -> str:
     """Returns the name under which a file is imported: `pretrax.…`, or `tests.…` for a test.
 
-    >>> module_of(ROOT / "data" / "packing.py")
-    'pretrax.data.packing'
+    >>> module_of(ROOT / "models" / "layers.py")
+    'pretrax.models.layers'
     """
     parts = file.relative_to(root).with_suffix("").parts
     if parts[0] not in ("tests", "benchmarks"):
@@ -93,10 +93,10 @@ def changed_files(revision: str, root: Path = ROOT) -> set[str]:
 def tests_reached(changed: Iterable[str], root: Path = ROOT) -> set[Path] | None:
     """Returns the test files that depend on any of these files, or None if every test may.
 
-    A file depends on the files that it imports. A test, and a helper of tests, also depends on the
-    files that its strings name, and a gin file on what it includes. A test depends on every
-    `conftest.py` above it. A changed file that nothing depends on may concern every test, unless
-    it is a Python file.
+    A file depends on the files that it imports. A test also depends on the files that its strings
+    name or match, a helper of tests on those that its strings name, and a gin file on what it
+    includes. A test depends on every `conftest.py` above it. A changed file that nothing depends
+    on may concern every test, unless it is a Python file.
     """
     changed = set(changed)
     if changed & set(SETTINGS):
@@ -123,7 +123,7 @@ def _users(root: Path, changed: set[str]) -> dict[Path, set[Path]]:
     # A file that was deleted is still a module that others may import.
     deleted = [root / name for name in changed if name.endswith(".py")]
     modules = {module_of(file, root): file for file in {*sources, *deleted}}
-    others = _by_name(file for file in _other_files(root) | {root / name for name in changed})
+    others = _by_name(_other_files(root) | {root / name for name in changed})
     users: dict[Path, set[Path]] = {}
     for file in sources:
         for other in _dependencies(file, modules, others, root):
@@ -162,7 +162,7 @@ def _dependencies(file, modules, others, root) -> Iterator[Path]:
     if file.is_relative_to(root / "tests"):
         for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield from _named(node.value, others)
+                yield from _named(node.value, others, patterns=_is_test(file))
 
 
 def _gin_dependencies(file, modules, others) -> Iterator[Path]:
@@ -174,11 +174,11 @@ def _gin_dependencies(file, modules, others) -> Iterator[Path]:
             yield module
 
 
-def _named(text: str, files: dict[str, set[Path]]) -> Iterator[Path]:
+def _named(text: str, files: dict[str, set[Path]], patterns: bool = False) -> Iterator[Path]:
     for name in FILE_NAME.findall(text):
         last = name.rpartition("/")[2]
         if "*" in last:
-            yield from files.get(Path(last).suffix, ())
+            yield from files.get(Path(last).suffix, ()) if patterns else ()
         else:
             wanted = f"/{name}"
             yield from (file for file in files.get(last, ()) if f"/{file}".endswith(wanted))
