@@ -50,5 +50,5 @@ def planned(run: Run):
         initial_run=None,
         evaluation_tasks=None,
     )
-    with mock.patch.object(planning, "_check_attention"):  # of devices, which this mesh has none of
+    with mock.patch.object(planning, "check_attention"):  # of devices, which this mesh has none of
         return tiny.planned(run)
