@@ -126,6 +126,7 @@ def of_run(one, name, **settings):
     return subject_with_noise(one, name, corpus(), **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "builder, name, ids",
     [("decoder", "block_diffusion", ROWS), ("encoder", "uniform_diffusion", 256)],

@@ -142,6 +142,7 @@ def assert_same_beams(found, alone):
         np.testing.assert_allclose(found.scores[i], one.scores[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["t5", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bart", "local and global"))]
 )

@@ -123,6 +123,7 @@ def test_decoding_with_the_kv_cache_equals_one_full_pass(name, both_ways):
     assert_steps_equal_one_run(name, *form(name), both_ways)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["parallel heads", pytest.param("parallel heads, windows", marks=pytest.mark.slow)]
 )

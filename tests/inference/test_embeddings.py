@@ -40,6 +40,7 @@ class Hashable:
         self.model, self.params = one.model, one.params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", ["two_towers", "encoder"])
 def test_pairs_are_as_their_loss_saw_them(builder):
     one = trained(builder, "contrastive_pairs")

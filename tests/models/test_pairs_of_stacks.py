@@ -106,6 +106,7 @@ def test_samples_replace_masked_tokens_and_no_others():
     assert not replaced[:, ~hidden].any()
 
 
+@pytest.mark.slow
 def test_samples_follow_the_generators_predictions():
     """A right program fails once in ten thousand times; keys are fixed."""
     model, batch, params = electra()

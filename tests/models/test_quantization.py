@@ -30,7 +30,7 @@ PRODUCTS = {"decoder": 7, "encoder_decoder": 18}  # with weights, of one layer o
 def trained(layout, **settings):
     """The loss of next tokens and its gradient, as a function of parameters; parameters, batch."""
     model, batch = build(layout, **settings), batch_for(layout)
-    params = nn.unbox(model.init(jax.random.key(0), batch))
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
 
     def loss(params, batch):
         outputs = model.apply(params, batch)
@@ -69,6 +69,7 @@ def test_scanned_weights_may_have_the_shape_of_others_and_of_what_they_multiply(
     assert sum("i8" in operands for operands in products) == 3 * PRODUCTS["decoder"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout, kind", CASES)
 def test_loss_and_gradients_are_near_those_of_whole_numbers(layout, kind):
     exact, params, batch = trained(layout)

@@ -139,6 +139,7 @@ def test_scanned_layers_equal_unrolled_ones():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
 def test_a_scan_that_is_written_out_computes_the_same(layout):
     local = {"window": 2, "global_every": 2} if layout == "decoder" else {}
@@ -495,6 +496,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
         assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(trunk))
 
 
+@pytest.mark.slow
 def test_a_projection_ahead_is_trained_by_its_own_term_alone():
     """Its logits are those of its own norm and matrix on the states of the last layer."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
@@ -536,6 +538,7 @@ def test_a_projection_ahead_is_trained_by_its_own_term_alone():
         assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(trunk))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
 def test_dropout_after_the_norm_is_drawn_for_each_head(ahead):
     model = build("decoder", layers=2, heads=THREE, ahead=ahead, dropout_rate=0.5)
@@ -638,6 +641,7 @@ def test_initial_scales():
         assert np.abs(x.mean()) < deviation / 5, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_depth", [False, True], ids=["bert", "gpt2"])
 def test_initial_scales_with_init_stddev(by_depth):
     """BERT's weights are all of deviation 0.02; GPT-2 divides what writes to the stream."""
@@ -679,10 +683,10 @@ def test_initial_scales_with_init_stddev(by_depth):
     [
         ("decoder", {}),
         ("decoder", {"attention": "fused", "window": 3}),
-        ("encoder_decoder", {}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("encoder_decoder", {}),
                 ("decoder", {"num_experts": 4, "experts_per_token": 2}),
                 ("encoder_decoder", {"attention": "fused"}),
                 ("encoder_decoder", {"merged_attention": True, "positions": "rotary"}),

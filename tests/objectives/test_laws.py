@@ -31,7 +31,10 @@ COLLECTIVE = re.compile(
 
 
 # Each compiles programs of its own: by default for the first case of each builder.
-COMPILED = ("batch = loop", "sharded = unsharded", "more slots change nothing")
+COMPILED = (
+    *("batch = loop", "sharded = unsharded", "more slots change nothing", "nothing is lost"),
+    *("lengths are kept", "lengths are reached"),
+)
 # The logits of a whole vocabulary take seconds: by default for these alone.
 OF_LOSS = ("loss has terms", "loss is a sum over rows")
 LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
@@ -44,10 +47,13 @@ def marks_of(rule: str, name: str):
     return pytest.mark.slow if slow else ()
 
 
+def with_marks(rule: str, names):
+    return [pytest.param(name, marks=marks_of(rule, name)) for name in names]
+
+
 def law(rule: str):
     """Runs a test for every case that has to keep this law."""
-    cases = [pytest.param(name, marks=marks_of(rule, name)) for name in cases_under(rule)]
-    return pytest.mark.parametrize("name", cases)
+    return pytest.mark.parametrize("name", with_marks(rule, cases_under(rule)))
 
 
 def test_every_exported_builder_has_laws():
@@ -198,7 +204,10 @@ REACHED = [name for name in cases_under("lengths are reached") if name in DRAWN]
 
 @pytest.mark.parametrize(
     "name, documents",
-    [(name, range(1, 601)) for name in EXACT] + [("span", (601, 999, 1137, 2048, 3001, 4096))],
+    [
+        *(pytest.param(x, range(1, 601), marks=marks_of("lengths are kept", x)) for x in EXACT),
+        ("span", (601, 999, 1137, 2048, 3001, 4096)),
+    ],
 )
 def test_lengths_are_exactly_what_corruption_uses(name, documents):
     used = _slots_used(name, documents, seed=1)
@@ -206,7 +215,7 @@ def test_lengths_are_exactly_what_corruption_uses(name, documents):
         np.testing.assert_array_equal(slots, _planned(name, documents, key), key)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", with_marks("lengths are kept", DRAWN))
 def test_lengths_bound_what_corruption_uses(name):
     documents = range(1, 601)
     used = _slots_used(name, documents, seed=2)
@@ -217,7 +226,7 @@ def test_lengths_bound_what_corruption_uses(name):
         np.testing.assert_array_equal(both, _planned(name, documents, "both"))
 
 
-@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("name", with_marks("lengths are reached", REACHED))
 def test_lengths_are_reached_by_some_draw(name):
     documents = np.repeat(np.arange(1, 17), 256)
     used = _slots_used(name, documents, seed=3)

@@ -232,6 +232,7 @@ def test_one_length_drawn_per_document_is_the_length_of_all_its_spans():
     assert_uniform(np.array([spans[0] for spans in every]), 3)
 
 
+@pytest.mark.slow
 def test_each_document_of_a_row_draws_its_own_length():
     objective = span_corruption(IDS, 0.5, (1, 2), length_drawn_per="document")
     features = corrupt_copies(objective, (8, 8), 8_000, seed=6)

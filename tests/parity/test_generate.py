@@ -262,6 +262,7 @@ def their_answers(model, tokenizer, beams, **settings):
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, rules, beams",
     [

@@ -526,6 +526,7 @@ def flipped(switch, config):
 ACTIVATIONS = ["t5", "t5_1_1", "ul2", "bert", "modernbert", "gpt2", "llama"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, switch",
     [(name, switch) for name, own in SWITCHES.items() for switch in own]
@@ -630,12 +631,13 @@ SLOW = (
 
 # Not of these: their layers are among those of the others, arranged in another way.
 REARRANGED = ("mixtral_window", "switch_every")
+SLOW_GRADIENTS = (*SLOW, "switch", "switch_full", "qwen3_moe", "olmoe", "t5gemma2")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        x if x not in SLOW else pytest.param(x, marks=pytest.mark.slow)
+        x if x not in SLOW_GRADIENTS else pytest.param(x, marks=pytest.mark.slow)
         for x in MODELS
         if x not in REARRANGED
     ],

@@ -53,6 +53,7 @@ LEFT_TO_RIGHT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, widths, frame",
     [

@@ -110,6 +110,7 @@ def killed_and_resumed(prepared, out, seconds, workers):
     return planted.tree(prepared / out, LOG)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed_with_other_workers(prepared, capsys):
     assert killed_and_resumed(prepared, "killed", None, 1) == planted.tree(prepared / "store", LOG)
 
