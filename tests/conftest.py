@@ -72,17 +72,26 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    if not is_worker and COMPILED.is_dir():
+    if hasattr(config, "workerinput"):  # the process that starts the workers has read the graph
+        reached = config.workerinput["reached"]
+        config.stash[REACHED] = None if reached is None else set(map(pathlib.Path, reached))
+        return
+    if COMPILED.is_dir():
         remove_beyond(COMPILED_BYTES, COMPILED)
-    config.stash[REACHED] = None
     revision = config.getoption("changed")
+    config.stash[REACHED] = None
     if revision is not None:
         try:
             changed = import_graph.changed_files(revision)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from error
         config.stash[REACHED] = import_graph.tests_reached(changed)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    reached = node.config.stash[REACHED]
+    node.workerinput["reached"] = None if reached is None else [str(file) for file in reached]
 
 
 def pytest_report_header(config):

@@ -30,19 +30,29 @@ COLLECTIVE = re.compile(
 )
 
 
-# Each compiles programs of its own: by default for the first case of each builder.
+# Each compiles programs of its own: by default for the first case of each file of objectives.
 COMPILED = (
-    *("batch = loop", "sharded = unsharded", "more slots change nothing", "nothing is lost"),
+    *("batch = loop", "sharded = unsharded", "more slots change nothing"),
     *("lengths are kept", "lengths are reached"),
 )
 # The logits of a whole vocabulary take seconds: by default for these alone.
 OF_LOSS = ("loss has terms", "loss is a sum over rows")
 LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
+# By default for the first case of each builder.
+OF_BUILDERS = ("nothing is lost",)
+
+
+def file_of(builder: str) -> str:
+    return getattr(getattr(objectives, builder, None), "__module__", builder)
+
+
 FIRST = {case.builder: name for name, case in reversed(CASES.items())}
+FIRST_OF_FILE = {file_of(case.builder): name for name, case in reversed(CASES.items())}
 
 
 def marks_of(rule: str, name: str):
-    slow = rule in COMPILED and name not in FIRST.values()
+    slow = rule in COMPILED and name not in FIRST_OF_FILE.values()
+    slow |= rule in OF_BUILDERS and name not in FIRST.values()
     slow |= rule in OF_LOSS and name not in LOSSES
     return pytest.mark.slow if slow else ()
 
