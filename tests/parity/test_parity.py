@@ -307,7 +307,9 @@ def messages():
     logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("ids", ["of the source", "not known"])
+@pytest.mark.parametrize(
+    "ids", ["of the source", pytest.param("not known", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", [*MODELS, *OTHER_HEADS])
 def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path, messages):
     found, params = imported(name)
