@@ -398,11 +398,10 @@ def test_rows_of_another_member_have_no_noised_copies():
             stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in drawn))
             lengths = packed_lengths(one, (RAW_LENGTH,))
             keys = jax.random.split(jax.random.key(0), len(packed))
-            features = batched(one, lengths, 2)(keys, stacked)
+            features = quick_jit(batched(one, lengths, 2))(keys, stacked)
             sizes = {"decoder": 2 * RAW_LENGTH, "predict": 2 * RAW_LENGTH}
-            both[one is objective] = jax.vmap(
-                lambda row, sizes=sizes: layouts.decoder.arrange(row, sizes, BOS, 2)
-            )(features)
+            arrange = jax.vmap(lambda row, sizes=sizes: layouts.decoder.arrange(row, sizes, BOS, 2))
+            both[one is objective] = quick_jit(arrange)(features)
         copies = both[True]["noised_segment_ids"] > 0
         assert copies.any() == (alone is None)
         if alone is None:

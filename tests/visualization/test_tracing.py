@@ -121,7 +121,7 @@ def test_a_table_of_ids_is_read_as_in_training():
     np.testing.assert_array_equal(hidden_tokens(view), vowels)
     objective = masks_vowels(letters.IDS)
     rows = Row(np.stack(texts), np.ones((2, 22), np.int32), np.zeros(2, np.int32))
-    trained = batched(objective, objective.lengths(22))(
+    trained = quick_jit(batched(objective, objective.lengths(22)))(
         jax.random.split(jax.random.key(0), 2), rows
     )
     for name, x in trained.items():
