@@ -219,6 +219,31 @@ def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
     } | predicted("decoder", features | targets, lengths["predict"], nothing, slots)
 
 
+def no_tokens_ahead(model, groups) -> str | None:
+    """Requires a model that does not predict tokens after the next one."""
+    if model.config is None or not model.config.num_ahead:
+        return None
+    return (
+        "The objective gives noised copies of a text, and this model predicts tokens ahead, which "
+        f"copies have none of (num_ahead={model.config.num_ahead}): choose a model without such "
+        "heads, or another objective."
+    )
+
+
+def own_keys_in_decoder(model, groups) -> str | None:
+    """Requires a decoder that attends to its own block and the encoder at once, by position."""
+    config = model.config
+    if model.layout != "encoder_decoder" or config is None or config.rotate_encoded:
+        return None
+    return (
+        "The objective's blocks follow clean text in the encoder, of which a first block has none, "
+        "and this model attends to the encoder by itself or without positions "
+        f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to True, "
+        "and its positions to 'rotary', as "
+        "--gin_file=objectives/block_diffusion_encoder_decoder.gin does."
+    )
+
+
 NOISED = register(
     Stream(
         name="noised",
@@ -229,5 +254,6 @@ NOISED = register(
         arranged={"decoder": _beside_inputs},
         more_slots=lambda slots: {"copies": slots},
         replaced={"encoder_decoder": Layout(_lengths_of_two_stacks, _in_two_stacks)},
+        requires=(no_tokens_ahead, own_keys_in_decoder),
     )
 )

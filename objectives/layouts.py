@@ -183,6 +183,18 @@ def _orders(row: StackRow, batch: dict) -> dict:
     }
 
 
+def positions_of_tokens(model, groups) -> str | None:
+    """Requires a model that takes the positions of tokens, wherever they stand."""
+    config = model.config
+    if config is None or (config.positions not in ("relative", "none") and config.window is None):
+        return None
+    return (
+        "The objective's tokens stand out of order, and this model does not take their positions "
+        f"(positions={config.positions!r}, window={config.window}): choose one with rotary or "
+        "learned positions and no window."
+    )
+
+
 def _positions_of_targets(row: StackRow, batch: dict) -> dict:
     """Gives targets their own positions, and positions within a block.
 
@@ -246,6 +258,7 @@ register(
         columns=("inputs_positions", "inputs_starts", "inputs_ends"),
         in_use="inputs_segments",
         arranged=_single(_orders),
+        requires=(positions_of_tokens,),
     )
 )
 register(

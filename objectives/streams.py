@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from .model_requirements import Requirement
 from .splicing import Documents
 
 Array = Any  # a NumPy or JAX array
@@ -79,6 +80,7 @@ class Stream(NamedTuple):
     more_slots: Callable[[int], dict[str, int]] | None = None
     # Layouts that arrange everything in their own way where the stream is there.
     replaced: Mapping[str, Layout] = NOTHING
+    requires: tuple[Requirement, ...] = ()  # of the models that are given the stream
 
 
 STREAMS: dict[str, Stream] = {}
