@@ -141,7 +141,7 @@ def head(path: Path) -> str:
 
 def run_fields() -> str:
     """The fields of training.Run: a comment line begins a group, a trailing comment explains."""
-    text = (ROOT / "training" / "settings" / "run.py").read_text()
+    text = (ROOT / "training" / "run.py").read_text()
     body = text[text.index("class Run:") :].split("\n\n\n")[0]
     # A comment of a field of several lines follows its closing bracket.
     body = re.sub(r"\(\s+(\S.*)\n    \)", r"\1", body)
