@@ -30,7 +30,7 @@ from ..inference import Decoding, Options, Trained, mode_of
 from ..inference.answering.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
 from ..inference.evaluation.kept_answers import keep_answers
 from ..inference.evaluation.labelled_evaluation import check_names_classes, labels_of_file
-from ..inference.trained import MODES
+from ..inference.trained import mode_names
 from ..settings.command_line import (
     add_device_arguments,
     add_trust_argument,
@@ -95,7 +95,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--yardstick", action="append", default=[], metavar="NAME", help=names)
     add("--step", type=int, help="of the checkpoint; default: the latest")
     add("--all_checkpoints", action="store_true", help="evaluate every checkpoint of the run")
-    add("--mode", help=f"one of {', '.join(MODES)}; default: what it was trained for")
+    add("--mode", help=f"one of {', '.join(mode_names())}; default: what it was trained for")
     beams = "beam search with N beams (default: 1, none)"
     add("--beams", type=at_least(1), default=1, metavar="N", help=beams)
     longest = "tokens of an answer, at most; default: as the longest target has"

@@ -19,11 +19,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..inference import MODES
 from ..inference.answering.generation import draft_model
 from ..inference.reporting.answer_files import write_answers
-from ..inference.reporting.predict_options import add_decoding_arguments, request_of
-from ..inference.reporting.printing import answer_states, print_answers, print_mode
+from ..inference.reporting.predict_options import (
+    add_decoding_arguments,
+    add_mode_arguments,
+    request_of,
+)
+from ..inference.reporting.printing import print_answers, print_mode
+from ..inference.trained import MODES
 from ..settings import whole_files
 from ..settings.command_line import (
     add_device_arguments,
@@ -34,6 +38,7 @@ from ..settings.command_line import (
 )
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import mistakes_in_words
+from ..settings.user_modules import import_module
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
@@ -60,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 draft = draft_model(small, trained, options.draft_tokens)
                 request = request._replace(options=replace(request.options, draft=draft))
             print_mode(console, options.run, trained, request)
-            if request.mode == "states":
-                answer_states(console, trained, request)
+            if run := MODES[request.mode].run:
+                run(console, trained, request)
             elif options.file:
                 with whole_files.locked(options.out, f"predict writes {options.out}"):
                     write_answers(console, trained, request)
@@ -70,17 +75,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    modes = "\n".join(f"  {name:10}{about}" for name, (about, _) in MODES.items())
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--module", action="append", default=[])
+    with mistakes_in_words(False):
+        for module in own.parse_known_args(argv)[0].module:
+            import_module(module)  # before the modes are listed
+    named = [mode for mode in MODES.values() if not mode.is_flag]
+    modes = "\n".join(f"  {mode.name:10}{mode.about}" for mode in named)
     parser = make_parser(
         "predict", __doc__, usage="%(prog)s --run=RUN [TEXT …] [options]", epilog=f"modes:\n{modes}"
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
     where = "the directory of a run, also in a bucket"
     parser.add_argument("--run", required=True, metavar="RUN", help=where)
-    add = parser.add_argument_group("what to do").add_argument
-    add("--mode", help="one of those below; default: what it was trained for")
-    add("--score", action="store_true", help="print how likely the texts and their tokens are")
-    add("--target", help="with --score: what follows TEXT, scored given it")
+    add_mode_arguments(parser)
+    add = parser.add_argument_group("settings of modes").add_argument
+    add("--module", action="append", metavar="M", help="module or .py file of modes; repeatable")
     add("--prefix", help="what stands before the middle")
     add("--suffix", help="what stands after it")
     add("--cursor", metavar="FILE:LINE:COLUMN", help="the middle is here in a file, from 1")
@@ -95,10 +105,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="of unmasking: confidence, margin, entropy, left_to_right, random, mask_predict, "
         "ancestral or gibbs",
     )
-    add("--pooling", help="of embeddings: first, mean or last")
-    others = "texts to compare with; repeatable"
-    add("--against", nargs="+", action="extend", metavar="TEXT", help=others)
-    add("--layer", default="-1", metavar="N", help="of hidden states: 0 the embeddings, -1, all")
     add = parser.add_argument_group("many at once").add_argument
     add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')
     add("--out", metavar="OUT.jsonl", help="where their answers go, line by line")
@@ -119,19 +125,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def mistake_of(options: argparse.Namespace) -> str | None:
     """The first thing that is wrong with options of which each is right by itself."""
-    file, out, scored = options.file, options.out, options.target is not None
+    file, out, mode = options.file, options.out, MODES.get(options.mode)
     same = file and out and Path(file).resolve() == Path(out).resolve()
     mistakes = {
         "--file and --out go together: one is read, the other written": bool(file) != bool(out),
         "--examples and --template go together": bool(options.examples) != bool(options.template),
         '--stop="" is in every text: give some words': "" in options.stop,
-        "--target is scored: give --score as well": scored and not options.score,
-        "--target is of a TEXT; a line of --file has its own": scored and file,
-        "--against takes TEXTs; embeddings of --file are in --out": options.against and file,
-        "--out of --mode=states is NumPy's: give a name.npz": options.mode == "states"
-        and (out or ".npz")[-4:] != ".npz",
         "--out is --file: answers need a file of their own": same,
         "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
-        "--mode=score is no mode: give --score": options.mode == "score",
+        f"--mode={options.mode} is not a mode: give --{options.mode}": mode and mode.is_flag,
     }
-    return next((words for words, wrong in mistakes.items() if wrong), None)
+    found = [words for words, wrong in mistakes.items() if wrong]
+    found += filter(None, (one.mistake(options) for one in MODES.values()))
+    return next(iter(found), None)

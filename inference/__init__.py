@@ -1,5 +1,6 @@
 """What a trained model can do."""
 
+from . import modes as _modes  # noqa: F401  (registers them)
 from .answering.answers import Options, answer
 from .answering.classifying import classify, judge, tag
 from .answering.continued_blocks import Continued, continue_blocks
@@ -24,7 +25,7 @@ from .decoding.sampling import Sampling
 from .decoding.speculation import model_drafter, own_drafts, speculate
 from .prompting.prompts import few_shot_prompt
 from .reporting.passages import show_passages
-from .trained import MODES, Trained, mode_of
+from .trained import MODES, Mode, Trained, mode_of, register_mode
 
 __all__ = [
     "MODES",
@@ -37,6 +38,7 @@ __all__ = [
     "Guess",
     "Infilled",
     "Inserted",
+    "Mode",
     "Options",
     "Prompts",
     "Sampling",
@@ -65,6 +67,7 @@ __all__ = [
     "model_drafter",
     "next_tokens",
     "own_drafts",
+    "register_mode",
     "score",
     "show_passages",
     "speculate",

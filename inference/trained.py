@@ -1,5 +1,6 @@
-"""A trained model with its vocabulary, and the forms in which it is prompted."""
+"""A trained model with its vocabulary, and the modes in which it can be used."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -7,47 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..objectives import PromptForm, TokenIds
-from ..objectives.sentence_pairs import next_sentence_form
+from ..objectives.prompt_forms import MODES as FORM_MODES
 from .decoding.generation_rules import NO_RULES, GenerationRules
-
-
-class Mode(NamedTuple):
-    """A way to use a model."""
-
-    about: str
-    layouts: tuple[str, ...]  # of models that support it
-
-
-MODES = {
-    "continue": Mode("goes on from a text", ("decoder",)),
-    "next": Mode("predicts the likeliest tokens after a text", ("decoder",)),
-    "complete": Mode("goes on from a text that it reads both ways", ("encoder_decoder", "decoder")),
-    "infill": Mode("fills blanks, <extra_id_0> and so on", ("encoder_decoder", "decoder")),
-    "middle": Mode("writes what stands between --prefix and --suffix", ("decoder",)),
-    "restore": Mode("writes a damaged text as it was", ("encoder_decoder", "decoder")),
-    "respond": Mode("answers a text with a text", ("encoder_decoder", "decoder")),
-    "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
-    "unmask": Mode("writes all [MASK]s, by --order", ("encoder", "decoder")),
-    "denoise": Mode("writes all [MASK]s, again and again from random text", ("encoder", "decoder")),
-    "insert": Mode("inserts tokens, wherever they are missing", ("encoder",)),
-    "blocks": Mode(
-        "goes on from a text, a block of tokens at a time, by --order",
-        ("decoder", "encoder_decoder"),
-    ),
-    "embed": Mode("gives each text an embedding", ("encoder",)),
-    "states": Mode("gives each token its hidden states", ("encoder", "decoder", "encoder_decoder")),
-    "pair": Mode("judges whether a second text follows the first", ("encoder",)),
-    "classify": Mode(
-        "predicts the class of each text, or its number", ("encoder", "decoder", "encoder_decoder")
-    ),
-    "tag": Mode("predicts the class of each word", ("encoder", "decoder")),
-}
-
-WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
-FROM_LEFT = (*WRITING, "infill", "middle")  # modes whose answer is written from left to right
-
-# The mode of an imported model, and of one whose objective states no prompt form.
-MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
 
 
 class Trained(NamedTuple):
@@ -68,81 +30,141 @@ class Trained(NamedTuple):
     frame: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
-def mode_of(trained: Trained) -> str:
-    """Returns the mode that the model was trained for: a name among `MODES`.
+def cls_and_sep(ids: TokenIds) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the ids before and after a text that an encoder reads, as far as there are any."""
+    return tuple(() if x is None else (x,) for x in (ids.cls, ids.sep))
 
-    It is "infill" for a model that both completes and infills: a text without a blank is completed.
+
+def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
+    """Returns the usual form of a text that is read before an answer is written.
+
+    Args:
+      opens: whether both texts of an imported encoder-decoder may begin with an id of its
+        vocabulary, such as BART's <s>.
     """
-    modes = [form.mode for form in trained.prompt_forms]
-    if modes:
-        return "infill" if modes[0] == "complete" and "infill" in modes else modes[0]
-    layout, heads = trained.model.layout, trained.model.heads
-    return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
+    ids, imported = trained.ids, trained.model.layout == "encoder_decoder"
+    if trained.frame is not None and imported:
+        return PromptForm(mode, before=trained.frame[0], after=trained.frame[1])
+    # Ids that were added after the text ids are unknown to imported models.
+    begins = opens and imported and not trained.prompt_forms
+    opening = (ids.cls,) if begins and ids.cls is not None and ids.cls < ids.text[0] else ()
+    return PromptForm(mode, before=opening, after=(ids.eos,), start=opening)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A way to use a model: what it reads and answers, which models have it, how it is shown.
+
+    `register_mode` makes it known to `answer` and `pretrax predict`. A mode of a user's own:
+
+        # my_modes.py
+        def lengths(trained, texts, options):
+            return [{"answer": str(len(trained.encode(text)))} for text in texts]
+
+        register_mode(Mode(name="length", about="counts tokens", answer=lengths))
+
+        # pretrax predict --run=runs/decoder --module=my_modes.py --mode=length "import os"
+    """
+
+    name: str
+    about: str  # what it does, for the help of `pretrax predict`
+    # (trained, inputs, answers.Options) -> a record for each input, which can be written as JSON.
+    answer: Callable[[Trained, Sequence, Any], list[dict]]
+    layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")  # of models that have it
+
+    # Input
+    read: Callable[[dict], Any] | None = None  # item -> input; None: its text
+    # (texts of the command line, its other options) -> items; None: an item for each text.
+    items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
+    reads_gap: bool = False  # whether it takes --prefix, --suffix and --cursor
+    # (trained, mode) -> the prompt form of a model whose training has none for this mode.
+    form: Callable[[Trained, str], PromptForm] = text_form
+
+    # Training
+    is_usual: Callable[[Any], bool] = lambda model: False  # for a model with unknown training
+    instead_of: tuple[str, ...] = ()  # modes before which it comes if training prompted both
+    learned_as: tuple[str, ...] = ()  # other modes whose training is also training for this one
+    needs_training: bool = True  # whether a model may lack training for it
+    check: Callable[[Trained], None] = lambda trained: None  # raises ValueError for a model
+    from_left: bool = False  # whether its answer is written from left to right
+    writes: bool = False  # whether that answer is a text of its own
+    gives_text: bool = False  # whether metrics of tasks can read its answer
+
+    # Command line
+    is_flag: bool = False  # whether it is chosen by --NAME instead of --mode=NAME
+    options: tuple[str, ...] = ()  # options of `predict` that it uses, of those that not all use
+    # Its own options, which are in `Options.own`: name -> arguments of `add_argument`.
+    arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    mistake: Callable[[Any], str | None] = lambda arguments: None  # what is wrong, of any mode
+
+    # Terminal
+    echoes: bool = False  # whether the text is shown before its answer
+    show: Callable[[Any, dict, dict], None] | None = None  # (console, item, record); None: text
+    # (console, trained, request, options, records): shows all answers together.
+    show_all: Callable[..., None] | None = None
+    run: Callable[..., None] | None = None  # (console, trained, request): instead of answering
+
+
+MODES: dict[str, Mode] = {}  # by name, also those that are flags
+
+
+def register_mode(mode: Mode) -> Mode:
+    """Adds a mode. Raises ValueError if there is one of this name."""
+    if mode.name in MODES:
+        raise ValueError(f"There is a mode {mode.name!r} already: give this one another name.")
+    MODES[mode.name] = mode
+    if not mode.is_flag and mode.name not in FORM_MODES:
+        FORM_MODES.append(mode.name)  # so that objectives may state a prompt form for it
+    return mode
+
+
+def mode_names(layout: str | None = None) -> list[str]:
+    """Returns the names that --mode takes, for models of a layout or for all models."""
+    modes = (mode for mode in MODES.values() if not mode.is_flag)
+    return [mode.name for mode in modes if layout is None or layout in mode.layouts]
+
+
+def mode_of(trained: Trained) -> str:
+    """Returns the mode that the model was trained for, or the usual one if that is not known."""
+    learned = _learned(trained)
+    for name in learned:
+        if name in MODES and learned[0] in MODES[name].instead_of:
+            return name
+    return (learned or [m.name for m in MODES.values() if m.is_usual(trained.model)])[0]
+
+
+def _learned(trained: Trained) -> list[str]:
+    return list(dict.fromkeys(form.mode for form in trained.prompt_forms))
 
 
 def writing_mode(trained: Trained) -> str:
     """Returns the mode in which the model reads a text whose next token it predicts."""
-    modes = [form.mode for form in trained.prompt_forms if form.mode in WRITING]
-    return modes[0] if modes else "continue"
+    writing = [name for name in _learned(trained) if name in MODES and MODES[name].writes]
+    return writing[0] if writing else "continue"
 
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
     """Returns whether training prompted the model so, or nothing is known of its training."""
-    trained_for = {form.mode for form in trained.prompt_forms}
-    alike = {"mask": ("mask", "unmask"), "unmask": ("mask", "unmask"), "next": WRITING}
-    alike_modes = alike.get(mode, (mode,))
-    return mode == "states" or not trained_for or not trained_for.isdisjoint(alike_modes)
+    learned, sought = _learned(trained), MODES[mode]
+    return not (learned and sought.needs_training) or bool({mode, *sought.learned_as} & {*learned})
 
 
 def predicts_from_left(trained: Trained) -> bool:
     """Returns whether training predicted tokens from those before them, or nothing is known of it.
 
-    Of an encoder it never did.
+    An encoder never did.
     """
-    learned = {form.mode for form in trained.prompt_forms}
-    both_ways = trained.model.layout == "encoder" or (learned and learned.isdisjoint(FROM_LEFT))
-    return not both_ways
+    learned = _learned(trained)
+    from_left = any(name in MODES and MODES[name].from_left for name in learned)
+    return trained.model.layout != "encoder" and (from_left or not learned)
 
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:
-    """Returns the prompt form for a mode: that of training, else the usual one of the layout."""
-    forms = {form.mode: form for form in reversed(trained.prompt_forms)}  # the first of each mode
-    if mode in forms:
-        return forms[mode]
-    for form in trained.prompt_forms:  # these have the same form
-        if form.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
-            return form._replace(mode=mode, head=None if mode == "embed" else form.head)
-    if mode == "embed" and "classify" in forms:  # what the head read
-        form = forms["classify"]
-        return PromptForm(mode, form.before, form.after, pooling=form.pooling)
-    return _usual_form(trained, mode)
-
-
-def _usual_form(trained: Trained, mode: str) -> PromptForm:
-    ids, heads = trained.ids, trained.model.heads
-    cls, sep = (() if x is None else (x,) for x in (ids.cls, ids.sep))
-    if mode in ("continue", "middle"):
-        return PromptForm(mode, causal=True)
-    if mode in ("mask", "unmask"):
-        if trained.model.layout == "decoder":
-            return PromptForm(mode, before=(ids.bos,), shift=-1)
-        return PromptForm(mode, cls, sep, head="generator" if "generator" in heads else None)
-    if mode == "pair":
-        return next_sentence_form(ids)
-    if mode == "embed":
-        return PromptForm(mode, cls, sep)
-    if mode == "classify":
-        return PromptForm(mode, cls, sep, head="classes", pooling="first")
-    if mode == "tag":
-        return PromptForm(mode, cls, sep, head="token_classes")
-    if trained.frame is not None and trained.model.layout == "encoder_decoder":
-        return PromptForm(mode, before=trained.frame[0], after=trained.frame[1])
-    # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. Ids
-    # that were added after the text ids are unknown to imported models.
-    opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()
-    if mode == "infill" or trained.prompt_forms or trained.model.layout != "encoder_decoder":
-        opening = ()
-    return PromptForm(mode, before=opening, after=(ids.eos,), start=opening)
+    """Returns the prompt form for a mode: the one of training, else the mode's usual one."""
+    for form in trained.prompt_forms:
+        if form.mode == mode:
+            return form
+    return MODES[mode].form(trained, mode)
 
 
 def stop_ids(trained: Trained) -> tuple[int, ...]:
@@ -162,50 +184,44 @@ def answer_opening(trained: Trained) -> tuple[int, ...]:
 
 
 def check_mode(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode that does not exist, that this model's layout cannot have, that
-    writes blocks, over random tokens or by insertions, where training is not known to have done so,
-    or that fills masks or reads from left to right, where training is known and did not.
-    """
+    """Raises ValueError for a mode that does not exist, that this model's layout cannot have, or
+    that its training did not prepare it for, see `Mode.check`."""
     if mode not in MODES:
-        raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
+        raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(mode_names())}.")
     layout, layouts = trained.model.layout, MODES[mode].layouts
     if layout not in layouts:
-        able = ", ".join(name for name, other in MODES.items() if layout in other.layouts)
         raise ValueError(
-            f"Got mode {mode!r} for a model of layout {layout!r}, which can {able}: use one of "
-            f"these, or a model of layout {' or '.join(layouts)}."
+            f"Got mode {mode!r} for a model of layout {layout!r}, which can "
+            f"{', '.join(mode_names(layout))}: use one of these, or a model of layout "
+            f"{' or '.join(layouts)}."
         )
-    special = {
-        "blocks": ("to write blocks", "block_diffusion"),
-        "denoise": ("from random tokens alone", "uniform_diffusion"),
-        "insert": ("to insert tokens", "insertion_lm"),
-    }
-    if mode in special and not any(form.mode == mode for form in trained.prompt_forms):
-        what, objective = special[mode]
-        raise ValueError(
-            f"Got mode {mode!r} for a model that never learned {what}, expected one that "
-            f"{objective} trained. This one was trained for mode {mode_of(trained)!r}: use that."
-        )
-    if mode in ("mask", "unmask") and not is_trained_for(trained, mode):
-        also = (
-            ", 'next' for the likeliest tokens after a text, or score (--score) for the "
-            "probability of each token of it"
-        ) * (layout == "decoder" and predicts_from_left(trained))
-        raise ValueError(
-            f"Got mode {mode!r} for a model that never learned to predict masks, expected one that "
-            "masked_lm, masked_next_token or masked_diffusion trained. This one was trained for "
-            f"mode {_learned(trained)}: use that{also}."
-        )
-    if mode == "next" and not predicts_from_left(trained):
-        raise ValueError(
-            f"Got mode {mode!r} for a model that never learned to predict a token from those "
-            "before it, expected one that causal_lm or prefix_lm trained. This one was trained for "
-            f"mode {_learned(trained)}: use that."
-        )
+    MODES[mode].check(trained)
 
 
-def _learned(trained: Trained) -> str:
-    return " or ".join(dict.fromkeys(repr(form.mode) for form in trained.prompt_forms))
+def never_learned(
+    trained: Trained, mode: str, what: str, trained_by: str, others: str = ""
+) -> ValueError:
+    """Returns the error for a model whose training did not prepare it for a mode.
+
+    Args:
+      what: that the model never learned, "to insert tokens".
+      trained_by: the objectives that train it.
+      others: what to use besides the modes of its training.
+    """
+    learned = " or ".join(map(repr, _learned(trained))) or repr(mode_of(trained))
+    return ValueError(
+        f"Got mode {mode!r} for a model that never learned {what}, expected one that {trained_by} "
+        f"trained. This one was trained for mode {learned}: use that{others}."
+    )
+
+
+def check_prompted(trained: Trained, mode: str, what: str, trained_by: str) -> None:
+    """Raises ValueError, as `never_learned` gives it, unless training is known to have this mode.
+
+    A mode has it as its `check`: `partial(check_prompted, mode=…, what=…, trained_by=…)`.
+    """
+    if mode not in _learned(trained):
+        raise never_learned(trained, mode, what, trained_by)
 
 
 def allowed_token_mask(

@@ -9,8 +9,9 @@ from ..constraints import Count, check_fields
 
 Kind = TypeVar("Kind")
 
-# What a model can be asked for (`inference.trained.MODES` describes each), and how.
-MODES = (
+# What a model can be asked for. `inference.trained.MODES` describes each. A mode of a user's own
+# that is registered there adds its name here.
+MODES = [
     "continue",
     "next",
     "complete",
@@ -28,7 +29,7 @@ MODES = (
     "pair",
     "classify",
     "tag",
-)
+]
 BLANKS = ("together", "in turn", "masks")
 Pooling = Literal["first", "mean", "last"]
 POOLINGS = get_args(Pooling)

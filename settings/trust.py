@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ..constraints import import_name
+from ..constraints import import_name, selector_of
 from . import run_directory
-from .bound import functions_in
+from .bound import bound, functions_in
 
 # Module -> its functions that describe a run; of an empty tuple all that it exports. None of them
 # runs code that its settings name, but by the setting `MODULE`, and none writes outside of the run.
@@ -38,6 +38,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.training": ("Run",),
     "pretrax.training.devices.mesh": ("make_mesh",),
     "pretrax.training.optimizers": (),
+    "pretrax.training.reporting.trackers": ("weights_and_biases",),  # see `OUTSIDE`
     "pretrax.data.store_mixtures": ("token_store",),
 }
 # Fields of `Run` that act outside the run's directory, and what they do there. Anybody may have
@@ -46,7 +47,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
 OUTSIDE: Mapping[str, str] = {
     "checkpoint_dir": "writes and deletes checkpoints in another folder",
     "local_checkpoint_dir": "writes and deletes local copies in another folder",
-    "wandb_project": "sends the run's settings and metrics to Weights & Biases",
+    "trackers": "sends the run's settings and metrics elsewhere",
     "tpu_compiler_options": "gives options to the compiler",
 }
 MODULE = "module"  # the setting of those of SeqIO that names what registers tasks, and is imported
@@ -87,15 +88,22 @@ def check_module(value: Any, trusted: Collection[str], at: str) -> None:
             raise _refusal(f"{at} imports {module}", str(module))
 
 
-def check_outside(name: str, value: Any, at: str, selector: str) -> None:
-    """Raises ValueError for a value of a field in `OUTSIDE`, unless it switches the field off."""
-    if value is not None:
+def check_outside(name: str, value: Any, off: Any, at: str, selector: str) -> None:
+    """Raises ValueError for a value of a field in `OUTSIDE`; `off` switches the field off."""
+    if value != off and value != []:
         raise ValueError(
             f"{at} sets {selector} = {value!r}, which {OUTSIDE[name]}: the author of the directory "
             "would do so on this machine. If that is what you want, give "
-            f"--gin.{selector}={shlex.quote(str(value))} yourself. If not, give "
-            f"--gin.{selector}=None."
+            f"--gin.{selector}={shlex.quote(_in_gin(value))} yourself. If not, give "
+            f"--gin.{selector}={shlex.quote(str(off))}."
         )
+
+
+def _in_gin(value: Any) -> str:
+    """Returns a value of a field in `OUTSIDE` as the command line takes it."""
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    return f"[{', '.join(f'@{selector_of(bound(one).function)}' for one in value)}]"
 
 
 def check_include(file: str, at: str) -> None:

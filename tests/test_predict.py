@@ -339,7 +339,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", ["x" * 40, "--score"], "41 slots for the decoder (a text), expected at most 32"),
         ("masked", ["x" * 40 + "[MASK]"], "43 slots for the encoder (a text), expected at most 32"),
         ("masked", ["no mask here"], "Got a text without a mask, expected one or more [MASK]"),
-        ("causal", ["a", "--mode=sing"], "Got mode 'sing', expected one of continue, next"),
+        ("causal", ["a", "--mode=sing"], "Got mode 'sing', expected one of continue, "),
         ("causal", ["a", "--mode=pair"], "for a model of layout 'decoder', which can continue"),
         ("causal", ["a", "--mode=classify"], "expected 'classes' among them: train an encoder"),
         ("masked", ["a", "--mode=infill"], "for a model of layout 'encoder', which can mask"),

@@ -103,7 +103,8 @@ class Run:
     local_checkpoint_minutes: Positive | None = None
     evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
     hooks: Sequence[Callable] = ()  # Plan -> training.hooks.Hook: what else happens at intervals
-    wandb_project: NonEmptyText | None = None  # of Weights & Biases, which is given the metrics too
+    # Run -> training.reporting.trackers.Tracker: what receives the metrics, besides the files.
+    trackers: Sequence[Callable] = ()
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Run)}

@@ -127,4 +127,4 @@ def _check_outside(reader: GinReader, fields: Mapping[str, Any], run_dir: str | 
         value = fields.get(name)
         if name == "checkpoint_dir" and run_dir and value and run_ids.owns(run_dir, value):
             continue
-        trust.check_outside(name, value, str(file), f"training.Run.{name}")
+        trust.check_outside(name, value, FIELDS[name].default, str(file), f"training.Run.{name}")

@@ -19,7 +19,7 @@ from .buckets import on_disk
 from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training
 from .loop import Reports, take_steps
-from .planning import Plan, abstract_state_of, open_batches, open_corpus, plan
+from .planning import Plan, abstract_state_of, check_run, open_batches, open_corpus, plan
 from .processes import ends_together, join_processes
 from .reporting.console import (
     anew_words,
@@ -38,7 +38,7 @@ from .reporting.console import (
 from .reporting.metrics import MetricsWriter, set_aside
 from .reporting.plots import plot_losses
 from .reporting.profiling import Steps, check_steps, untraced_words
-from .reporting.trackers import check_trackers, open_trackers
+from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
 from .run import Run, longest_rows
 from .run_file import write_run
@@ -90,7 +90,8 @@ def _train(
     console = console or make_console()
     changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
     check_assignment_map(run, trusted)
-    check_trackers(run)
+    check_run(run)  # before its functions are called
+    trackers = make_trackers(run)
     mesh = run.mesh()
     planned = plan(run, open_corpus(run), mesh)
     console.print(planned.corpus.summary, markup=False)
@@ -132,7 +133,6 @@ def _train(
         if kept := kept_in():
             console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
         warn = functools.partial(print_warning, console)
-        trackers = functools.partial(open_trackers, run)
         with MetricsWriter(run.run_dir, int(state.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
             evaluate = evaluator_of_training(planned, task_scorer(planned), *reports)

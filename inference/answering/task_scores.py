@@ -5,12 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..trained import Trained, mode_of
+from ..trained import MODES, Trained, mode_of
 from .answers import Options, answer
 from .generation import Decoding
 from .scoring import score
-
-WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify", "tag")
 
 
 class EvaluationTask(NamedTuple):
@@ -49,7 +47,7 @@ def score_task(
         return _merged(metric(targets, predictions) for metric in task.predict_metrics)
 
     metrics = figures(answers)
-    if task.score_metrics and mode not in ("classify", "tag"):
+    if task.score_metrics and MODES[mode].from_left:
         pairs = list(zip(task.texts, task.targets))
         scored = score(trained, pairs, options.decoding.batch_size)
         log_probs = [one.log_prob for one in scored]
@@ -68,10 +66,11 @@ def written_answers(
 
     Raises ValueError for a mode that writes no answer, such as "embed".
     """
-    if mode not in WRITTEN:
+    able = [one.name for one in MODES.values() if one.gives_text]
+    if mode not in able:
         raise ValueError(
             f"Got mode {mode!r}, which gives no answer that a metric could read, expected one of "
-            f"{', '.join(WRITTEN)}."
+            f"{', '.join(able)}."
         )
     records = answer(trained, mode, [{"text": text} for text in texts], options)
     return [

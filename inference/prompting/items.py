@@ -6,8 +6,10 @@ An item is a dict of an input's fields: `{"text": …}`, `{"prefix": …, "suffi
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ...data.reading import FileRange, Record, json_lines, malformed, opened
+from ..trained import MODES
 from .prompts import few_shot_prompt
 
 
@@ -49,15 +51,15 @@ def items_of(
     mode: str,
     *,
     texts: Sequence[str] = (),
-    target: str | None = None,
     file: str | None = None,
     prefix: str | None = None,
     suffix: str | None = None,
     cursor: str | None = None,
+    **options: Any,
 ) -> list[dict]:
     """Returns the items that a command gives, one for each text or line of the file.
 
-    `target` is the answer to be scored, and `cursor`, "FILE:LINE:COLUMN", gives prefix and suffix.
+    `cursor`, "FILE:LINE:COLUMN", gives prefix and suffix; `options` are the mode's own.
 
     Raises ValueError where there are none, where several arguments give them, and where the mode
     does not take such items.
@@ -70,27 +72,19 @@ def items_of(
             "Expected one of: texts, --file, or --prefix and --suffix (or --cursor); got "
             f"{'several' if sources else 'none'} of them."
         )
-    if gap and mode != "middle":
+    if gap and not MODES[mode].reads_gap:
+        able = [one.name for one in MODES.values() if one.reads_gap]
         raise ValueError(
-            f"Got --prefix, --suffix or --cursor, which mode 'middle' takes, and not {mode!r}: "
-            "give the text itself, or --mode=middle to a model that fill_in_the_middle trained."
-        )
-    if mode == "middle" and texts:
-        raise ValueError(
-            "Got a text, expected --prefix and --suffix (or --cursor): this model was trained to "
-            "write what stands between them. To continue the text: --mode=continue."
+            f"Got --prefix, --suffix or --cursor, which mode {' or '.join(map(repr, able))} takes, "
+            f"and not {mode!r}: give the text itself, or --mode={able[0]} to a model that was "
+            "trained for it."
         )
     if file:
         return read_items(file, strict=False)
-    if mode == "pair":
-        if len(texts) != 2:
-            raise ValueError(
-                f"Got {len(texts)} of the two texts that mode 'pair' takes: give both, or --file "
-                'with the fields "text" and "second" in each line.'
-            )
-        return [{"text": texts[0], "second": texts[1]}]
-    scored = {} if target is None else {"target": target}
-    return [gap] if gap else [{"text": text, **scored} for text in texts]
+    if gap:
+        return [gap]
+    items = MODES[mode].items
+    return items(texts, options) if items else [{"text": text} for text in texts]
 
 
 def text_of(item: dict) -> str:

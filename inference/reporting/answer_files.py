@@ -16,7 +16,7 @@ from rich.console import Console
 from ...settings.whole_files import parse_json
 from ..answering.answers import answer
 from ..prompting.items import Unreadable
-from ..trained import WRITING, Trained
+from ..trained import MODES, Trained
 from .predict_options import Request
 from .printing import draft_counts, progress_of
 
@@ -41,7 +41,8 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     if errors := out.errors():
         console.print(f'{errors} of them are an "error", which says why there is no answer.')
     field = arguments.answer
-    if arguments.examples and request.mode in WRITING and all(field in item for item in items):
+    writes = MODES[request.mode].writes
+    if arguments.examples and writes and all(field in item for item in items):
         right = out.exact_matches("expected" if field == "answer" else field)
         console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")
 

@@ -7,23 +7,7 @@ from typing import Any, NamedTuple
 from ..answering.answers import Options
 from ..answering.generation import Decoding
 from ..prompting.items import items_of, with_examples, with_masks
-from ..trained import FROM_LEFT, Trained, check_mode, mode_of
-
-# The modes that use an option; others stand beside any mode.
-_USED_BY: dict[str, tuple[str, ...]] = {
-    "denoiser": ("complete", "infill", "respond", "restore", "score"),
-    "top": ("next", "mask", "classify"),
-    "masks": ("mask", "unmask", "denoise"),
-    "layer": ("states",),
-    "steps": ("unmask", "denoise", "blocks"),
-    "order": ("unmask", "blocks"),
-    **dict.fromkeys(("pooling", "against"), ("embed",)),
-    **dict.fromkeys(
-        ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), FROM_LEFT
-    ),
-    **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), FROM_LEFT),
-    "temperature": (*FROM_LEFT, "unmask", "denoise", "insert", "blocks"),
-}
+from ..trained import MODES, Mode, Trained, check_mode, mode_of
 
 
 def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +36,7 @@ class Request(NamedTuple):
     """A mode and the items that it answers."""
 
     mode: str
+    is_chosen: bool  # by the user
     items: list[dict]
     options: Options
     arguments: argparse.Namespace  # of the command line
@@ -60,9 +45,20 @@ class Request(NamedTuple):
 
 # Options that change no answer: a file is continued by a command with others.
 _CHANGES_NO_ANSWER = {
-    *("file", "out", "texts", "given", "mode", "layer"),
+    *("file", "out", "texts", "given", "mode", "layer", "module"),
     *("batch_size", "fsdp", "tensor", "traceback", "trust"),
 }
+
+
+def add_mode_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --mode, the modes that are flags, and the own options of each mode."""
+    add = parser.add_argument_group("what to do").add_argument
+    add("--mode", help="one of those below; default: what it was trained for")
+    for mode in MODES.values():
+        if mode.is_flag:
+            add(f"--{mode.name}", action="store_true", help=mode.about)
+        for name, settings in mode.arguments.items():
+            add(f"--{name}", **settings)
 
 
 def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
@@ -72,26 +68,33 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     that are out of range, and texts or files that are no items.
     """
     values = vars(arguments)
-    mode = "score" if arguments.score else arguments.mode or mode_of(trained)
-    if not arguments.score:
-        check_mode(trained, mode)
-    for name, modes in _USED_BY.items():
-        if mode not in modes and name in arguments.given:
-            users = [f"--{x}" if x == "score" else f"--mode={x}" for x in modes]
+    flags = [mode.name for mode in MODES.values() if mode.is_flag and values[mode.name]]
+    chosen = (flags or [arguments.mode])[0]
+    name = chosen or mode_of(trained)
+    check_mode(trained, name)
+    mode = MODES[name]
+    for option in sorted(arguments.given - {*_used_by(mode)}):
+        if users := [other for other in MODES.values() if option in _used_by(other)]:
+            given = [f"--{x.name}" if x.is_flag else f"--mode={x.name}" for x in users]
             raise ValueError(
-                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give one "
-                f"of {', '.join(users)}."
+                f"Got --{option} in mode {name!r}, which does not use it: leave it out, or give "
+                f"one of {', '.join(given)}."
             )
-    sources = ("texts", "target", "file", "prefix", "suffix", "cursor")
-    items = items_of(mode, **{name: values[name] for name in sources})
+    own = {option: values[option] for option in mode.arguments}
+    sources = ("texts", "file", "prefix", "suffix", "cursor")
+    items = items_of(name, **{source: values[source] for source in sources}, **own)
     if arguments.examples:
         items = with_examples(items, arguments.examples, arguments.template, arguments.answer)
     items = with_masks(items, arguments.masks)
     shared = {field.name for field in dataclasses.fields(Decoding)} & values.keys()
     stops = tuple(text.replace("\\n", "\n") for text in arguments.stop)
     decoding = Decoding(stop_strings=stops, **{name: values[name] for name in shared})
-    others = ("denoiser", "top", "steps", "order", "pooling")
-    options = Options(decoding=decoding, **{name: values[name] for name in others})
+    others = {field.name for field in dataclasses.fields(Options)} & values.keys() - {"draft"}
+    options = Options(decoding=decoding, own=own, **{name: values[name] for name in others})
     made_by = {name: x for name, x in values.items() if name not in _CHANGES_NO_ANSWER}
-    made_by |= {"mode": mode, "step": trained.step}
-    return Request(mode, items, options, arguments, made_by)
+    made_by |= {"mode": name, "step": trained.step}
+    return Request(name, bool(chosen), items, options, arguments, made_by)
+
+
+def _used_by(mode: Mode) -> tuple[str, ...]:
+    return (*mode.options, *mode.arguments)

@@ -9,6 +9,7 @@ from pretrax import objectives
 from pretrax.inference.answering import answers
 from pretrax.inference.answering.generation import Answer
 from pretrax.inference.decoding.decoding import next_batch
+from pretrax.inference.modes import gaps
 from pretrax.inference.prompting import prompts
 from pretrax.inference.prompting.prompts import (
     Prompt,
@@ -17,7 +18,7 @@ from pretrax.inference.prompting.prompts import (
     filled,
     text_prompt,
 )
-from pretrax.inference.trained import MODES, mode_of
+from pretrax.inference.trained import mode_names, mode_of
 from pretrax.objectives import PromptForm, prompt_forms
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
@@ -188,13 +189,13 @@ def answered_by(true, monkeypatch):
     """The prompts that will be asked, each of which gets the next of these answers."""
     asked = []
 
-    def generated(trained, asked_now, options, numbers, special):
+    def generated(trained, asked_now, options, special):
         (prompt,) = asked_now
         asked.append(prompt)
         tokens = true[len(asked) - 1]
         return [[Answer(text_of(tokens), tokens, -1.0, True)]]
 
-    monkeypatch.setattr(answers, "_generated", generated)
+    monkeypatch.setattr(gaps, "generated", generated)
     return asked
 
 
@@ -357,4 +358,4 @@ def test_both_texts_of_a_bart_begin_with_its_own_token():
 
 
 def test_objectives_name_the_modes_that_models_can_be_asked_for():
-    assert tuple(MODES) == prompt_forms.MODES
+    assert {*mode_names()} == {*prompt_forms.MODES}

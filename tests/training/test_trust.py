@@ -11,6 +11,7 @@ from pretrax.cli import convert, evaluate, predict, show, train
 from pretrax.settings import trust
 from pretrax.settings.gin_reader import plain_field
 from pretrax.training import Bound, Run
+from pretrax.training.reporting import trackers
 from pretrax.training.run import FIELDS
 from pretrax.training.run_configuration import read_directory, read_fields, read_lines, read_run
 from pretrax.training.run_file import run_text
@@ -300,7 +301,7 @@ def test_the_cache_of_hugging_face(tmp_path):
 VALUES = {
     "checkpoint_dir": "/somewhere",
     "local_checkpoint_dir": "/somewhere",
-    "wandb_project": "theirs",
+    "trackers": [Bound(trackers.weights_and_biases, project="theirs")],
     "tpu_compiler_options": {"xla_dump_to": "/somewhere"},
 }
 
@@ -310,7 +311,8 @@ VALUES = {
 def test_a_run_directory_says_nothing_of_what_is_outside(tmp_path, name, by_macro):
     """It may not set such a field directly or through a macro, unless the user sets it too."""
     there = write_run(tmp_path / "theirs", "decoder", "causal_lm")
-    mine, value = tmp_path / "mine.gin", repr(VALUES[name])
+    tracked = "[@trackers.weights_and_biases]"
+    mine, value = tmp_path / "mine.gin", tracked if name == "trackers" else repr(VALUES[name])
     config = tmp_path / "theirs" / "config.gin"
     lines = ["from pretrax.training import optimizers", "training.Run.run_dir = 'mine'"]
     lines += ["training.Run.corpus = @optimizers.adamw", "training.Run.batch_size = 1"]
@@ -322,13 +324,16 @@ def test_a_run_directory_says_nothing_of_what_is_outside(tmp_path, name, by_macr
         binding = f"THERE = {value}"
     imports = "from __gin__ import dynamic_registration\nfrom pretrax import training\n"
     mine.write_text(imports + "\n".join(lines) + "\n")
-    config.write_text(config.read_text() + binding + "\n")
+    project = "trackers.weights_and_biases.project = 'theirs'\n" * (name == "trackers")
+    tracker = "from pretrax.training.reporting import trackers\n"
+    config.write_text(f"{config.read_text()}{tracker}{binding}\n{project}")
     files, given = [str(mine), f"{there}/config.gin"], f"training.Run.{name} = "
     for read in (lambda more: read_run(files, more), lambda more: read_lines([*files, *more])):
         with pytest.raises(ValueError, match=f"config.gin sets training.Run.{name} = ") as error:
             read([])
         assert f"--gin.training.Run.{name}=" in str(error.value)
-        read([given + "None"])
+        assert "theirs" in str(error.value) or name != "trackers"
+        read([f"{given}{FIELDS[name].default}"])
     assert getattr(read_run(files, [given + value]), name) == VALUES[name]
 
 
@@ -338,3 +343,10 @@ def test_each_field_that_names_a_place_is_inside_or_outside():
     texts = {name for name, field in FIELDS.items() if "str" in str(field.type)}
     texts |= {name for name, field in FIELDS.items() if "Text" in str(field.type)}
     assert texts - inside <= trust.OUTSIDE.keys() <= FIELDS.keys()
+
+
+def test_a_run_directory_names_no_other_tracker(tmp_path):
+    theirs = "training.Run.trackers = [@trackers.make_trackers]"
+    imports = "from pretrax import training", "from pretrax.training.reporting import trackers"
+    with pytest.raises(ValueError, match="names 'make_trackers'"):
+        read_directory(written(tmp_path, *imports, theirs))

@@ -8,8 +8,9 @@ import types
 import pytest
 
 from pretrax import objectives
+from pretrax.settings.bound import Bound
 from pretrax.training.reporting.metrics import MetricsWriter, read_metrics
-from pretrax.training.reporting.trackers import open_trackers
+from pretrax.training.reporting.trackers import make_trackers, weights_and_biases
 from pretrax.training.trainer import train
 from tests.training import tiny
 
@@ -17,11 +18,12 @@ from tests.training import tiny
 @pytest.fixture
 def run(tmp_path):
     made = tiny.run_of(tiny.decoder(), objectives.causal_lm(tiny.IDS), {"decoder": 32})
-    return dataclasses.replace(made, run_dir=str(tmp_path), wandb_project="trials")
+    tracker = Bound(weights_and_biases, project="trials")
+    return dataclasses.replace(made, run_dir=str(tmp_path), trackers=[tracker])
 
 
 def write(run, step, said):
-    writer = MetricsWriter(run.run_dir, step - 1, said.append, lambda: open_trackers(run))
+    writer = MetricsWriter(run.run_dir, step - 1, said.append, make_trackers(run))
     writer.write(step, {"loss": float(step), "seconds/data": 0.5})
     writer.write_text(step, "passages", "a <b>\n")
     writer.close()
@@ -67,7 +69,11 @@ def calls(monkeypatch):
         return Run()
 
     stand_in = types.SimpleNamespace(
-        init=init, Error=Error, Settings=dict, Html=lambda text, inject: text
+        init=init,
+        Error=Error,
+        Settings=dict,
+        Html=lambda text, inject: text,
+        __spec__=types.SimpleNamespace(origin="here"),
     )
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
     return found
@@ -91,7 +97,7 @@ def test_a_resumed_run_is_the_same_one_there(run, calls, tmp_path):
 
 def test_a_run_that_an_error_ends_has_failed_there_too(run, calls):
     with pytest.raises(FloatingPointError):
-        with MetricsWriter(run.run_dir, open_more=lambda: open_trackers(run)):
+        with MetricsWriter(run.run_dir, trackers=make_trackers(run)):
             raise FloatingPointError("the loss is no longer finite")
     assert calls[-1] == "finish 1"
 
@@ -101,10 +107,9 @@ def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
         raise sys.modules["wandb"].Error("api_key not configured")
 
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
-    with pytest.raises(ValueError, match="cannot start .api_key not configured.: log in"):
-        open_trackers(run)
-    with pytest.raises(ValueError, match="cannot start"):  # which has not begun it
-        open_trackers(run)
+    for _ in range(2):  # the first one has not begun it
+        with pytest.raises(ValueError, match="cannot start .api_key not configured.: log in"):
+            MetricsWriter(run.run_dir, trackers=make_trackers(run))
 
 
 def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, tmp_path):
@@ -126,13 +131,10 @@ def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, t
     assert first["id"] == last["id"]
 
 
-def test_without_the_package_a_run_with_a_project_is_not_trained_but_evaluated(run, monkeypatch):
+def test_without_the_package_a_tracked_run_is_planned_but_not_trained(run, monkeypatch, tmp_path):
     """As by `pretrax evaluate` on another machine, which plans it."""
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert tiny.planned(run).run is run
     with pytest.raises(ValueError, match=r"'trials' needs .*pip install -e '.\[wandb\]'"):
         train(run)
-    for project in ("", 3):
-        with pytest.raises(ValueError, match="wandb_project must be a text, not empty"):
-            tiny.planned(dataclasses.replace(run, wandb_project=project))
-    assert open_trackers(dataclasses.replace(run, wandb_project=None)) == []
+    assert not list(tmp_path.iterdir())

@@ -340,7 +340,7 @@ LEFT_OPEN = {  # by gin files that users complete on the command line
     **dict.fromkeys(
         (
             *("FILES", "TOKENS", "STORE", "TOKENIZER", "MIXTURE_OR_TASK_NAME", "TASK"),
-            *("RUN_DIR", "INITIAL_RUN", "OUT", "DIRECTORY"),
+            *("RUN_DIR", "INITIAL_RUN", "OUT", "DIRECTORY", "PROJECT"),
         ),
         "none",
     ),

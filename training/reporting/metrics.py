@@ -27,7 +27,7 @@ class MetricsWriter:
     Args:
       step: that a run resumes from; entries of later steps are removed, so that the files equal
         those of a run that was not interrupted.
-      open_more: opens trackers beside TensorBoard.
+      trackers: receive the same metrics; one that cannot start now is left out.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class MetricsWriter:
         run_dir: str | Path,
         step: int = 0,
         warn: Callable[[str], None] = lambda message: None,
-        open_more: Callable[[], Sequence[Tracker]] = tuple,
+        trackers: Sequence[Tracker] = (),
     ):
         self._warn, self._failed = warn, False
         self._trackers: list[Tracker] = []
@@ -44,13 +44,15 @@ class MetricsWriter:
         path = Path(run_dir) / run_directory.METRICS
         for line in _read(path)[1]:
             warn(f"{path}, line {line} cannot be read, and is left out.")
-        lines = _Lines(path)
-        lines.rewind(step)
         from .tensorboard import TensorBoard
 
-        self._trackers += [lines, TensorBoard(Path(run_dir) / run_directory.TENSORBOARD, step)]
-        with self._failures_in_words():
-            self._trackers += open_more()
+        lines = _Lines(path)
+        lines.start(step)  # outside of the loop below: a run directory must be writable
+        self._trackers.append(lines)
+        for tracker in (TensorBoard(Path(run_dir) / run_directory.TENSORBOARD), *trackers):
+            with self._failures_in_words():
+                tracker.start(step)
+                self._trackers.append(tracker)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one entry; `step` must not be lower than the one before, or that of `rewind`."""
@@ -96,18 +98,18 @@ class MetricsWriter:
             self._failed = True
 
 
-class _Lines:
+class _Lines(Tracker):
     """Appends whole lines to a file; those that could not be written come before the next."""
 
     def __init__(self, path: Path):
         self._path, self._waiting = path, ""
 
+    def start(self, step: int) -> None:
+        self.rewind(step)
+
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._waiting += json.dumps({"step": step} | dict(values)) + "\n"
         self.flush()
-
-    def write_text(self, step: int, name: str, text: str) -> None:
-        """Only numbers are kept."""
 
     def flush(self) -> None:
         size = os.path.getsize(self._path) if self._path.exists() else 0
@@ -124,9 +126,6 @@ class _Lines:
         """Removes the entries of later steps, and lines that are damaged."""
         earlier = [entry for entry in _read(self._path)[0] if entry["step"] <= step]
         whole_files.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
-
-    def close(self, failed: bool) -> None:
-        """Nothing is open between two writes."""
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:

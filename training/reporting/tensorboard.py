@@ -15,6 +15,8 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from .trackers import Tracker
+
 _PREFIX = "events.out.tfevents."  # TensorBoard's file names begin with this and a time in seconds
 
 
@@ -29,12 +31,15 @@ def _next_prefix(folder: Path) -> str:
     return f"{_PREFIX}{max(int(time.time()), last + 1):010}"
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Writes TensorBoard's files in a folder; after a failure it begins another file."""
 
-    def __init__(self, folder: Path, step: int):
-        self._folder, self._step = folder, step
+    def __init__(self, folder: Path):
+        self._folder, self._step = folder, 0
         self._writer: EventsWriter | None = None
+
+    def start(self, step: int) -> None:
+        self._step = step
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._write(step, [summary.scalar(name, value) for name, value in values.items()])

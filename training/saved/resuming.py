@@ -88,7 +88,7 @@ _FREE = (
     *("mesh", "distributed", "microbatches", "shard_optimizer_over_data", "tpu_compiler_options"),
     *("log_every", "evaluate_every", "checkpoint_every", "checkpoint_minutes"),
     *("local_checkpoint_dir", "local_checkpoint_minutes"),
-    *("wandb_project", "hooks"),
+    *("trackers", "hooks"),
     *("model.remat_policy", "model.unroll_scan", "model.attention"),
 )
 # What may be changed between two starts of a run as well.

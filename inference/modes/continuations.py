@@ -1,0 +1,66 @@
+"""Modes whose answer is a text of its own, written from left to right."""
+
+import functools
+from collections.abc import Sequence
+
+from ...objectives import PromptForm
+from ..answering.answers import Options, each, generated, written_record
+from ..prompting.prompts import text_prompt
+from ..trained import Mode, Trained, register_mode
+
+# Options of `pretrax predict` for answers that are written from left to right.
+DECODING = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"),
+    *("samples", "stop", "own_drafts", "draft"),
+)
+
+
+def causal_form(trained: Trained, mode: str) -> PromptForm:
+    return PromptForm(mode, causal=True)
+
+
+def _written(
+    mode: str, denoised: bool, trained: Trained, texts: Sequence[str], options: Options
+) -> list[dict]:
+    denoiser = options.denoiser if denoised else None
+    prompts = each(texts, options, lambda text: text_prompt(trained, mode, text, denoiser))
+    return [written_record(answers) for answers in generated(trained, prompts, options)]
+
+
+def _mode(name: str, about: str, layouts: tuple[str, ...], denoised: bool = True, **others) -> Mode:
+    return Mode(
+        name=name,
+        about=about,
+        layouts=layouts,
+        answer=functools.partial(_written, name, denoised),
+        options=(*DECODING, "denoiser") if denoised else DECODING,
+        writes=True,
+        from_left=True,
+        gives_text=True,
+        **others,
+    )
+
+
+register_mode(
+    _mode(
+        "continue",
+        "goes on from a text",
+        ("decoder",),
+        denoised=False,
+        form=causal_form,
+        is_usual=lambda model: model.layout == "decoder",
+        echoes=True,
+    )
+)
+register_mode(
+    _mode("complete", "goes on from a text that it reads both ways", ("encoder_decoder", "decoder"))
+)
+register_mode(_mode("restore", "writes a damaged text as it was", ("encoder_decoder", "decoder")))
+register_mode(
+    _mode(
+        "respond",
+        "answers a text with a text",
+        ("encoder_decoder", "decoder"),
+        is_usual=lambda model: model.layout == "encoder_decoder",
+    )
+)

@@ -1,0 +1,94 @@
+"""Modes that fill gaps of a text: its numbered blanks, or the middle between two texts."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..answering.answers import Options, each, generated, string_of, written_record
+from ..answering.generation import Answer
+from ..prompting.prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank
+from ..trained import Mode, Trained, prompt_form, register_mode, text_form
+from .continuations import DECODING, causal_form
+
+
+def _infill(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
+    prompts = each(texts, options, lambda text: infill_prompt(trained, text, options.denoiser))
+    if prompt_form(trained, "infill").blanks == "together":
+        answers = generated(trained, prompts, options, special=trained.ids.sentinels)
+    else:
+        answers = _infilled_one_by_one(trained, texts, prompts, options)
+    records = []
+    for text, (first, *others) in zip(texts, answers):
+        whole, blanks = filled(text, first.text)
+        record = {"filled": whole, "blanks": blanks, "log_prob": first.log_prob}
+        if others:
+            record["others"] = [filled(text, other.text)[0] for other in others]
+        records.append(record)
+    return records
+
+
+def _infilled_one_by_one(trained, texts, prompts, options: Options) -> list[list[Answer]]:
+    """Prompts for each blank after the end of the one before; an answer names all blanks."""
+    counts = [max(len(BLANK.findall(text)), 1) for text in texts]
+    answers = [Answer("", [], 0.0, True)] * len(texts)
+    numbers = range(len(texts)) if options.numbers is None else options.numbers
+    decoding = dataclasses.replace(options.decoding, samples=1)
+    for blank in range(max(counts)):
+        unfilled = [i for i, count in enumerate(counts) if count > blank]
+        theirs = dataclasses.replace(
+            options, decoding=decoding, on_text=None, numbers=[numbers[i] for i in unfilled]
+        )
+        found = generated(trained, [prompts[i] for i in unfilled], theirs, special=())
+        for i, (one,) in zip(unfilled, found):
+            text = f"{answers[i].text}<extra_id_{blank}>{one.text}"
+            answers[i] = Answer(text, [], answers[i].log_prob + one.log_prob, one.ended)
+            if counts[i] > blank + 1:
+                prompts[i] = next_blank(trained, prompts[i], blank + 1, one.tokens)
+    return [[answer] for answer in answers]
+
+
+def _middle(trained: Trained, gaps: Sequence[tuple[str, str]], options: Options) -> list[dict]:
+    prompts = each(gaps, options, lambda gap: middle_prompt(trained, *gap))
+    records = []
+    for (prefix, suffix), answers in zip(gaps, generated(trained, prompts, options, special=())):
+        middle = answers[0].text
+        whole = f"{prefix}{middle}{suffix}"
+        records.append({"middle": middle, "filled": whole, **written_record(answers)})
+    return records
+
+
+def _no_texts(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
+    raise ValueError(
+        "Got a text, expected --prefix and --suffix (or --cursor): this model was trained to "
+        "write what stands between them. To continue the text: --mode=continue."
+    )
+
+
+register_mode(
+    Mode(
+        name="infill",
+        about="fills blanks, <extra_id_0> and so on",
+        layouts=("encoder_decoder", "decoder"),
+        answer=_infill,
+        form=functools.partial(text_form, opens=False),
+        instead_of=("complete",),  # a text without a blank is completed
+        from_left=True,
+        gives_text=True,
+        options=(*DECODING, "denoiser"),
+    )
+)
+register_mode(
+    Mode(
+        name="middle",
+        about="writes what stands between --prefix and --suffix",
+        layouts=("decoder",),
+        answer=_middle,
+        read=lambda item: (string_of(item, "prefix", ""), string_of(item, "suffix", "")),
+        items=_no_texts,
+        reads_gap=True,
+        form=causal_form,
+        from_left=True,
+        options=DECODING,
+    )
+)

@@ -1,0 +1,125 @@
+"""Modes that list the likeliest tokens: in place of each mask, or after a text."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from ...objectives import PromptForm
+from ..answering.answers import Options
+from ..answering.masks import Guess, fill_masks
+from ..answering.next_tokens import next_tokens
+from ..reporting.printing import plain_table
+from ..trained import (
+    Mode,
+    Trained,
+    cls_and_sep,
+    is_trained_for,
+    never_learned,
+    predicts_from_left,
+    register_mode,
+)
+
+MASKED = ("mask", "unmask")  # they have the same prompt form, and training for one is for both
+
+
+def mask_form(trained: Trained, mode: str) -> PromptForm:
+    for form in trained.prompt_forms:
+        if form.mode in MASKED:
+            return form._replace(mode=mode)
+    if trained.model.layout == "decoder":
+        return PromptForm(mode, before=(trained.ids.bos,), shift=-1)
+    head = "generator" if "generator" in trained.model.heads else None
+    return PromptForm(mode, *cls_and_sep(trained.ids), head=head)
+
+
+def check_predicts_masks(trained: Trained, mode: str) -> None:
+    if is_trained_for(trained, mode):
+        return
+    both = trained.model.layout == "decoder" and predicts_from_left(trained)
+    others = (
+        ", 'next' for the likeliest tokens after a text, or score (--score) for the probability of "
+        "each token of it"
+    )
+    raise never_learned(
+        trained,
+        mode,
+        "to predict masks",
+        "masked_lm, masked_next_token or masked_diffusion",
+        others * both,
+    )
+
+
+def _check_predicts_next(trained: Trained) -> None:
+    if not predicts_from_left(trained):
+        raise never_learned(
+            trained,
+            "next",
+            "to predict a token from those before it",
+            "causal_lm or prefix_lm",
+        )
+
+
+def _masks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
+    batch_size = options.decoding.batch_size
+    found = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
+    return [{"masks": [_guessed(guesses) for guesses in masks]} for masks in found]
+
+
+def _next(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
+    batch_size = options.decoding.batch_size
+    found = next_tokens(trained, texts, options.top, batch_size, options.on_batch)
+    return [{"next": _guessed(guesses)} for guesses in found]
+
+
+def _guessed(guesses: Sequence[Guess]) -> list[dict]:
+    return [{"token": guess.token, "probability": guess.probability} for guess in guesses]
+
+
+def _show_masks(console: Console, item: dict, record: dict) -> None:
+    columns = {f"mask {k}": guesses for k, guesses in enumerate(record["masks"], 1)}
+    _show_guesses(console, item["text"], columns)
+
+
+def _show_next(console: Console, item: dict, record: dict) -> None:
+    _show_guesses(console, item["text"], {"next token": record["next"]})
+
+
+def _show_guesses(console: Console, text: str, columns: dict[str, Sequence[dict]]) -> None:
+    console.print(Text(text), soft_wrap=True)
+    table = plain_table()
+    for name in columns:
+        table.add_column(name)
+        table.add_column("p", justify="right")
+    for guesses in zip(*columns.values()):
+        cells = [(Text(repr(one["token"])), f"{one['probability']:.3f}") for one in guesses]
+        table.add_row(*(cell for pair in cells for cell in pair))
+    console.print(table)
+
+
+register_mode(
+    Mode(
+        name="next",
+        about="predicts the likeliest tokens after a text",
+        layouts=("decoder",),
+        answer=_next,
+        learned_as=("continue", "complete", "respond", "restore"),
+        check=_check_predicts_next,
+        options=("top",),
+        show=_show_next,
+    )
+)
+register_mode(
+    Mode(
+        name="mask",
+        about="predicts what each [MASK] may be",
+        layouts=("encoder", "decoder"),
+        answer=_masks,
+        form=mask_form,
+        is_usual=lambda model: model.layout == "encoder" and "vocabulary" in model.heads,
+        learned_as=MASKED,
+        check=lambda trained: check_predicts_masks(trained, "mask"),
+        options=("top", "masks"),
+        show=_show_masks,
+    )
+)

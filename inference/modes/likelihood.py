@@ -1,0 +1,84 @@
+"""The mode of `--score`: how likely texts and their tokens are."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column
+from rich.text import Text
+
+from ..answering.answers import Options, string_of
+from ..answering.scoring import Scored, score
+from ..prompting.items import text_of
+from ..reporting.printing import plain_table
+from ..trained import Mode, Trained, register_mode
+
+MOST_TOKENS = 64  # of a text whose tokens are shown as a table
+
+
+def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:
+    batch_size, denoiser = options.decoding.batch_size, options.denoiser
+    return [_scored(x) for x in score(trained, pairs, batch_size, options.on_batch, denoiser)]
+
+
+def _scored(one: Scored) -> dict:
+    likelihood = {"log_prob": one.log_prob, "bits_per_byte": one.bits_per_byte}
+    return {
+        **(likelihood if one.exact else {"pseudo_log_prob": one.log_prob}),
+        "tokens": len(one.tokens),
+        "token_log_probs": [[name, p] for name, p in zip(one.tokens, one.log_probs)],
+    }
+
+
+def _text_and_target(item: dict) -> tuple[str, str]:
+    return (text_of(item), string_of(item, "target")) if "target" in item else ("", text_of(item))
+
+
+def _items(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
+    target = options.get("target")
+    scored = {} if target is None else {"target": target}
+    return [{"text": text, **scored} for text in texts]
+
+
+def _mistake(arguments) -> str | None:
+    if arguments.target is not None and not arguments.score:
+        return "--target is scored: give --score as well"
+    if arguments.target is not None and arguments.file:
+        return "--target is of a TEXT; a line of --file has its own"
+    return None
+
+
+def _show(console: Console, item: dict, record: dict) -> None:
+    words = f"over {record['tokens']} tokens"
+    if "pseudo_log_prob" in record:
+        words = f"{record['pseudo_log_prob']:.3f} nats {words}, each given all others"
+    else:
+        bits = f"{record['bits_per_byte']:.3f} bits per byte"
+        words = f"{record['log_prob']:.3f} nats {words}, {bits}"
+    scored = item.get("target", item["text"])
+    console.print(f"{words}: {scored!r}", markup=False, soft_wrap=True)
+    if len(record["token_log_probs"]) > MOST_TOKENS:
+        console.print("--file and --out write the log-probability of each token.", style="dim")
+        return
+    table = plain_table("token", Column("p", justify="right"), Column("nats", justify="right"))
+    for name, log_prob in record["token_log_probs"]:
+        table.add_row(Text(repr(name)), f"{math.exp(log_prob):.3g}", f"{log_prob:.3f}")
+    console.print(table)
+
+
+register_mode(
+    Mode(
+        name="score",
+        about="tells how likely a text is",
+        answer=_scores,
+        read=_text_and_target,
+        items=_items,
+        needs_training=False,
+        is_flag=True,
+        options=("denoiser",),
+        arguments={"target": {"help": "with --score: what follows TEXT, scored given it"}},
+        mistake=_mistake,
+        show=_show,
+    )
+)

@@ -1,0 +1,173 @@
+"""Modes that give vectors: an embedding of each text, or the hidden states of its tokens."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column
+from rich.text import Text
+
+from ...objectives import PromptForm
+from ..answering.answers import Options, answer
+from ..answering.embeddings import embed
+from ..answering.states import states
+from ..prompting.items import text_of
+from ..reporting.predict_options import Request
+from ..reporting.printing import plain_table, progress_of
+from ..reporting.state_files import layers_named, write_states
+from ..trained import Mode, Trained, cls_and_sep, register_mode
+from .guesses import MASKED
+
+NEAREST = 3  # tokens that are named beside each
+MOST_SIMILAR = 12  # texts whose similarities are shown as a table
+
+
+def _embed_form(trained: Trained, mode: str) -> PromptForm:
+    for form in trained.prompt_forms:
+        if form.mode in MASKED:
+            return form._replace(mode=mode, head=None)
+    for form in trained.prompt_forms:
+        if form.mode == "classify":  # what the head read
+            return PromptForm(mode, form.before, form.after, pooling=form.pooling)
+    return PromptForm(mode, *cls_and_sep(trained.ids))
+
+
+def _embeddings(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
+    vectors = embed(
+        trained,
+        texts,
+        pooling=options.pooling,
+        second=options.second,
+        batch_size=options.decoding.batch_size,
+        on_batch=options.on_batch,
+    )
+    return [{"embedding": np.round(vector.astype(float), 7).tolist()} for vector in vectors]
+
+
+def _against_file(arguments) -> str | None:
+    if arguments.against and arguments.file:
+        return "--against takes TEXTs; embeddings of --file are in --out"
+    return None
+
+
+def _show_embeddings(
+    console: Console,
+    trained: Trained,
+    request: Request,
+    options: Options,
+    records: Sequence[dict],
+) -> None:
+    """Prints cosines of the embeddings of items (rows) with those of others, else of each other."""
+    items, against = request.items, [{"text": text} for text in options.own["against"] or ()]
+    # Of two towers, the second reads what is compared with; to one encoder both are the same.
+    second = dataclasses.replace(options, second=True)
+    their_records = answer(trained, "embed", against, second)
+    size = len(records[0]["embedding"])
+    console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
+    if not against:
+        against, their_records = items, records
+        if len(items) == 1:
+            return
+    left, right = (np.array([x["embedding"] for x in some]) for some in (records, their_records))
+    table = plain_table("", title="Cosines")
+    for item in against[:MOST_SIMILAR]:
+        table.add_column(Text(item["text"][:16]), justify="right")
+    for item, row in zip(items, (left @ right.T)[:, :MOST_SIMILAR]):
+        table.add_row(Text(item["text"][:40]), *(f"{x:.3f}" for x in row))
+    console.print(table)
+
+
+def _no_records(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
+    raise ValueError(
+        "Hidden states are arrays, expected a call of inference.answering.states.states."
+    )
+
+
+def _not_npz(arguments) -> str | None:
+    if arguments.mode == "states" and not (arguments.out or ".npz").endswith(".npz"):
+        return "--out of --mode=states is NumPy's: give a name.npz"
+    return None
+
+
+def _answer_states(console: Console, trained: Trained, request: Request) -> None:
+    """Writes the hidden states of texts as arrays, or prints what stands near to what."""
+    texts, out = [text_of(item) for item in request.items], request.arguments.out
+    layers = layers_named(trained, request.options.own["layer"])
+    if not out:
+        return _print_states(console, trained, texts, layers)
+    batch_size = request.options.decoding.batch_size
+    with progress_of(console, len(texts)) as advance:
+        write_states(out, trained, texts, layers, batch_size, advance)
+    console.print(f"{out} holds the hidden states of {len(texts)} texts.")
+
+
+def _print_states(
+    console: Console, trained: Trained, texts: Sequence[str], layers: Sequence[int]
+) -> None:
+    """Prints each token's norm, and the tokens of its text whose states are nearest by cosine."""
+    of_text = dict(states(trained, texts, layers=layers))
+    for i in range(len(texts)):
+        names = [repr(trained.decode([token])) for token in of_text[i].tokens]
+        for layer, states_TxE in zip(layers, of_text[i].layers):
+            title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
+            table = plain_table(
+                "token", Column("norm", justify="right"), "nearest, by cosine", title=title
+            )
+            for name, norm, near in zip(names, *_nearest(states_TxE)):
+                nearest = ", ".join(f"{names[k]} {cosine:.2f}" for k, cosine in near)
+                table.add_row(Text(name), f"{norm:.3g}", Text(nearest))
+            console.print(table)
+
+
+def _nearest(states_TxE: np.ndarray) -> tuple[np.ndarray, list[list[tuple[int, float]]]]:
+    """Returns the norm of each state, and the numbers of the nearest others with their cosines."""
+    norms = np.linalg.norm(states_TxE, axis=-1)
+    unit_TxE = states_TxE / np.maximum(norms, 1e-12)[:, None]
+    cosines = unit_TxE @ unit_TxE.T
+    order = np.argsort(-cosines, axis=-1, kind="stable")
+    return norms, [
+        [(int(k), float(cosines[i, k])) for k in row if k != i][:NEAREST]
+        for i, row in enumerate(order)
+    ]
+
+
+register_mode(
+    Mode(
+        name="embed",
+        about="gives each text an embedding",
+        layouts=("encoder",),
+        answer=_embeddings,
+        form=_embed_form,
+        is_usual=lambda model: model.layout == "encoder" and "vocabulary" not in model.heads,
+        arguments={
+            "pooling": {"help": "how to pool hidden states into an embedding: first, mean or last"},
+            "against": {
+                "nargs": "+",
+                "action": "extend",
+                "metavar": "TEXT",
+                "help": "texts to compare with; repeatable",
+            },
+        },
+        mistake=_against_file,
+        show_all=_show_embeddings,
+    )
+)
+register_mode(
+    Mode(
+        name="states",
+        about="gives each token its hidden states",
+        layouts=("encoder", "decoder", "encoder_decoder"),
+        answer=_no_records,
+        needs_training=False,
+        arguments={
+            "layer": {
+                "default": "-1",
+                "metavar": "N",
+                "help": "of hidden states: 0 the embeddings, -1, all",
+            }
+        },
+        mistake=_not_npz,
+        run=_answer_states,
+    )
+)
