@@ -102,7 +102,7 @@ PRIVATE_OF_OTHERS = {"_is_tf_installed", "_encode_tf"}
 STILL_PATCHED = {
     *("_attempts", "_checkpointer", "_differences", "_load"),  # of checkpoints
     *("_finetuned", "_likelihoods", "_path_of", "_placed", "_search", "_translation"),
-    *("_generated", "_product", "_write_job", "_write_tensors"),
+    *("_product", "_write_job", "_write_tensors"),
 }
 
 
