@@ -22,7 +22,7 @@ from ..data.reading import (
     records,
 )
 
-_BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
+BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
 _SHOWN = 5  # malformed lines named in a summary
 _MALFORMED = "malformed lines skipped"
 # Words for the rules of `data.reading.LEFT_OUT`.
@@ -98,9 +98,9 @@ def _parts(path: str, advance: Callable[[int], object]) -> Iterator[TextPart | B
     number = 1  # of the block's first line
     try:
         with opened(path, advance) as file:
-            while block := file.read(_BLOCK):
+            while block := file.read(BLOCK):
                 # Whole lines; a line of many megabytes is cut between two characters.
-                block += file.readline(_BLOCK)
+                block += file.readline(BLOCK)
                 for _ in range(3):  # the bytes, after its first, of a character that is cut
                     if block[-1] >= 0x80 and b"\x80" <= file.peek(1)[:1] < b"\xc0":
                         block += file.read(1)

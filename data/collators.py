@@ -231,7 +231,7 @@ def _layout_of(objective: Objective) -> str:
             "The objective's noise follows the model, which a collator never meets: expected one "
             "such as masked_lm."
         )
-    if unknown or objective.couples_rows or objective.needs_dropout:
+    if unknown or objective.couples_rows or objective.requires:
         raise ValueError(
             f"A model of transformers computes the mean cross-entropy of its labels, and this "
             f"objective has another loss, of the heads {heads}: take `objectives.corruptor` and "

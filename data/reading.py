@@ -24,7 +24,7 @@ from ..settings.whole_files import parse_json
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with
 LONGEST = 1 << 26  # bytes of a line or of a plain text file, which are in memory whole
-_BUFFER = 1 << 17  # bytes that are read at once
+BUFFER = 1 << 17  # bytes that are read at once
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")  # else a .tar is a text
 _ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
 # Rules of what is left out though nothing is wrong with it: lines between those of JSONL, and what
@@ -148,7 +148,7 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
         reason = "an archive, expected text: unpack it, or use gzip or zstd"
         raise malformed(Bad(path, "malformed", reason))
     with fsspec.open(path, "rb") if remote else open(path, "rb", buffering=0) as raw:
-        file: Any = io.BufferedReader(_Counted(raw, advance), _BUFFER)
+        file: Any = io.BufferedReader(_Counted(raw, advance), BUFFER)
         try:
             if packed in (".gz", ".zst") and not file.peek(1):
                 raise EOFError("it is empty")  # as a download leaves it that failed
@@ -157,7 +157,7 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
             elif packed == ".zst":
                 import zstandard  # an extra: before a format's own reader meets the file
 
-                file = io.BufferedReader(_Joined(_zstd_contents(file, zstandard)), _BUFFER)
+                file = io.BufferedReader(_Joined(_zstd_contents(file, zstandard)), BUFFER)
             yield file
         except ImportError as error:  # of a package for a format
             raise ValueError(f"{path}: {words_of_absent(error) or error}") from error
@@ -242,7 +242,7 @@ def lines(
             yield number, first, line
             continue
         while line and not line.endswith(b"\n"):
-            line = file.readline(_BUFFER)
+            line = file.readline(BUFFER)
             at += len(line)
         yield number, first, None
 
@@ -304,7 +304,7 @@ def _value(line: bytes | None, kinds: type | tuple[type, ...]) -> Any:
 def _lines_before(path: str, end: int) -> int:
     count = 0
     with opened(path) as file:
-        while end > 0 and (block := file.read(min(end, _BUFFER))):
+        while end > 0 and (block := file.read(min(end, BUFFER))):
             count, end = count + block.count(b"\n"), end - len(block)
     return count
 

@@ -141,7 +141,7 @@ def head(path: Path) -> str:
 
 def run_fields() -> str:
     """The fields of training.Run: a comment line begins a group, a trailing comment explains."""
-    text = (ROOT / "training" / "settings" / "run.py").read_text()
+    text = (ROOT / "training" / "run.py").read_text()
     body = text[text.index("class Run:") :].split("\n\n\n")[0]
     # A comment of a field of several lines follows its closing bracket.
     body = re.sub(r"\(\s+(\S.*)\n    \)", r"\1", body)
@@ -157,8 +157,8 @@ def run_fields() -> str:
 
 
 def t5x() -> str:
-    """What T5X calls a setting, from training/run_configuration.py."""
-    names = literal("training/run_configuration.py", "T5X_NAMES")
+    """What T5X calls a setting, from settings/gin_reader.py."""
+    names = literal("settings/gin_reader.py", "T5X_NAMES")
     return table(
         ["in T5X", "here"],
         [[f"`{name}`", here.replace("{", "&#123;")] for name, here in names.items()],
@@ -167,12 +167,33 @@ def t5x() -> str:
 
 def heads() -> str:
     """The heads that models can have, from models/heads.py."""
-    builders = literal("models/heads.py", "HEADS_OF")
-    rows = []
-    for name, meaning in literal("models/heads.py", "MEANINGS").items():
-        having = [one for one, names in builders.items() if name in names] or ["decoder"]
-        rows.append([f"`{name}`", meaning, ", ".join(f"`{one}`" for one in having)])
+    transformers = literal("models/heads.py", "TRANSFORMERS")
+    ahead = "hidden states for the token after the next; `ahead_3`, … for those after it"
+    rows = [["`ahead_2`", ahead, "`decoder`"]]
+    for head in calls("models/heads.py", "Head"):
+        if not {"name", "about", "builders"} <= head.keys():
+            continue  # one of a user, by `add_head`
+        builders = head["builders"]
+        parts = builders.elts if isinstance(builders, ast.Tuple) else [builders]
+        having = [
+            name
+            for part in parts
+            for name in ([part.value] if isinstance(part, ast.Constant) else transformers)
+        ]
+        models = ", ".join(f"`{name}`" for name in having)
+        rows.append([f"`{head['name'].value}`", head["about"].value, models])
     return table(["head", "what it gives", "models"], rows)
+
+
+def calls(file: str, function: str) -> list[dict[str, ast.expr]]:
+    """The keyword arguments of each call of a function in a file."""
+    nodes = ast.walk(ast.parse((ROOT / file).read_text()))
+    found = [node for node in nodes if isinstance(node, ast.Call)]
+    return [
+        {keyword.arg: keyword.value for keyword in call.keywords}
+        for call in found
+        if ast.unparse(call.func) == function
+    ]
 
 
 def literal(file: str, name: str):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..constraints import Count, checked
 from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
-from .heads import CLASSIFIERS, HEADS_OF, UNEMBEDDINGS
+from .heads import classifiers, heads_of, unembeddings
 from .quantization import quantized
 from .transformer import OF_ENCODER, Transformer
 
@@ -219,7 +219,7 @@ def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **se
 def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
     """Returns the `Config`, with the available heads; a run is checked for the others."""
     absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
-    available = tuple(name for name in HEADS_OF[builder] if name in heads)
+    available = tuple(name for name in heads_of(builder) if name in heads)
     settings = _with_classes(heads, settings)
     return make_config(vocab_size, defaults, settings, heads=available, **(absent | fixed))
 
@@ -230,7 +230,7 @@ def _with_classes(heads, settings: dict) -> dict:
     Raises ValueError where that is another number than `num_classes` of the settings.
     """
     sized = isinstance(heads, Mapping)
-    found = {heads[name] for name in CLASSIFIERS if sized and heads.get(name)}
+    found = {heads[name] for name in classifiers() if sized and heads.get(name)}
     wanted = found | ({settings["num_classes"]} if settings.get("num_classes") else set())
     if len(wanted) > 1:
         raise ValueError(
@@ -291,7 +291,7 @@ def forward_flops(config, lengths):
     predictions = lengths["predict"] * shared if "vocabulary" in c.heads else 0
     if "stop" in c.heads:  # `insertion_lm` tells slots apart by all logits of each
         predictions += sources
-    second = lengths["predict"] * (len(set(UNEMBEDDINGS) & set(c.heads)) + own) * c.emb_dim
+    second = lengths["predict"] * (len(set(unembeddings()) & set(c.heads)) + own) * c.emb_dim
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0
     if width != c.emb_dim:

@@ -35,7 +35,7 @@ from .sharding import mesh_axes, partitioned, spec_of
 ROUTING = "routing"  # the collection of the routers' statistics
 # Logical axes of the kernels into an expert and out of it.
 INTO, OUT_OF = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
-_SLACK = 1.25  # what a device sends at once, in assignments that it has if experts are balanced
+SLACK = 1.25  # what a device sends at once, in assignments that it has if experts are balanced
 UNBALANCED = "unbalanced_experts"  # the name of further turns in a program
 
 
@@ -340,13 +340,13 @@ def _rows_for_each(A: int, parts: int) -> int:
     """Returns how many of its A assignments a device sends at once to each of those that share
     experts: together whole blocks of a TPU's kernels."""
     step = BLOCK_OF_A_TPU // math.gcd(BLOCK_OF_A_TPU, parts)
-    return min(A, -(-math.ceil(_SLACK * A / parts) // step) * step)
+    return min(A, -(-math.ceil(SLACK * A / parts) // step) * step)
 
 
 def assigned_share(parts: int) -> float:
     """Returns which share of the rows that a device computes at once is assigned to its experts,
     where all have as many, and rounding up to whole blocks adds little."""
-    return 1.0 if parts == 1 else 1 / _SLACK
+    return 1.0 if parts == 1 else 1 / SLACK
 
 
 def _turn(compute, axes, C, number, assigned: _Assigned, x_nxE, weight_A, kernels):

@@ -8,8 +8,8 @@ from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 
 # Inner and outer sizes of a block of 512 rows, of which a core's 16 MiB have room for two each
 # beside their float32 sums.
-_SIZES = 1024, 1024  # of a product in bfloat16; in float32 half the inner size
-_SIZES_OF_OUTER = 512, 1024
+SIZES = 1024, 1024  # of a product in bfloat16; in float32 half the inner size
+SIZES_OF_OUTER = 512, 1024
 
 
 def product(block, x_AxI, kernels, sizes_N, transposed):
@@ -17,7 +17,7 @@ def product(block, x_AxI, kernels, sizes_N, transposed):
     so many rows; those after all groups are undefined. Kernels are [N, I, O], or [N, O, I] if
     `transposed`."""
     x = _whole_blocks(block, x_AxI)
-    inner, outer = _SIZES
+    inner, outer = SIZES
     tile = block, inner * 2 // x.itemsize, outer
     tile = _within(tile, *x.shape, kernels.shape[1 if transposed else 2])
     y = gmm(x, kernels, sizes_N, x.dtype, tile, transpose_rhs=transposed)
@@ -27,7 +27,7 @@ def product(block, x_AxI, kernels, sizes_N, transposed):
 def outer(block, x_AxI, y_AxO, sizes_N, dtype):
     """Returns the sums of outer products over each group, [N, I, O], added in float32."""
     x, y = _whole_blocks(block, x_AxI), _whole_blocks(block, y_AxO)
-    tile = _within((block, *_SIZES_OF_OUTER), *x.shape, y.shape[1])
+    tile = _within((block, *SIZES_OF_OUTER), *x.shape, y.shape[1])
     return tgmm(x.T, y, sizes_N, dtype, tile)
 
 

@@ -151,59 +151,132 @@ class Unembedding(nn.Module):
         return projection(hidden.astype(c.dtype), embedding_VxE.astype(c.dtype), lambda x: x)
 
 
-UNEMBEDDINGS = ("order", "summary")  # heads over the vocabulary beside the usual one
-FURTHER_STATES = ("next_latent",)  # what objectives require as heads, and a stack returns
-CLASSIFIERS = ("classes", "token_classes")  # heads of `Config.num_classes`
-
-HEADS: dict[str, Callable[[Config], nn.Module]] = {
-    "pair": lambda c: ClassificationHead(2, "tanh", c),
-    "stop": lambda c: ClassificationHead(2, "tanh", c),
-    "classes": lambda c: ClassificationHead(c.num_classes, c.classifier_layer, c),
-    "token_classes": TokenClassificationHead,
-    "embedding": lambda c: EmbeddingHead(c.dtype),
-    "logit_scale": lambda _: LogitScale(),
-    "replaced": ReplacedHead,
-    "order": Unembedding,
-    "summary": Unembedding,
-}
-
-# The heads that models of each builder can have; of a decoder also "ahead_2", "ahead_3", …
-HEADS_OF: dict[str, tuple[str, ...]] = {
-    "encoder": (
-        "vocabulary",
-        "pair",
-        "stop",
-        "classes",
-        "token_classes",
-        "embedding",
-        "logit_scale",
-        "replaced",
-    ),
-    "decoder": ("vocabulary", "order", "summary", "next_latent", "classes", "token_classes"),
-    "encoder_decoder": ("vocabulary", "classes"),
-    "electra": ("generator", "replaced"),
-    "masked_autoencoder": ("vocabulary", "restored"),
-    "two_towers": ("embedding", "logit_scale"),
-}
 TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # the builders with one `Transformer`
 
-# The output of each head for a hidden state.
-MEANINGS: dict[str, str] = {
-    "vocabulary": "logits of the ids of the vocabulary",
-    "ahead_2": "hidden states for the token after the next; `ahead_3`, … for those after it",
-    "order": "a second projection onto the vocabulary: which tokens come sooner",
-    "summary": "a second projection onto the vocabulary: which tokens come at all",
-    "next_latent": "a prediction of the next slot's hidden state",
-    "pair": "logits of two classes of a pair of texts",
-    "stop": "logits of two classes: whether anything is missing in a slot",
-    "classes": "logits of the classes of a text; the objective sets their number",
-    "token_classes": "logits of the classes of each token; the objective sets their number",
-    "embedding": "the embedding of a text",
-    "logit_scale": "a learned factor for similarities, the same for all states",
-    "replaced": "the logit that a token was replaced",
-    "generator": "logits of ELECTRA's generator over the vocabulary",
-    "restored": "logits over the vocabulary of the decoder that restores a text from one state",
-}
+
+class Head(NamedTuple):
+    """A head as one record: what it gives, which models can have it, and the module that is it."""
+
+    name: str
+    about: str  # its output for a hidden state
+    builders: tuple[str, ...]  # those of `models` whose models can have it
+    # From the model's settings to a module that takes hidden states; None: the network has its own.
+    build: Callable[[Config], nn.Module] | None = None
+    has_classes: bool = False  # it has `Config.num_classes` outputs
+    over_vocabulary: bool = False  # its module returns a `Projection` onto the vocabulary
+    is_state: bool = False  # a hidden state that the stack returns, and no function of one
+
+
+HEADS: dict[str, Head] = {}
+
+
+def register(head: Head) -> None:
+    """Makes a head known to the builders that it names, or replaces the head of this name."""
+    HEADS[head.name] = head
+
+
+def heads_of(builder: str) -> tuple[str, ...]:
+    """Returns the heads that models of a builder can have; of a decoder also "ahead_2", ….
+
+    >>> heads_of("encoder_decoder")
+    ('vocabulary', 'classes')
+    """
+    return tuple(name for name, head in HEADS.items() if builder in head.builders)
+
+
+def classifiers() -> tuple[str, ...]:
+    """Returns the heads whose number of classes is the model's `num_classes`."""
+    return tuple(name for name, head in HEADS.items() if head.has_classes)
+
+
+def unembeddings() -> tuple[str, ...]:
+    """Returns the heads that project onto the vocabulary beside the usual one."""
+    return tuple(name for name, head in HEADS.items() if head.over_vocabulary)
+
+
+for _head in (
+    Head(
+        name="vocabulary",
+        about="logits of the ids of the vocabulary",
+        builders=(*TRANSFORMERS, "masked_autoencoder"),
+    ),
+    Head(
+        name="pair",
+        about="logits of two classes of a pair of texts",
+        builders=("encoder",),
+        build=lambda c: ClassificationHead(2, "tanh", c),
+    ),
+    Head(
+        name="stop",
+        about="logits of two classes: whether anything is missing in a slot",
+        builders=("encoder",),
+        build=lambda c: ClassificationHead(2, "tanh", c),
+    ),
+    Head(
+        name="order",
+        about="a second projection onto the vocabulary: which tokens come sooner",
+        builders=("decoder",),
+        build=Unembedding,
+        over_vocabulary=True,
+    ),
+    Head(
+        name="summary",
+        about="a second projection onto the vocabulary: which tokens come at all",
+        builders=("decoder",),
+        build=Unembedding,
+        over_vocabulary=True,
+    ),
+    Head(
+        name="next_latent",
+        about="a prediction of the next slot's hidden state",
+        builders=("decoder",),
+        is_state=True,
+    ),
+    Head(
+        name="classes",
+        about="logits of the classes of a text; the objective sets their number",
+        builders=TRANSFORMERS,
+        build=lambda c: ClassificationHead(c.num_classes, c.classifier_layer, c),
+        has_classes=True,
+    ),
+    Head(
+        name="token_classes",
+        about="logits of the classes of each token; the objective sets their number",
+        builders=("encoder", "decoder"),
+        build=TokenClassificationHead,
+        has_classes=True,
+    ),
+    Head(
+        name="embedding",
+        about="the embedding of a text",
+        builders=("encoder", "two_towers"),
+        build=lambda c: EmbeddingHead(c.dtype),
+    ),
+    Head(
+        name="logit_scale",
+        about="a learned factor for similarities, the same for all states",
+        builders=("encoder", "two_towers"),
+        build=lambda _: LogitScale(),
+    ),
+    Head(
+        name="generator",
+        about="logits of ELECTRA's generator over the vocabulary",
+        builders=("electra",),
+    ),
+    Head(
+        name="replaced",
+        about="the logit that a token was replaced",
+        builders=("encoder", "electra"),
+        build=ReplacedHead,
+    ),
+    Head(
+        name="restored",
+        about="logits over the vocabulary of the decoder that restores a text from one state",
+        builders=("masked_autoencoder",),
+    ),
+):
+    register(_head)
+SHIPPED = frozenset(HEADS)  # which no head of a user replaces
 
 
 def add_head(
@@ -224,17 +297,14 @@ def add_head(
 
     Raises ValueError for the name of a head that models have already, or an unknown builder.
     """
-    if name in MEANINGS or name.startswith("ahead_") or not name.isidentifier():
+    if name in SHIPPED or name.startswith("ahead_") or not name.isidentifier():
         raise ValueError(
             f"Got {name!r} as the name of a head of your own, expected a Python name other than "
-            f"{', '.join(MEANINGS)}."
+            f"{', '.join(sorted(SHIPPED))}."
         )
     if unknown := [one for one in builders if one not in TRANSFORMERS]:
         raise ValueError(f"Got the builders {unknown}, expected some of {list(TRANSFORMERS)}.")
-    HEADS[name] = build
-    for one in TRANSFORMERS:
-        others = tuple(head for head in HEADS_OF[one] if head != name)
-        HEADS_OF[one] = (*others, name) if one in builders else others
+    register(Head(name, about="added by `models.add_head`", builders=tuple(builders), build=build))
 
 
 def builders_with(heads: Iterable[str]) -> list[str]:
@@ -244,7 +314,7 @@ def builders_with(heads: Iterable[str]) -> list[str]:
     ['encoder']
     """
     named = {name for name in heads if not name.startswith("ahead_")}
-    able = [builder for builder, known in HEADS_OF.items() if named <= set(known)]
+    able = [builder for builder in _builders() if named <= set(heads_of(builder))]
     return able if named == set(heads) else [name for name in able if name == "decoder"]
 
 
@@ -255,7 +325,7 @@ def check_heads(heads: Iterable[str], own: Iterable[str] | None = None) -> None:
     """
     if builders_with(heads):
         return
-    offered = "; ".join(f"{builder}: {', '.join(names)}" for builder, names in HEADS_OF.items())
+    offered = "; ".join(f"{one}: {', '.join(heads_of(one))}" for one in _builders())
     raise ValueError(
         f"The objective needs the heads {list(heads)}, and no model of pretrax has all of them "
         f"({offered}; of a decoder also ahead_2, ahead_3, …). Add a head of your own by "
@@ -263,6 +333,10 @@ def check_heads(heads: Iterable[str], own: Iterable[str] | None = None) -> None:
         "train a model of your own that has them."
         + (f" This model offers {tuple(own) or 'none of them'}." if own is not None else "")
     )
+
+
+def _builders() -> list[str]:
+    return list(dict.fromkeys(one for head in HEADS.values() for one in head.builders))
 
 
 def dense(features, dtype, axes=("embed", "mlp"), **settings):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..constraints import PositiveShare, checked
 from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
-from .heads import HEADS_OF, LogitScale, Projection, ReplacedHead, dense, projection
+from .heads import LogitScale, Projection, ReplacedHead, dense, heads_of, projection
 from .linear import dropout, embedding_weights, inner_dropout
 from .positions import rotation_of
 from .quantization import quantized
@@ -87,7 +87,7 @@ def electra(
         return stacks + 2 * (slots * each_slot + predictions * each_prediction)
 
     network, part = Electra(config, small, disentangled), functools.partial(discriminator, config)
-    return _of_stacks(network, config, HEADS_OF["electra"], heads, flops, part=part)
+    return _of_stacks(network, config, heads_of("electra"), heads, flops, part=part)
 
 
 def discriminator(config: Config, params: dict) -> Part:
@@ -333,7 +333,7 @@ def two_towers(
         projection = 2 * lengths["encoder"] * config.emb_dim**2
         return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
 
-    network, known = TwoTowers(config, texts), HEADS_OF["two_towers"]
+    network, known = TwoTowers(config, texts), heads_of("two_towers")
     return _of_stacks(network, config, known, heads, flops, texts=texts)
 
 

@@ -37,7 +37,7 @@ from . import attention, positions, rematerialisation
 from .activations import ACTIVATIONS
 from .config import Config
 from .experts import ROUTING, Experts
-from .heads import FURTHER_STATES, HEADS, UNEMBEDDINGS, Projection, Unembedding, projection
+from .heads import HEADS, Projection, Unembedding, projection, unembeddings
 from .kernels import fused_attention
 from .kernels.attention_blocks import padded
 from .linear import (
@@ -76,7 +76,8 @@ class Transformer(nn.Module):
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         ahead = {name: ProjectionAhead(c) for name in c.ahead_projections}
-        self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS} | ahead
+        built = [HEADS[name] for name in c.heads if name in HEADS and HEADS[name].build]
+        self.projections = {head.name: head.build(c) for head in built} | ahead
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
         if c.num_decoder_layers:
@@ -110,7 +111,7 @@ class Transformer(nn.Module):
         """Creates every parameter, those of the heads included."""
         top = self(batch)["top"]
         for name in (*self.config.heads, *self.config.ahead_projections):
-            if name not in FURTHER_STATES:  # whose parameters are the stack's
+            if name not in HEADS or not HEADS[name].is_state:  # whose parameters are the stack's
                 self.head(name, top[:, 0])
 
     def head(self, name, hidden):
@@ -122,7 +123,7 @@ class Transformer(nn.Module):
         """Returns the `Projection` of a head over the vocabulary, and None for the others."""
         if name == "vocabulary":
             return self.vocabulary(hidden, self.token_embedding)
-        own = (*UNEMBEDDINGS, *self.config.ahead_projections)
+        own = (*unembeddings(), *self.config.ahead_projections)
         return self.projections[name](hidden) if name in own else None
 
     def _run(self, stack, side, batch, encoded=None):

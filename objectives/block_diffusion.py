@@ -22,9 +22,11 @@ from ..constraints import Count, checked
 from .arithmetic import hits, product24, rate24, share24
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
+from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import documents, of_document, piece, splice
+from .streams import Layout, StackRow, Stream, named, register
 from .token_ids import TokenIds
 
 
@@ -136,3 +138,122 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
         | noised
         | labels_in_place(tokens, masked, 0, lengths["labels"])
     )
+
+
+# --- the noised copies, as layouts arrange them ---------------------------------------------------
+
+
+def _beside_inputs(row: StackRow, batch: dict) -> dict:
+    """Gives a decoder a noised copy of each slot, and slots the intervals of their blocks.
+
+    Block ends count from 1: slots without a copy, such as those of targets, have 0, and a copy that
+    is padding.
+    """
+    copy = {column: row.of_inputs(column) for column in NOISED.columns}
+    start, end = batch[f"{row.stack}_key_intervals"]
+    has_copy = copy["noised_ends"] > 0
+    segments = jnp.where(has_copy, row.segments, 0)
+    first = of_document(row.documents.start, segments)
+    block_start = first + copy["noised_begins"]
+    block_end = first + copy["noised_ends"]
+    return {
+        f"{row.stack}_key_intervals": jnp.stack([start, jnp.where(has_copy, block_end, end)]),
+        "noised_input_tokens": copy["noised"],
+        "noised_segment_ids": segments,
+        "noised_positions": batch[f"{row.stack}_positions"],
+        "noised_key_intervals": guarded(block_start, block_end, segments),
+        "noised_clean_intervals": jnp.stack([first, block_start]),
+        "noised_rates": copy["noised_rates"],
+    }
+
+
+def _lengths_of_two_stacks(n: dict[str, int]) -> dict[str, int]:
+    streams = [stream.name for stream in named(n)]
+    if set(streams) != {"inputs", "noised", "labels"}:
+        raise ValueError(
+            "An encoder-decoder needs inputs, noised copies of them and labels alone, the "
+            f"objective gives {streams}: use a decoder model, or another objective."
+        )
+    return {"encoder": n["inputs"], "decoder": n["noised"], "predict": n["labels"]}
+
+
+def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
+    """Gives the clean text to the encoder, block by block, and its noised copy to the decoder.
+
+    A block of copies attends to itself, and to the blocks before it in the encoder, of which the
+    first block has none.
+
+    Raises ValueError for a mixture that gives targets too.
+    """
+    if "targets" in features:
+        raise ValueError(
+            "An encoder-decoder reads noised copies or writes targets, and the members of this "
+            "mixture give both: use a decoder model, or train on them in two runs."
+        )
+
+    def blocks(size):
+        """Returns segments, positions, and the slots of each document's and block's ends."""
+        segments = fit(features["inputs_segments"], size)
+        document = documents(segments, max_documents)
+        first = of_document(document.start, segments)
+        begin, end = (first + fit(features[f"noised_{x}"], size) for x in ("begins", "ends"))
+        return segments, positions(segments, document), first, begin, end
+
+    given, given_positions, given_first, _, given_end = blocks(lengths["encoder"])
+    copied, copied_positions, first, begin, end = blocks(lengths["decoder"])
+    nothing = jnp.zeros(0, jnp.int32)
+    slots = jnp.arange(features["inputs"].size, dtype=jnp.int32)
+    targets = {"targets": nothing, "targets_segments": nothing, "targets_weights": nothing}
+    return {
+        "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
+        "encoder_segment_ids": given,
+        "encoder_positions": given_positions,
+        "encoder_key_intervals": guarded(given_first, given_end, given),
+        "decoder_input_tokens": fit(features["noised"], lengths["decoder"]),
+        "decoder_segment_ids": copied,
+        "decoder_positions": copied_positions,
+        "decoder_key_intervals": guarded(begin, end, copied),
+        "cross_key_intervals": jnp.stack([first, begin]),
+        "noised_rates": fit(features["noised_rates"], lengths["decoder"]),
+        "member": features["member"],
+    } | predicted("decoder", features | targets, lengths["predict"], nothing, slots)
+
+
+def no_tokens_ahead(model, groups) -> str | None:
+    """Requires a model that does not predict tokens after the next one."""
+    if model.config is None or not model.config.num_ahead:
+        return None
+    return (
+        "The objective gives noised copies of a text, and this model predicts tokens ahead, which "
+        f"copies have none of (num_ahead={model.config.num_ahead}): choose a model without such "
+        "heads, or another objective."
+    )
+
+
+def own_keys_in_decoder(model, groups) -> str | None:
+    """Requires a decoder that attends to its own block and the encoder at once, by position."""
+    config = model.config
+    if model.layout != "encoder_decoder" or config is None or config.rotate_encoded:
+        return None
+    return (
+        "The objective's blocks follow clean text in the encoder, of which a first block has none, "
+        "and this model attends to the encoder by itself or without positions "
+        f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to True, "
+        "and its positions to 'rotary', as "
+        "--gin_file=objectives/block_diffusion_encoder_decoder.gin does."
+    )
+
+
+NOISED = register(
+    Stream(
+        name="noised",
+        about="a noised copy of each input, the positions [begin, end) of its block, and the "
+        "block's rate as a 24-bit integer",
+        columns=("noised", "noised_begins", "noised_ends", "noised_rates"),
+        in_use="noised_ends",
+        arranged={"decoder": _beside_inputs},
+        more_slots=lambda slots: {"copies": slots},
+        replaced={"encoder_decoder": Layout(_lengths_of_two_stacks, _in_two_stacks)},
+        requires=(no_tokens_ahead, own_keys_in_decoder),
+    )
+)

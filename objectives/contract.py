@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from .model_requirements import Requirement
 from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
@@ -176,7 +177,7 @@ class Lengths(Protocol):
     def __call__(self, n: int, /) -> dict[str, int]:
         """Returns {stream: slots, "sentinels": ids used} of a document of n >= 1 tokens.
 
-        The streams are in `objectives.features`. Python ints that never decrease in n. "both"
+        The streams are in `objectives.streams`. Python ints that never decrease in n. "both"
         bounds inputs and targets together, where that is tighter than the sum of the two.
         """
 
@@ -198,7 +199,7 @@ class Corrupt(Protocol):
           lengths: slots of each stream, as planned for the whole row.
           max_documents: the most documents that the row may hold; a Python int, and so static.
 
-        Returns {column: i32[...]} of exactly these lengths; `objectives.features` has the columns.
+        Returns {column: i32[...]} of exactly these lengths; `objectives.streams` has the columns.
         Documents stay apart: the features of one are its own segment.
         """
 
@@ -245,7 +246,7 @@ class Objective(NamedTuple):
     prompt_forms: tuple[PromptForm, ...] = ()  # for models that it trained, the default first
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is not a sum over rows
-    needs_dropout: bool = False  # segments of one text differ by the model's dropout alone
+    requires: tuple[Requirement, ...] = ()  # of the model and the rows of a step, beside the above
     # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
     # once, given those before it. None: no term is, as where only hidden tokens are predicted.
     likelihood: str | None = None
@@ -331,7 +332,7 @@ def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
         heads=heads,
         rows=joint_rows({name: objective.rows for name, objective in objectives.items()}),
         couples_rows=any(o.couples_rows for o in objectives.values()),
-        needs_dropout=any(o.needs_dropout for o in objectives.values()),
+        requires=tuple(dict.fromkeys(r for o in objectives.values() for r in o.requires)),
     )
 
 

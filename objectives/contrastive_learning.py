@@ -84,7 +84,21 @@ def contrastive(
         heads=_heads(temperature),
         rows=Rows("document", closes_documents=True),
         couples_rows=True,
-        needs_dropout=views == "dropout",
+        requires=(own_dropout,) if views == "dropout" else (),
+    )
+
+
+def own_dropout(model, groups) -> str | None:
+    """Requires a model with dropout that every slot draws for itself."""
+    config = model.config
+    if config is None or (config.dropout_rate and not config.dropout_shared):
+        return None
+    return (
+        "The objective's two views of a text differ by the model's dropout alone, and would be "
+        f"equal with dropout_rate={config.dropout_rate} and "
+        f"dropout_shared={config.dropout_shared}: set the model's dropout_rate above 0 and "
+        "dropout_shared to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other "
+        "views."
     )
 
 

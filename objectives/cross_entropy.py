@@ -19,7 +19,7 @@ from .contract import Array, ClassProjection
 # Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of
 # width 64 and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148
 # at once. Elsewhere it should be large enough for arithmetic to outweigh reading the projection.
-_CPU_SLOTS, _SLOTS = 256, 2048
+CPU_SLOTS, _SLOTS = 256, 2048
 
 
 def cross_entropy(logits, labels):
@@ -128,18 +128,18 @@ def _cutter(rows: int, slots: int, shards: int) -> Callable:
     Of slots in shards, each piece has equally many of every shard.
     """
     slots //= shards
-    pieces = min(-(-rows * slots * shards // _slots_of_a_piece()), slots)
+    pieces = min(-(-rows * slots * shards // slots_of_a_piece()), slots)
     # A row group of a mixture may have no slots.
     length = -(-slots // pieces) if pieces else 1
     return functools.partial(_cut, length=length, shards=shards)
 
 
-def _slots_of_a_piece() -> int:
+def slots_of_a_piece() -> int:
     """Returns the slots of a piece, over all devices."""
     mesh = jax.sharding.get_abstract_mesh()
     device = mesh.abstract_device  # None without a mesh, and of one without devices
     platform = device.platform if device else jax.default_backend()
-    return (_CPU_SLOTS if platform == "cpu" else _SLOTS) * max(mesh.size, 1)
+    return (CPU_SLOTS if platform == "cpu" else _SLOTS) * max(mesh.size, 1)
 
 
 def _cut(x, length: int, shards: int):

@@ -33,6 +33,7 @@ from .splicing import (
     splice,
     with_specials,
 )
+from .streams import StackRow, Stream, register
 from .token_ids import TokenIds
 
 
@@ -266,3 +267,21 @@ def divided(row, present_D, frame, given: Documents, answer: Documents, lengths)
     return sequence_pair(
         splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )
+
+
+def _read_stand_ins(row: StackRow, batch: dict) -> dict:
+    """Gives later slots the stand-in of a target in place of the target."""
+    targets, stand_ins = row.features["targets"], row.features["targets_stand_ins"]
+    read = jnp.where(stand_ins > 0, stand_ins, targets)
+    return {f"{row.stack}_input_tokens": row.in_stack(row.features["inputs"], row.shifted(read))}
+
+
+register(
+    Stream(
+        name="stand_ins",
+        about="what later slots are given in place of a target; 0: the target itself",
+        columns=("targets_stand_ins",),
+        in_use="targets_segments",
+        arranged={"decoder": _read_stand_ins},
+    )
+)

@@ -19,10 +19,10 @@ import numpy as np
 from . import layouts
 from .contract import Objective, Row, Term, check_facts, members_of
 from .corrupted_batches import batched
-from .features import COLUMNS, IN_USE, PER_DOCUMENT, check_features, unknown
 from .layouts import Layout
 from .mixtures import longest
 from .static_lengths import packed_lengths
+from .streams import STREAMS, check_features, named, per_document, unknown
 from .token_ids import TokenIds
 
 # Tokens of the documents of each row: the shortest are where noise degenerates.
@@ -153,8 +153,8 @@ def lengths_never_decrease(case: LawExamples, longest: int = 600) -> None:
     """Lengths are Python ints of known streams, which never decrease."""
     before = case.objective.lengths(1)
     for name in before:
-        if name not in COLUMNS and name not in _NOT_A_STREAM:
-            raise Broken(unknown("stream of `lengths`", name, (*COLUMNS, *_NOT_A_STREAM)))
+        if name not in STREAMS and name not in _NOT_A_STREAM:
+            raise Broken(unknown("stream of `lengths`", name, (*STREAMS, *_NOT_A_STREAM)))
     for n in range(1, longest):
         now = case.objective.lengths(n)
         if now.keys() != before.keys():
@@ -174,7 +174,7 @@ def features_are_known(case: LawExamples) -> None:
         shapes = jax.eval_shape(jax.vmap(_one_row(case)), case.keys, case.rows, case.rows)
         row = {c: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for c, x in shapes.items()}
         check_features(row, case.lengths)
-        missing = [s for s in case.lengths if s in COLUMNS and COLUMNS[s][0] not in row]
+        missing = [s.name for s in named(case.lengths) if s.columns[0] not in row]
         if missing:
             raise Broken(f"`lengths` gives slots for {missing}, `corrupt` no features.")
         jax.eval_shape(corrupt, case.keys, case.rows)
@@ -213,9 +213,10 @@ def padding_does_not_count(case: LawExamples) -> None:
             raise Broken(f"{counted.sum()} targets count that are padding (targets_segments is 0).")
     for stream in ("inputs", "targets", "labels"):
         if stream in features:
-            used = features[IN_USE[stream]] > 0
+            column = STREAMS[stream].in_use
+            used = features[column] > 0
             if (np.diff(used.astype(int), axis=1) > 0).any():
-                raise Broken(f"{IN_USE[stream]} have 0 before others, expected them at the end.")
+                raise Broken(f"{column} have 0 before others, expected them at the end.")
 
 
 def padding_gives_padding(case: LawExamples) -> None:
@@ -234,8 +235,9 @@ def more_slots_change_nothing(case: LawExamples) -> None:
     padding = ((0, 0), (0, MORE_PADDING))
     rows = jax.tree.map(lambda x: np.pad(x, padding) if x.ndim == 2 else x, case.rows)
     most = case.max_documents + 2
+    apart = per_document()
     lengths = {
-        name: slots // case.max_documents * most if name in PER_DOCUMENT else slots + MORE_SLOTS
+        name: slots // case.max_documents * most if name in apart else slots + MORE_SLOTS
         for name, slots in case.lengths.items()
     }
     got = corrupted(case, rows=rows, lengths=lengths, max_documents=most)
@@ -300,7 +302,7 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
     for stream in ("inputs", "noised", "targets", "labels"):
         if stream not in before:
             continue
-        for name in COLUMNS[stream]:
+        for name in STREAMS[stream].columns:
             a, b = (of_segments(x, stream, row) for x in (before, after))
             mine = (a > 0) & (a <= segments_of_one * (n - 1))
             if (a[mine] != b[mine]).any() or (before[name][row] != after[name][row])[mine].any():
@@ -628,9 +630,7 @@ def slots_used(
     keys = jax.random.split(jax.random.key(seed), len(lengths))
     planned = case.objective.lengths(raw_length)
     features = corrupted(case._replace(keys=keys, rows=rows, lengths=planned, max_documents=1))
-    used = {
-        s: (features[c] > 0).sum(1) for s, c in IN_USE.items() if s in planned and c in features
-    }
+    used = {s.name: (features[s.in_use] > 0).sum(1) for s in named(planned) if s.in_use in features}
     if "sentinels" in planned:
         number = np.zeros(case.ids.size, int)
         number[list(case.ids.sentinels)] = np.arange(len(case.ids.sentinels)) + 1

@@ -14,6 +14,8 @@ from jax.tree_util import Partial
 from ..constraints import OpenShare, checked
 from .arithmetic import below, ratio, traced
 from .contract import VOCABULARY, ModelOutputs, Objective, Rows, Term
+from .features import fit
+from .layouts import guarded, single_stack, single_stack_lengths
 from .losses import token_loss
 from .masked_language_modeling import masked_lm
 from .prompt_forms import PromptForm
@@ -27,6 +29,7 @@ from .splicing import (
     splice,
     with_specials,
 )
+from .streams import Layout, Stream, named, register
 from .token_ids import TokenIds
 
 
@@ -156,3 +159,44 @@ def _interval_start(bits, slot, visible, last):
     before = jnp.clip(slot - visible, 0, last + 1)  # those that end before the slot
     drawn = below(bits, before + jnp.maximum(last - slot, 0))
     return jnp.where(drawn < before, drawn, slot + 1 + drawn - before)
+
+
+# --- the restored targets, as layouts arrange them ------------------------------------------------
+
+
+def _lengths_with_decoder(n: dict[str, int]) -> dict[str, int]:
+    encoded = {name: slots for name, slots in n.items() if name not in _RESTORED}
+    return single_stack_lengths("encoder", encoded) | {"decoder": n["targets"]}
+
+
+def _with_decoder(features, lengths, bos, max_documents) -> dict:
+    """Adds a decoder's columns to those of an encoder: of a document the decoder is given the
+    encoder's first state alone."""
+    columns = [column for stream in named(_RESTORED) for column in stream.columns]
+    encoded = {name: x for name, x in features.items() if name not in columns}
+    batch = single_stack("encoder", encoded, lengths, bos, max_documents)
+    f = {column: fit(features[column], lengths["decoder"]) for column in columns}
+    segments = f["targets_segments"]
+    first = of_document(documents(batch["encoder_segment_ids"], max_documents).start, segments)
+    return batch | {
+        "decoder_input_tokens": f["targets"],
+        "decoder_target_tokens": f["targets"],
+        "decoder_loss_weights": f["targets_weights"],
+        "decoder_segment_ids": segments,
+        "decoder_positions": f["contexts_positions"],
+        "decoder_key_intervals": guarded(f["contexts_starts"], f["contexts_ends"], segments),
+        "cross_key_intervals": jnp.stack([first, first + 1]),
+    }
+
+
+_RESTORED = ("targets", "contexts")  # the streams of a decoder that is given no more
+
+register(
+    Stream(
+        name="contexts",
+        about="of each target its position, and the slots [start, end) that it is restored from",
+        columns=("contexts_positions", "contexts_starts", "contexts_ends"),
+        in_use="targets_segments",
+        replaced={"encoder": Layout(_lengths_with_decoder, _with_decoder)},
+    )
+)

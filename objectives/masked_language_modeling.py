@@ -18,7 +18,7 @@ from ..constraints import Count, OpenShare, Share, checked
 from .arithmetic import below, hits, share24
 from .contract import Labels, ModelOutputs, Objective, Row, Term
 from .cross_entropy import binary_cross_entropy
-from .features import COLUMNS, input_sequence, labels_in_place
+from .features import input_sequence, labels_in_place
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
@@ -35,6 +35,7 @@ from .splicing import (
     piece,
     splice,
 )
+from .streams import STREAMS
 from .token_ids import TokenIds
 
 
@@ -307,7 +308,7 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     given = jnp.where(is_mask, text.masked[origin], text.tokens[origin])
     return (
         input_sequence((jnp.where(live, given, 0), segments))
-        | {name: jnp.where(live, x, 0) for name, x in zip(COLUMNS["orders"], columns)}
+        | {name: jnp.where(live, x, 0) for name, x in zip(STREAMS["orders"].columns, columns)}
         | labels_in_place(text.tokens[origin], predicts & live, 0, lengths["labels"])
     )
 

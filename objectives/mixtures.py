@@ -30,9 +30,9 @@ from .contract import (
     joint_facts,
 )
 from .denoising import Placement, span_corruption
-from .features import complete
 from .language_modeling import prefix_lm
 from .layouts import joint_slots
+from .streams import complete
 from .token_ids import TokenIds
 
 

@@ -81,7 +81,21 @@ def multi_token_prediction(
         return terms
 
     ahead = {f"ahead_{k}": None for k in range(2, tokens + 1)}
-    return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, **ahead})
+    return causal_lm(ids)._replace(
+        loss=loss, heads={**VOCABULARY, **ahead}, requires=(rows_longer_than_predictions,)
+    )
+
+
+def rows_longer_than_predictions(model, groups) -> str | None:
+    """Requires rows in which some slot has all the tokens ahead that the model predicts."""
+    longest = max((group.stacks.get("decoder", 0) for group in groups), default=0)
+    if model.config is None or not longest or model.config.num_ahead < longest:
+        return None
+    return (
+        f"The objective predicts {model.config.num_ahead + 1} tokens from every slot, and rows of "
+        f"{longest} slots never have as many, so that heads would learn nothing: set "
+        f"multi_token_prediction.tokens to {longest} or less, or longer sequence_lengths."
+    )
 
 
 class _Share(NamedTuple):

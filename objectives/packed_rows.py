@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from .contract import Array, Corrupt, Row
-from .features import COLUMNS, IN_USE, PER_DOCUMENT, check_features, fit
+from .features import fit
 from .splicing import Documents, documents
+from .streams import check_features, per_document, present
 
 
 def each_document(corrupt: Callable) -> Corrupt:
@@ -36,7 +37,8 @@ def each_document(corrupt: Callable) -> Corrupt:
 
 def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
     mine, theirs = (documents(x.segments, max_documents) for x in (row, partner))
-    own = {s: n // max_documents if s in PER_DOCUMENT else n for s, n in lengths.items()}
+    apart = per_document()
+    own = {s: n // max_documents if s in apart else n for s, n in lengths.items()}
 
     def corrupt_one(number):
         alone = (_alone(x, where, number) for x, where in ((row, mine), (partner, theirs)))
@@ -75,22 +77,22 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
     # Pool k is that of segment k + 1: a document of two pools has two segments.
     segments = max(lengths.get("pools", 0) // max_documents, 1)
     earlier = segments * jnp.arange(max_documents, dtype=jnp.int32)[:, None]
-    streams = [s for s, columns in COLUMNS.items() if columns[0] in features]
-    used = {s: features[IN_USE[s]] > 0 for s in streams if s not in PER_DOCUMENT}
-    first = {s: _first_slots(used_DxN) for s, used_DxN in used.items()}
+    streams = present(features)
+    used = {s.name: features[s.in_use] > 0 for s in streams if not s.per_document}
+    first = {name: _first_slots(used_DxN) for name, used_DxN in used.items()}
     found = {}
     for stream in streams:
-        for column in COLUMNS[stream]:
+        for column in stream.columns:
             x = features[column]
             if column.endswith("_segments"):
                 x = jnp.where(x > 0, x + earlier, 0)
             elif column in ("labels_slots", "pools_slots"):
-                counts = features[f"{stream}_weights"] > 0
+                counts = features[f"{stream.name}_weights"] > 0
                 x = jnp.where(counts, x + first["inputs"], 0)
-            if stream in PER_DOCUMENT:
-                found[column] = fit(x.reshape(-1), lengths[stream])
+            if stream.per_document:
+                found[column] = fit(x.reshape(-1), lengths[stream.name])
             else:
-                found[column] = _end_to_end(x, used[stream], first[stream])
+                found[column] = _end_to_end(x, used[stream.name], first[stream.name])
     return found
 
 

@@ -19,7 +19,7 @@ from jax.tree_util import Partial
 from ..constraints import checked
 from .arithmetic import below, running_sum
 from .contract import Loss, Objective, Row, Rows, Term, build, joint_facts
-from .features import COLUMNS, input_sequence, pool_columns
+from .features import input_sequence, pool_columns
 from .losses import pool_class_terms
 from .prompt_forms import PromptForm
 from .splicing import (
@@ -33,6 +33,7 @@ from .splicing import (
     splice,
     with_specials,
 )
+from .streams import STREAMS
 from .token_ids import TokenIds
 
 FOLLOWS, FOLLOWS_NOT = 0, 1
@@ -122,7 +123,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
             f"The first objective of `then` makes {makes['pools']} segments of a document, "
             "expected one: the second would leave out the others."
         )
-    if both := sorted((makes.keys() & needs.keys() & COLUMNS.keys()) - {"inputs"}):
+    if both := sorted((makes.keys() & needs.keys() & STREAMS.keys()) - {"inputs"}):
         raise ValueError(
             f"Both objectives of `then` write {both}, so that the second would overwrite those of "
             "the first: expected different features."

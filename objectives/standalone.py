@@ -21,7 +21,7 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
 
     Each row is one document of text ids and `ids.eos`, with `ids.pad` at its end for padding. In a
     mixture the member of each row is drawn by the rates. Features are JAX arrays i32[B, slots],
-    their columns described in `objectives.features`, beside "member" i32[B]. Rows are partners as
+    their columns described in `objectives.streams`, beside "member" i32[B]. Rows are partners as
     those of `batched`; inside of `jit` or `vmap` they are not checked.
 
     >>> corrupt = corruptor(span_corruption, ids, length=100)

@@ -15,9 +15,9 @@ from ..constraints import Count, checked
 from .arithmetic import MAX_DOCUMENTS, MAX_LENGTH
 from .contract import Member, Objective, members_of
 from .corrupted_batches import check_sentinels, lengths_of_documents
-from .features import PER_DOCUMENT
 from .layouts import Layout, joint_slots
 from .mixtures import longest
+from .streams import per_document
 from .token_ids import TokenIds
 
 FEATURES = {"encoder": "inputs", "decoder": "targets"}  # of T5, by the stack that reads them
@@ -112,7 +112,7 @@ def plan(
     Args:
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
       max_documents: of a row. Together they take no more slots than one document of the raw
-        length, except of the streams in `PER_DOCUMENT`.
+        length, except of the streams that have separate slots for each document.
 
     Raises ValueError when a member does not fit the largest shape, or needs more sentinels than
     the vocabulary has.
@@ -161,7 +161,7 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     filled = [joint_slots(each) + sum(each.get(s, 0) for s in apart) for each in lengths]
     if max_documents > 1:
         filled = [sum(features.get(s, 0) for s in ("inputs", "targets", *apart))] * len(members)
-        features |= {s: max_documents * features[s] for s in PER_DOCUMENT if s in features}
+        features |= {s: max_documents * features[s] for s in per_document() if s in features}
     useful = tuple(min(n / slots, 1.0) for n in filled)
     return RowGroup(numbers, raw, features, stacks, useful, max_documents)
 

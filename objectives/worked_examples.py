@@ -8,7 +8,7 @@ import numpy as np
 
 from .contract import Array, Builder, Objective, Row, build
 from .corrupted_batches import batched, check_sentinels, lengths_of_documents
-from .features import COLUMNS, IN_USE, PER_DOCUMENT
+from .streams import per_document, present
 from .token_ids import TokenIds, check_token_ids
 
 
@@ -33,7 +33,7 @@ def hide(
         one span, or separate spans if their numbers differ.
       seed: of what remains to be drawn, such as which masked tokens stay as they are.
 
-    Returns the columns of `objectives.features`, each i32 of as many slots as are in use.
+    Returns the columns of `objectives.streams`, each i32 of as many slots as are in use.
 
     Raises ValueError for other shapes, tokens that are no text, nothing to hide, more spans than
     there are sentinels, and an objective that hides no tokens of one's choice.
@@ -121,15 +121,16 @@ def hidden_features(
     if objective.rows.sentinels is not None:
         check_sentinels("The spans to hide", {"sentinels": sentinels}, objective.rows.sentinels)
     enough = 2 * size + 8 * count
-    lengths = {name: n if name in PER_DOCUMENT else max(n, enough) for name, n in needs.items()}
+    apart = per_document()
+    lengths = {name: n if name in apart else max(n, enough) for name, n in needs.items()}
     if "sentinels" in needs:
         lengths["sentinels"] = max(sentinels, objective.lengths(size)["sentinels"])
     corrupt = program(batched(objective, lengths, count))
     features = jax.device_get(corrupt(keys_B, rows_B))
-    for stream, columns in COLUMNS.items():
-        if stream not in PER_DOCUMENT and IN_USE[stream] in features:
-            used = int((features[IN_USE[stream]] > 0).sum(axis=1).max())
-            features |= {name: features[name][:, :used] for name in columns if name in features}
+    for stream in present(features):
+        if not stream.per_document:
+            used = int((features[stream.in_use] > 0).sum(axis=1).max())
+            features |= {name: features[name][:, :used] for name in stream.columns}
     return features
 
 

@@ -1,19 +1,18 @@
 """Every test runs on eight fake CPU devices, and no array is broadcast by accident.
 
-Nothing is compiled twice: the processes of a session, and the programs that tests start, keep what
-they compile in one folder.
+Nothing is compiled twice: the processes of a session, the programs that tests start, and later
+sessions share what they compile. With `--changed`, only the tests run that a change reaches.
 """
 
-import atexit
+import ctypes
 import gc
 import importlib.util
 import os
 import pathlib
+import platform
 import re
 import secrets
-import shutil
 import sys
-import tempfile
 from importlib.metadata import version
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -23,12 +22,13 @@ os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=8"
     + " --xla_cpu_parallel_codegen_split_count=1"
-    + (" --xla_cpu_use_fusion_emitters=false" if version("jax") < "0.12" else "")  # gone there
+    + (" --xla_cpu_use_fusion_emitters=false" if version("jax") < "0.11" else "")  # gone there
 ).strip()
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the processes of pytest-xdist find it there
-    compiled = tempfile.mkdtemp(prefix="compiled-")
-    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
+# What is compiled for the processor of one host need not run on another: each has a folder.
+CACHES = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+COMPILED = CACHES / "pretrax" / "compiled_by_tests" / (platform.node() or "here")
+COMPILED_BYTES = 1 << 30  # all tests together, the slow ones too, compile some 200 MB
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # Of tests/storm, drawn once, as the processes of pytest-xdist must agree on it.
@@ -40,6 +40,8 @@ import jax  # noqa: E402  (the flags above are read when jax is imported)
 import pytest  # noqa: E402
 
 from pretrax.settings.extras import EXTRAS  # noqa: E402
+from pretrax.training.devices.compiled_programs import remove_beyond  # noqa: E402
+from tests import import_graph  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
@@ -55,6 +57,57 @@ LONGEST = {
     *("test_docs", "test_benchmarks", "test_gin_runs", "test_step", "test_compare", "test_resume"),
     *("test_two_processes", "test_speculation", "test_evaluation", "test_decoding", "test_wheel"),
 }
+
+
+REACHED = pytest.StashKey[set[pathlib.Path] | None]()  # the test files of --changed; None: all
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--changed",
+        metavar="COMMIT",
+        nargs="?",
+        const="HEAD",
+        help="run only the test files that the files changed since a commit reach, by what imports "
+        "what and which files a test names; the last commit if none is given",
+    )
+
+
+def pytest_configure(config):
+    if hasattr(config, "workerinput"):  # the process that starts the workers has read the graph
+        reached = config.workerinput["reached"]
+        config.stash[REACHED] = None if reached is None else set(map(pathlib.Path, reached))
+        return
+    if COMPILED.is_dir():
+        remove_beyond(COMPILED_BYTES, COMPILED)
+    revision = config.getoption("changed")
+    config.stash[REACHED] = None
+    if revision is not None:
+        try:
+            changed = import_graph.changed_files(revision)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        config.stash[REACHED] = import_graph.tests_reached(changed)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    reached = node.config.stash[REACHED]
+    node.workerinput["reached"] = None if reached is None else [str(file) for file in reached]
+
+
+def pytest_report_header(config):
+    reached = config.stash[REACHED]
+    if config.getoption("changed") is not None:
+        return f"changed: {'every test' if reached is None else f'{len(reached)} test files'}"
+    return None
+
+
+def pytest_ignore_collect(collection_path, config):
+    reached = config.stash[REACHED]
+    if reached is None or collection_path.is_dir() or collection_path.suffix != ".py":
+        return None
+    return True if collection_path not in reached else None
 
 
 def pytest_collection_modifyitems(items):
@@ -91,15 +144,53 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 20, 20)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def programs_of_few_files():
-    """Lets go of compiled programs: Linux lets a process map 65,530 pieces of memory
-    (vm.max_map_count), each program takes some, and where none are left LLVM ends in a segmentation
-    fault."""
-    yield
-    maps = pathlib.Path("/proc/self/maps")
-    if not maps.exists() or maps.read_bytes().count(b"\n") > 20_000:
+# Linux lets a process map 65,530 pieces of memory (vm.max_map_count), each compiled program takes
+# some, and if none are left LLVM ends in a segmentation fault.
+MOST_MAPS = 20_000
+MOST_KILOBYTES = 1800 << 10
+MAPS, STATUS = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/self/status")
+
+
+def kilobytes(field: str) -> int:
+    """Returns a size of this process as Linux counts it, such as VmRSS, or 0 elsewhere."""
+    found = re.search(rf"^{field}:\s*(\d+)", STATUS.read_text(), re.M) if STATUS.exists() else None
+    return int(found[1]) if found else 0
+
+
+def has_too_many_pieces() -> bool:
+    return not MAPS.exists() or MAPS.read_bytes().count(b"\n") > MOST_MAPS
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Lets go of compiled programs if they take too much memory, or too many pieces of it."""
+    ends_file = nextitem is None or nextitem.path != item.path
+    if kilobytes("VmRSS") > MOST_KILOBYTES or (ends_file and has_too_many_pieces()):
         jax.clear_caches()
+        gc.collect()
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)  # glibc would keep what was freed
+
+
+PEAKS: dict[str, int] = {}  # the most memory of each process, in kB
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    PEAKS[node.gateway.id] = node.workeroutput.get("peak", 0)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["peak"] = kilobytes("VmHWM")
+    else:
+        PEAKS["this process"] = kilobytes("VmHWM")
+
+
+def pytest_terminal_summary(terminalreporter):
+    peaks = [f"{kb / 2**20:.1f} GB ({name})" for name, kb in PEAKS.items() if kb]
+    if peaks:
+        terminalreporter.write_line(f"peak memory: {', '.join(peaks)}")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -67,6 +67,7 @@ def test_every_objective_has_rows_to_corrupt(name):
     assert {x.shape[0] for x in features.values()} == {2}
 
 
+@pytest.mark.slow
 def test_checkpoints(tmp_path, capsys):
     checkpoints.main(["--models", "gpt2_tiny", "--repeats=1", f"--folder={tmp_path}"])
     said = capsys.readouterr().out
@@ -137,6 +138,7 @@ def run_accelerator(tmp_path, parts) -> tuple[dict, str]:
     return results, done.stdout
 
 
+@pytest.mark.slow
 def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
     results, said = run_accelerator(tmp_path, "products")
     assert results["products"]["problem"] is None, results
@@ -257,6 +259,7 @@ def test_benchmarks_find_the_checkout_without_installation(path):
     assert '".ci/links"' in path.read_text()
 
 
+@pytest.mark.slow
 def test_slices(tmp_path, monkeypatch, capsys):
     """Devices of this process stand for a slice; what is there is not compiled again."""
     sizes = "training.Run.sequence_lengths = {'encoder': 32}", "training.Run.vocabulary_rows = 256"

@@ -23,8 +23,8 @@ from pretrax.constraints import (
 from pretrax.models.config import Config
 from pretrax.settings.bound import Bound, Call
 from pretrax.training.run import Run
+from tests.import_graph import modules_without_tasks
 from tests.objectives.registry import IDS
-from tests.test_imports import modules_without_tasks
 
 
 @checked

@@ -24,7 +24,6 @@ from pretrax import models
 from pretrax.cli import convert
 from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import special_tokens, tokenization
-from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.corpora.vocabularies.word_training import train_words
 from pretrax.models.hugging_face import (
     FAMILIES,
@@ -35,7 +34,7 @@ from pretrax.models.hugging_face import (
     write_model,
 )
 from pretrax.models.hugging_face import hub as hugging_face_hub
-from pretrax.models.trees import named, nested
+from pretrax.models.trees import named
 from pretrax.settings import run_directory
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.run_directory import IMPORTED
@@ -44,55 +43,27 @@ from pretrax.training.evaluation import Score
 from pretrax.training.run_configuration import read_fields, read_run
 from pretrax.training.saved.result import Result, write_result
 from pretrax.training.saved.runs import open_run
+from tests.conversion import (
+    SMALL,
+    bart_model,
+    bert,
+    hugging_faces,
+    llama,
+    random_params,
+    sentencepiece,
+    t5_model,
+    trained,
+    word_pieces,
+    written,
+)
 from tests.inference.runs import write_run
-from tests.models import test_t5x as t5x
+from tests.models import t5x_checkpoints
 from tests.training import tiny
-
-SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
-
-
-def random_params(model):
-    rng = np.random.default_rng(0)
-    shapes = sorted(parameter_shapes(model).items())
-    return nested((name, rng.normal(size=shape).astype(np.float32)) for name, shape in shapes)
-
-
-def llama(rows=128, heads=("vocabulary",), **settings):
-    settings = SMALL | dict(num_layers=3, num_kv_heads=2, norm_epsilon=1e-5) | settings
-    return models.decoder(rows, heads, **settings)
 
 
 def olmoe(heads=("vocabulary",), **settings):
     own = dict(head_dim=4, num_experts=4, normalize_expert_weights=False)
     return llama(64, heads, **(own | dict(qk_norm=True, qk_norm_joint=True) | settings))
-
-
-# How the layers of a BERT differ from those of `models.encoder`.
-BERT = dict(
-    mlp_activations=("gelu_exact",),
-    norm="layer",
-    norm_place="after",
-    norm_epsilon=1e-12,
-    biases=True,
-    embedding_norm=True,
-    positions="learned",
-    logits_via_embedding=True,
-    vocabulary_layer=True,
-    vocabulary_bias=True,
-)
-
-
-def bert(rows=40, heads=("vocabulary", "pair"), **settings):
-    """As `transformers` has it, by default with all of the heads that it was trained with."""
-    settings = dict(max_positions=64) | settings
-    return models.encoder(
-        rows,
-        heads,
-        num_layers=2,
-        **(SMALL | dict(head_dim=4)),
-        **BERT,
-        **settings,
-    )
 
 
 def roberta(heads, **settings):
@@ -116,13 +87,6 @@ def modernbert(heads, **settings):
         vocabulary_layer=True,
         **settings,
     )
-
-
-def written(directory, model, scale=1, **settings):
-    """A directory of `transformers` with random weights, and our parameters."""
-    params = jax.tree.map(lambda x: scale * x, random_params(model))
-    write_model(str(directory), model.config, params, **settings)
-    return str(directory), params
 
 
 def run(*arguments):
@@ -246,9 +210,9 @@ def test_a_decoder_that_reads_both_ways_is_not_exported_as_a_causal_one(
 
 
 def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
-    params = t5x.random_params("t5_1_1")
-    t5x.write(tmp_path / "checkpoint_7", t5x.as_t5x("t5_1_1", params))
-    settings = t5x.WIDTHS | {"scan_layers": False}
+    params = t5x_checkpoints.random_params("t5_1_1")
+    t5x_checkpoints.write(tmp_path / "checkpoint_7", t5x_checkpoints.as_t5x("t5_1_1", params))
+    settings = t5x_checkpoints.WIDTHS | {"scan_layers": False}
     lines = "".join(f"models.encoder_decoder.{k} = {v!r}\n" for k, v in settings.items())
     preset = tmp_path / "small.gin"
     preset.write_text(
@@ -258,7 +222,7 @@ def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
     run(f"--from=t5x:{tmp_path}/checkpoint_7", f"--to={tmp_path}/run", f"--model={preset}")
     found = open_run(str(tmp_path / "run"))
     assert found.model.vocab_size == 48 and found.model.layout == "encoder_decoder"
-    t5x.assert_equal(found.params, params)
+    t5x_checkpoints.assert_equal(found.params, params)
 
 
 def test_an_export_in_bfloat16_is_half_as_large_and_read_exactly(tmp_path):
@@ -346,21 +310,6 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
 # --- vocabularies -------------------------------------------------------------------------------
 
 
-def word_pieces(path):
-    """A tokenizer.json in BERT's manner."""
-    import tokenizers
-
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = names + [chr(ord("a") + i) for i in range(26)] + ["##a", "the", "##s", "."]
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.add_special_tokens(names)
-    made.save(str(path / "tokenizer.json"))
-    names = {f"{n.strip('[]').lower()}_token": n for n in names}
-    (path / "tokenizer_config.json").write_text(json.dumps(names))
-
-
 def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
     source, _ = written(tmp_path / "hf", bert())
     word_pieces(tmp_path / "hf")
@@ -395,17 +344,6 @@ def run_with(tmp_path, tokenizer):
     kept = vocabularies.Vocabulary(tokenizer, ids, {})
     vocabularies.save_vocabulary(str(tmp_path / "run"), kept)
     return ids
-
-
-def trained(tmp_path, **settings):
-    path = str(tmp_path / "trained.model")
-    train_sentencepiece([inspect.getsource(convert)], path, size=600, **settings)
-    return tokenization.sentencepiece_tokenizer(path, extra_ids=0)
-
-
-def hugging_faces(tmp_path):
-    word_pieces(tmp_path)
-    return tokenization.hugging_face_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
 def of_words(tmp_path):
@@ -641,10 +579,6 @@ def test_ids_that_are_asked_for_get_rows_of_their_own(tmp_path):
     assert found.params["vocabulary"]["bias"].shape == (128,)
 
 
-def sentencepiece(tmp_path) -> str:
-    return trained(tmp_path).path
-
-
 def given_tokenizer(make, tmp_path, *flags):
     """An import with a tokenizer by flag; what it has, and what was printed."""
     source, params = written(tmp_path / "hf", make(600))
@@ -655,16 +589,6 @@ def given_tokenizer(make, tmp_path, *flags):
         *flags,
     )
     return vocabularies.load_vocabulary(str(tmp_path / "run"))
-
-
-def t5_model(rows=600):
-    return models.encoder_decoder(rows, **SMALL, num_encoder_layers=1, num_decoder_layers=1)
-
-
-def bart_model(rows=600):
-    """Of learned positions: heads cannot begin as those of the quickstart's own model."""
-    bart = read_fields(["models/bart_tiny.gin"])["model"]
-    return bart(rows, max_positions=128, **SMALL | {"emb_dim": 32})
 
 
 @pytest.mark.parametrize(
@@ -944,7 +868,9 @@ def test_a_second_tokenizer_is_refused(tmp_path, capsys):
 
 
 def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
-    t5x.write(tmp_path / "one", t5x.as_t5x("t5_1_1", t5x.random_params("t5_1_1")))
+    t5x_checkpoints.write(
+        tmp_path / "one", t5x_checkpoints.as_t5x("t5_1_1", t5x_checkpoints.random_params("t5_1_1"))
+    )
     preset = "--model=gin_configs/models/decoder_tiny.gin"
     said = fails(capsys, f"--from=t5x:{tmp_path}/one", f"--to={tmp_path}/run", preset)
     assert "decoder_tiny.gin binds no encoder-decoder to training.Run.model" in said

@@ -170,7 +170,7 @@ def folder(tmp_path_factory):
         patch.setenv("COLUMNS", "120")
         on_one_device(patch)
         # Runs that are named for accelerators are planned on whatever there is.
-        patch.setattr(planning, "_check_attention", lambda model, mesh: None)
+        patch.setattr(planning, "check_attention", lambda model, mesh: None)
         write_files(here, [document.read() for document in few])
         patch.setattr(
             laws_of_comparisons, "fit", functools.partial(laws_of_comparisons.fit, resamples=10)
@@ -336,6 +336,7 @@ def test_a_block_of_python(folder, block, monkeypatch):
     exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.slow
 def test_objectives_as_seqio_tasks(folder):
     import seqio
 

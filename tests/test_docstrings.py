@@ -10,8 +10,8 @@ import pytest
 
 from pretrax import models, objectives
 from pretrax.settings.bound import Bound
+from tests.import_graph import MODULES
 from tests.objectives.registry import IDS
-from tests.test_imports import MODULES
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # What examples use without an import, where their module has no such name itself.

@@ -16,9 +16,9 @@ from pretrax.training.saved.kept_prompt_forms import (
     write_prompt_record,
 )
 from pretrax.training.trained_models import open_trained
+from tests.conversion import BERT as LAYERS_OF_BERT
+from tests.conversion import bart_model, bert, llama, sentencepiece, t5_model, written
 from tests.inference.runs import CLASSES, IDS, write_run
-from tests.test_convert import BERT as LAYERS_OF_BERT
-from tests.test_convert import bart_model, bert, llama, sentencepiece, t5_model, written
 from tests.training import tiny
 
 ROTARY = dict(num_types=0, positions="rotary", dropout_shared=False)

@@ -3,27 +3,21 @@
 import dataclasses
 import re
 from pathlib import Path
-from unittest import mock
 
 import jax
-import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType
 
-from pretrax.data.corpus import Corpus
-from pretrax.objectives import TokenIds, bitmap, check_token_ids
 from pretrax.objectives.catalogue import run_of
 from pretrax.settings.bound import bound
-from pretrax.training import planning
-from pretrax.training.devices.mesh import AXES, batch_sharding, placed_on
+from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import (
     abstract_batch,
     abstract_rows,
     abstract_state_of,
     compiled_step,
 )
-from pretrax.training.run import Run
 from pretrax.training.run_configuration import as_run, read_run
+from tests.planned_runs import planned
 from tests.training import tiny
 
 BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)
@@ -31,44 +25,6 @@ BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)
 INCLUDES = {"laptop", "eight_devices", "c4_pretraining", "finetuning"}
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
-# T5's vocabulary, with UL2's mode tokens and sentinels above it, and other special tokens.
-IDS = check_token_ids(
-    TokenIds(
-        size=32137,
-        text=(3, 32000),
-        mask=32131,
-        cls=32132,
-        sep=32133,
-        sentinels=tuple(range(32099, 31999, -1)) + tuple(range(32100, 32128)),
-        modes=(("R", 32128), ("S", 32129), ("X", 32130)),
-        fim=(32134, 32135, 32136),
-        digits=tuple((10 + value, value) for value in range(10)),
-        word_starts=bitmap(np.arange(32137) % 2),
-        sentence_ends=bitmap(np.arange(32137) % 20 == 0),
-    )
-)
-
-
-def sizes_of_mesh(run: Run) -> tuple[int, ...]:
-    settings = bound(run.mesh).settings
-    return tuple(settings.get(axis, 1) for axis in AXES)
-
-
-def planned(run: Run):
-    """The plan of a run with T5's ids, on an abstract mesh of the size that it names."""
-    mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-    objective = run.objective(IDS)
-    classes = ("no", "yes") if objective.rows.num_classes is not None else ()
-    corpus = Corpus(IDS, train=None, heldout=None, columns=(objective.rows.kind,), classes=classes)
-    run = dataclasses.replace(
-        run,
-        corpus=lambda run_dir: corpus,
-        mesh=lambda: mesh,
-        initial_run=None,
-        evaluation_tasks=None,
-    )
-    with mock.patch.object(planning, "_check_attention"):  # of devices, which this mesh has none of
-        return tiny.planned(run)
 
 
 def traced(one):

@@ -16,18 +16,11 @@ from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.run_directory import check_place, checkpoints
 from pretrax.training import Run
 from pretrax.training.run_configuration import read_run
+from tests.launchers import stand_in
 from tests.training.tiny import ROOT
 
 HAVING_ENVIRONMENTS = ("Dockerfile", "sky.sh", "tpu_vm.sh")
 TRAIN = ["train", "--gin_file=runs/decoder.gin", "--files=data/my texts/*.txt"]
-
-
-def stand_in(folder, name: str, body: str) -> None:
-    """A program that notes its arguments, one a line, and goes on with `body`."""
-    path = folder / name
-    noting = f'printf "{name}" >> "$NOTES"; printf " <%s>" "$@" >> "$NOTES"; echo >> "$NOTES"'
-    path.write_text(f"#!/usr/bin/env bash\n{noting}\n{body}\n")
-    path.chmod(0o755)
 
 
 def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:

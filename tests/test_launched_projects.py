@@ -14,7 +14,7 @@ import zipfile
 
 import pytest
 
-from tests.test_launch import stand_in
+from tests.launchers import stand_in
 from tests.training.tiny import ROOT
 
 COMMAND = (

@@ -123,6 +123,7 @@ def test_parameters_that_are_spread_over_all_devices(capsys):
     assert "Memory of all devices: 1.8" in said and "as many as there are" in said
 
 
+@pytest.mark.slow
 def test_a_mesh_of_other_devices_is_told(capsys):
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--of=v5e"
     said = " ".join(run_plan(capsys, *run, "--chips=16").split())

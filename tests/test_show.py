@@ -178,6 +178,7 @@ def test_an_objective_of_ones_own(capsys, tmp_path):
     assert "causal_masking  on a decoder" in said
 
 
+@pytest.mark.slow
 def test_a_gin_file_gives_text_vocabulary_and_row_length(capsys, tmp_path):
     (tmp_path / "mine.txt").write_text("Some words of mine, and some of somebody else.")
     file = tmp_path / "own.gin"

@@ -96,7 +96,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
     if trains:
-        _check_attention(model, mesh)
+        check_attention(model, mesh)
         _check_router(model, run)
         _warn_of_undivided(model, mesh)
     _check_experts(model, mesh)
@@ -316,7 +316,7 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
                 )
 
 
-def _check_attention(model: Model, mesh: Mesh) -> None:
+def check_attention(model: Model, mesh: Mesh) -> None:
     if model.attention != "fused":
         return
     device, config = mesh.devices.flat[0], model.config

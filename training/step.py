@@ -21,6 +21,7 @@ from ..models.heads import builders_with, check_heads
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from ..objectives.catalogue import SMALL_RUNS
 from ..objectives.layouts import LAYOUTS
+from ..objectives.streams import named
 from .devices.mesh import BATCH
 from .router_terms import router_terms
 from .state import State, moved_average
@@ -43,69 +44,43 @@ class Recipe(NamedTuple):
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """Raises ValueError when the objective requires what the model or the batch does not have."""
-    missing = [head for head in recipe.objective.heads if head not in recipe.model.heads]
+    """Raises ValueError when the objective requires what the model or the rows do not have."""
+    objective, model, groups = recipe.objective, recipe.model, recipe.groups
+    _check_heads(objective, model)
+    _check_texts(objective, model)
+    if objective.couples_rows and len(groups) > 1:
+        raise ValueError(
+            "The objective's loss couples the rows of a batch, which row groups would take apart: "
+            f"got {len(groups)} row groups, expected one: give one sequence length."
+        )
+    streams = named({stream for group in groups for stream in group.features})
+    of_streams = (requirement for stream in streams for requirement in stream.requires)
+    for requirement in (*objective.requires, *of_streams):
+        if missing := requirement(model, groups):
+            raise ValueError(missing)
+    return recipe
+
+
+def _check_heads(objective: Objective, model: Model) -> None:
+    missing = [head for head in objective.heads if head not in model.heads]
     if missing:
-        check_heads(recipe.objective.heads, recipe.model.heads)
-        able = builders_with(recipe.objective.heads)[:1]
+        check_heads(objective.heads, model.heads)
+        able = builders_with(objective.heads)[:1]
         such = (f", such as models.{one}, as --gin_file=runs/{SMALL_RUNS[one]}.gin" for one in able)
         raise ValueError(
             f"The objective needs the heads {missing}, the model offers "
-            f"{recipe.model.heads or 'none of them'}: choose a model that has them{''.join(such)}."
+            f"{model.heads or 'none of them'}: choose a model that has them{''.join(such)}."
         )
-    texts, parts = recipe.model.texts, recipe.objective.rows.num_parts
+
+
+def _check_texts(objective: Objective, model: Model) -> None:
+    texts, parts = model.texts, objective.rows.num_parts
     if None not in (texts, parts) and texts != parts:
         raise ValueError(
             f"The objective's documents have {parts} texts, the model is one of {texts}, whose "
             "towers would read texts of each other: set --gin.models.two_towers.texts="
             f"{parts}."
         )
-    config = recipe.model.config
-    if recipe.objective.needs_dropout and config is not None:
-        if not config.dropout_rate or config.dropout_shared:
-            raise ValueError(
-                "The objective's two views of a text differ by the model's dropout alone, and "
-                f"would be equal with dropout_rate={config.dropout_rate} and dropout_shared="
-                f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared "
-                "to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
-            )
-    longest = max((group.stacks.get("decoder", 0) for group in recipe.groups), default=0)
-    if config and longest and config.num_ahead >= longest:
-        raise ValueError(
-            f"The objective predicts {config.num_ahead + 1} tokens from every slot, and rows of "
-            f"{longest} slots never have as many, so that heads would learn nothing: set "
-            f"multi_token_prediction.tokens to {longest} or less, or longer sequence_lengths."
-        )
-    streams = {stream for group in recipe.groups for stream in group.features}
-    permuted, noised = "orders" in streams, "noised" in streams
-    local = config is not None and config.window is not None
-    if permuted and config and (config.positions in ("relative", "none") or local):
-        raise ValueError(
-            "The objective's tokens stand out of order, and this model does not take their "
-            f"positions (positions={config.positions!r}, window={config.window}): choose one with "
-            "rotary or learned positions and no window."
-        )
-    if noised and config and config.num_ahead:
-        raise ValueError(
-            "The objective gives noised copies of a text, and this model predicts tokens ahead, "
-            f"which copies have none of (num_ahead={config.num_ahead}): choose a model without "
-            "such heads, or another objective."
-        )
-    apart = recipe.model.layout == "encoder_decoder"  # clean text from its noised copies
-    if noised and apart and config and not config.rotate_encoded:
-        raise ValueError(
-            "The objective's blocks follow clean text in the encoder, of which a first block "
-            "has none, and this model attends to the encoder by itself or without positions "
-            f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to "
-            "True, and its positions to 'rotary', as "
-            "--gin_file=objectives/block_diffusion_encoder_decoder.gin does."
-        )
-    if recipe.objective.couples_rows and len(recipe.groups) > 1:
-        raise ValueError(
-            "The objective's loss couples the rows of a batch, which row groups would take apart: "
-            f"got {len(recipe.groups)} row groups, expected one: give one sequence length."
-        )
-    return recipe
 
 
 def count_text_tokens(rows: Sequence[Row], ids: TokenIds) -> Any:

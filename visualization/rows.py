@@ -20,10 +20,10 @@ from ..objectives import (
     raw_length,
 )
 from ..objectives.corrupted_batches import check_sentinels
-from ..objectives.features import COLUMNS
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import longest
+from ..objectives.streams import present
 from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
 from .tracing import follow, join, read
 
@@ -151,7 +151,7 @@ def view_of(
             return lambda keys, row: traced(compiled(keys, row, marks=[None, marks]))
 
         features = hidden_features(objective, keys, row, list(sizes), program)
-        lengths = {s: features[c[0]].shape[1] for s, c in COLUMNS.items() if c[0] in features}
+        lengths = {s.name: features[s.columns[0]].shape[1] for s in present(features)}
     stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
     plain, own_marks = _plain_and_marks(features)
     batch = traced(_arranged(stacks, subject.layout, most, ids.bos, plain, own_marks))

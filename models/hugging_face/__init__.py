@@ -21,7 +21,7 @@ from flax import linen as nn
 from .. import builders
 from ..builders import Model
 from ..config import Config
-from ..heads import CLASSIFIERS
+from ..heads import classifiers
 from ..trees import named
 from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5, t5gemma
 from .family import Family, Fields, check_fields, class_labels, class_names, refuse
@@ -253,7 +253,7 @@ def write_model(
         "vocab_size": config.vocab_size,
         "dtype": dtype,
     }
-    classifies = set(CLASSIFIERS) & set(config.heads)
+    classifies = set(classifiers()) & set(config.heads)
     for head in classifies - family.heads:
         raise ValueError(
             f"Got a {family.model_type!r} with the head {head!r}, expected none of classes: "
@@ -372,7 +372,7 @@ def _differing(config: Config, there: Config) -> list[str]:
         unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}
     if "vocabulary" not in config.heads:
         unused.add("vocabulary_activation")
-    if not set(CLASSIFIERS) & set(config.heads):
+    if not set(classifiers()) & set(config.heads):
         unused.add("classifier_layer")
     return [
         f"{name}: {before[name]!r}, there {after[name]!r}"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config
-from ..heads import CLASSIFIERS
+from ..heads import classifiers
 from .links import Link
 
 # Hugging Face's names of activations -> ours. Their "gelu" is exact, ours the tanh approximation.
@@ -119,7 +119,7 @@ class Family(NamedTuple):
 def with_heads(hf: dict, heads: Sequence[str]) -> dict[str, Any]:
     """Returns the settings of a model with these heads: their names, and their classes' number."""
     classes = 0
-    if set(CLASSIFIERS) & set(heads):  # `transformers` omits the number where it is two
+    if set(classifiers()) & set(heads):  # `transformers` omits the number where it is two
         classes = len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
     return {"heads": tuple(heads), "num_classes": classes}
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import Config
-from ..heads import CLASSIFIERS
+from ..heads import classifiers
 from .family import (
     GLOBAL,
     LOCAL,
@@ -304,7 +304,7 @@ DECODERS: Mapping[str, Family] = {
         ignored=(".rotary_emb.inv_freq",),
         unknown_ids={"eos_token_id": None} if kind in ("olmo2", "olmoe") else {},
         by_heads=(
-            *classes_of(name, *CLASSIFIERS_OF.get(kind, CLASSIFIERS)),
+            *classes_of(name, *CLASSIFIERS_OF.get(kind, classifiers())),
             (("vocabulary",), f"{name.removesuffix('Text')}ForCausalLM"),
         ),
     )

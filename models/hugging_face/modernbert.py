@@ -3,7 +3,7 @@ decoder, Ettin's ("modernbert-decoder").
 """
 
 from ..config import Config
-from ..heads import CLASSIFIERS
+from ..heads import classifiers
 from .family import (
     GLOBAL,
     Family,
@@ -135,7 +135,7 @@ def links(c: Config) -> list[Link]:
     ]
     if "vocabulary" in c.heads:
         result += _vocabulary(c, "head")
-    for name in CLASSIFIERS:
+    for name in classifiers():
         if name in c.heads and "vocabulary" not in c.heads:
             result += [Link(f"projections_{name}/pooler/kernel", "head.dense.weight")]
             result += norm(f"projections_{name}/norm", "head.norm", c.biases)

@@ -93,7 +93,7 @@ def _attend(softcap, *arrays):
 
 
 def _forward(softcap, q, k, v, intervals, bias):
-    local = functools.partial(_by_platform("forward"), softcap)
+    local = functools.partial(by_platform("forward"), softcap)
     out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
     named = functools.partial(rematerialisation.named, name=rematerialisation.ATTENTION)
     out = on_slots_last(named, out) if are_slots_last(out.shape[1]) else named(out)
@@ -102,7 +102,7 @@ def _forward(softcap, q, k, v, intervals, bias):
 
 
 def _backward(softcap, saved, d_outputs):
-    local = functools.partial(_by_platform("backward"), softcap)
+    local = functools.partial(by_platform("backward"), softcap)
     outputs = (_HEADS, _KEYS, _KEYS, _BIAS)
     d_q, d_k, d_v, d_bias = _on_every_device(local, (*saved, *d_outputs), outputs)
     return d_q, d_k, d_v, None, d_bias
@@ -111,7 +111,7 @@ def _backward(softcap, saved, d_outputs):
 _attend.defvjp(_forward, _backward)
 
 
-def _by_platform(name):
+def by_platform(name):
     """Returns the function of this name that the platform has, of the kernels or without."""
     plain = {"forward": _plain_forward, "backward": _plain_backward}[name]
 

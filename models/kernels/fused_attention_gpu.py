@@ -321,7 +321,9 @@ def _bias(bias_HxD, at, ahead):
     reach, shape = differences // 2, (BLOCK, BLOCK)
 
     def of_one_value():
-        return jnp.full(shape, bias_HxD[at.head, jnp.where(ahead < 0, 0, differences - 1)])
+        # No `where` between two Python numbers: Pallas's Triton lowering makes booleans of them.
+        farthest = (ahead > 0).astype(jnp.int32) * (differences - 1)
+        return jnp.full(shape, bias_HxD[at.head, farthest])
 
     def looked_up():
         query, key = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in range(2))

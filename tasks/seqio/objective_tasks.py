@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from ...corpora.vocabularies.special_tokens import token_ids
 from ...corpora.vocabularies.tokenization import byte_tokenizer
 from ...objectives import Builder, Objective
-from ...objectives.features import STREAM_OF
+from ...objectives.streams import stream_of_columns
 from .preprocessors import ApplyObjective, CutToRows, is_pair, vocabulary_of
 from .quiet_tensorflow import seqio, tf
 
@@ -130,7 +130,7 @@ def _output_features(
         column: tokens
         if column in ("inputs", "targets", "labels")
         else seqio.Feature(numbers, add_eos=False)
-        for column, stream in STREAM_OF.items()
-        if columns or stream in streams
+        for column, stream in stream_of_columns().items()
+        if columns or stream.name in streams
     }
     return features | {"member": seqio.Feature(numbers, add_eos=False, rank=0)}

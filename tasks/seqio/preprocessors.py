@@ -33,8 +33,8 @@ from ...objectives import (
     members_of,
     plan,
 )
-from ...objectives.features import COLUMNS, STREAM_OF
 from ...objectives.static_lengths import FEATURES
+from ...objectives.streams import named, stream_of_columns
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
 
@@ -122,7 +122,7 @@ class ApplyObjective(NamedTuple):
     Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. An objective of inputs and targets,
     or of targets alone, gives these as i32[variable], for SeqIO's feature converters, which pad,
     pack and mix them. Every other objective gives the columns of its own streams, see
-    `objectives.features`, at their full lengths, i32[n], and `member` i32[]. With `columns`, every
+    `objectives.streams`, at their full lengths, i32[n], and `member` i32[]. With `columns`, every
     objective gives the columns of all streams, so that any two tasks can be in one SeqIO mixture;
     the columns of streams that an objective does not have are empty, i32[0]. The lengths follow
     from the `sequence_length` that SeqIO has:
@@ -188,7 +188,7 @@ class ApplyObjective(NamedTuple):
 
 def is_pair(objective: Objective) -> bool:
     """Whether an objective gives targets, with inputs or without, and nothing else."""
-    streams = COLUMNS.keys() & objective.lengths(2).keys()
+    streams = {stream.name for stream in named(objective.lengths(2))}
     return "targets" in streams and streams <= {"inputs", "targets"}
 
 
@@ -248,7 +248,7 @@ def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 def _with_all_columns(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     empty = tf.zeros([0], tf.int32)
-    columns = {name: features.get(name, empty) for name in STREAM_OF}
+    columns = {name: features.get(name, empty) for name in stream_of_columns()}
     return {**columns, "member": features["member"]}
 
 

@@ -106,6 +106,7 @@ def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
     assert points(constant(one)) == [0.5, 0.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "builder, name", [("decoder", "block_diffusion"), ("encoder", "uniform_diffusion")]
 )

@@ -50,6 +50,7 @@ def test_the_end_is_that_of_a_comparison_without_earlier_checkpoints(once, twice
     assert half["value"] != same["value"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_measured_by_its_own_parameters_and_has_its_own_cost(twice):
     half, end = small.results(twice)
     run = str(twice / half["run"])
@@ -85,6 +86,7 @@ def trained(twice, tmp_path, monkeypatch):
     return str(file)
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, monkeypatch):
     measure, asked = cells.kept_figures.measure, []
 

@@ -71,6 +71,7 @@ def test_a_complete_comparison_starts_nothing(own, capsys):
     assert "To go on: more seeds" in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_more_seeds_and_variants_run_what_is_missing(own):
     file, started = own
     lines = (
@@ -134,6 +135,7 @@ def test_a_broken_yardstick_is_named_and_keeps_no_other_from_measuring(own, monk
     assert "slip" not in (directory / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_figures_of_several_units_have_names_of_their_own(own):
     file, _ = own
     with open(file, "a") as out:
@@ -264,6 +266,7 @@ def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
     assert [one["error"][:9] for one in map(json.loads, found) if one["error"]] == ["Diverged:"]
 
 
+@pytest.mark.slow
 def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch, capsys):
     lines = ["a/budgets.text_tokens.number = 600", "b/budgets.text_tokens.number = 1200"]
     both = (

@@ -17,7 +17,7 @@ from pretrax.corpora.worlds.world import drawn_world
 from pretrax.objectives.catalogue import find
 from pretrax.settings.bound import bound, flattened
 from pretrax.training.run import fields_of
-from tests.test_gin_runs import IDS, planned
+from tests.planned_runs import IDS, planned
 
 NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))
 LIKELIHOODS = {"bits_per_byte", "minimal_pairs", "fill_in"}

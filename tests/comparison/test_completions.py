@@ -48,6 +48,7 @@ def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its
     assert figure.value == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("builder", "objective"), [("decoder", "causal_lm"), ("encoder", "masked_diffusion")]
 )

@@ -10,29 +10,12 @@ import pytest
 
 from pretrax.comparison.yardsticks import compression as module
 from pretrax.comparison.yardsticks.compression import bits_per_byte, heldout_rows
-from pretrax.data.corpus import Corpus, Piece
 from pretrax.objectives import PromptForm
+from tests.comparison.compressible import TEXTS, corpus, subject
 from tests.comparison.subjects import subject_with_noise
 from tests.inference.runs import CODEC, IDS, ROWS, trained
 
-TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]
 BYTES = len("".join(TEXTS).encode())
-
-
-class Training:
-    """An endless stream of one document."""
-
-    def next_document(self):
-        return Piece(np.array(CODEC.encode("aab"), np.int32), True)
-
-
-def corpus(texts=tuple(TEXTS), codec=CODEC):
-    pieces = [Piece(np.array(CODEC.encode(text), np.int32), True) for text in texts]
-    return Corpus(IDS, lambda shard, shards: Training(), lambda n: pieces, codec=codec)
-
-
-def subject(one, of=None):
-    return types.SimpleNamespace(trained=one, plan=types.SimpleNamespace(corpus=of or corpus()))
 
 
 @pytest.mark.parametrize(
@@ -143,6 +126,7 @@ def of_run(one, name, **settings):
     return subject_with_noise(one, name, corpus(), **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "builder, name, ids",
     [("decoder", "block_diffusion", ROWS), ("encoder", "uniform_diffusion", 256)],

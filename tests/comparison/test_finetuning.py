@@ -54,6 +54,7 @@ def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
     np.testing.assert_allclose(logits, pooled @ kernel + np.arange(3.0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_rate_that_is_best_on_training_examples_is_taken():
     found = learnt(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
     assert found.peak == 0.1 and found.chosen_by == 1.0

@@ -115,6 +115,7 @@ def test_losses_that_rise_give_no_law():
     assert law.fit is None and "do not fall with parameters and tokens" in law.refusal
 
 
+@pytest.mark.slow
 def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkeypatch, capsys):
     monkeypatch.setattr(plan, "law_of_directory", lambda name: {str(directory): law}[name])
     best = law.fit.law.optimum(1e14, law.work)

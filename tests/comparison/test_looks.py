@@ -17,7 +17,7 @@ from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.summary import summary
 from pretrax.comparison.statistics import LEVEL, differences, power, undecided
 from tests.comparison import planted
-from tests.comparison.test_statistics import at_most_five_in_a_hundred, simulated
+from tests.comparison.simulations import at_most_five_in_a_hundred, simulated
 
 LOOKS = (3, 5, 8)
 

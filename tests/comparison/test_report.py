@@ -161,7 +161,13 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, id=kind, marks=[pytest.mark.slow] * (number > 2))
+        for number, (kind, name) in enumerate(HOSTILE.items())
+    ],
+)
 def test_hostile_names_stay_text_in_every_report(name):
     asked = planted.results([name, "b"], effects={("b", "bits_per_byte"): 0.5})
     variants = {name: [f"training.Run.run_dir = {name!r}"], "b": []}

@@ -8,8 +8,7 @@ import pytest
 
 from pretrax.comparison import statistics
 from pretrax.comparison.statistics import differences, estimate, holm, power, seeds_needed
-
-SEEDS = 5
+from tests.comparison.simulations import SEEDS, at_most_five_in_a_hundred, simulated
 
 
 @pytest.fixture(autouse=True)
@@ -23,24 +22,6 @@ def _warnings_are_errors():
 def quick(monkeypatch):
     """Leaves out what takes most of a simulation's time: the seeds for the next comparison."""
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
-
-
-def simulated(random, variants, yardsticks, effect=0.0, seeds=SEEDS):
-    """Figures of variants of which the last differs at the first yardstick, by `effect` standard
-    deviations of a difference; seeds share noise, as those of one data order do."""
-    shared = random.normal(0, 2, (yardsticks, 1, seeds))
-    noise = random.normal(0, 1 / math.sqrt(2), (yardsticks, len(variants), seeds))
-    values = 5 + shared + noise
-    values[0, -1] += effect
-    return {
-        f"yardstick_{k}": {v: dict(enumerate(row.tolist())) for v, row in zip(variants, rows)}
-        for k, rows in enumerate(values)
-    }
-
-
-def at_most_five_in_a_hundred(comparisons):
-    """With two standard errors of the simulation itself."""
-    return 0.05 * comparisons + 2 * math.sqrt(0.05 * 0.95 * comparisons)
 
 
 @pytest.mark.slow

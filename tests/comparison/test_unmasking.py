@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pretrax.comparison.yardsticks.unmasking import masked_rows, unmasking
+from tests.comparison.compressible import TEXTS, corpus, subject
 from tests.comparison.subjects import subject_of
-from tests.comparison.test_compression import TEXTS, corpus, subject
 from tests.inference.runs import CODEC, IDS, trained
 
 

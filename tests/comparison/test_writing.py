@@ -78,6 +78,7 @@ def test_every_layout_that_writes_learns_to_answer(builder):
         assert [record["answer"] for record in written] == [text for _, text in PAIRS[:8]]
 
 
+@pytest.mark.slow
 def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
     monkeypatch.setattr(writing, "answer", lambda trained, mode, items, _: [{"answer": ""}] * 8)
     subject = subject_of(trained("decoder", "causal_lm"), constant=True)

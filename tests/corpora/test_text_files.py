@@ -77,7 +77,7 @@ def test_malformed_text(tmp_path):
 
 
 def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
     with pytest.raises(MalformedLine, match=r"a.txt:101: "):
@@ -85,7 +85,7 @@ def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
 
 
 def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 7)
+    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 7)
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
         path.write_bytes(text.encode())
@@ -95,7 +95,7 @@ def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
     content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
@@ -213,7 +213,7 @@ def test_what_is_no_file(tmp_path):
 def test_a_line_without_end(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
     monkeypatch.setattr("pretrax.data.reading.LONGEST", 1 << 20)
-    monkeypatch.setattr("pretrax.data.reading._BUFFER", 1 << 12)
+    monkeypatch.setattr("pretrax.data.reading.BUFFER", 1 << 12)
     lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(lines)))
@@ -228,7 +228,7 @@ def test_a_line_without_end(tmp_path, monkeypatch):
 
 
 def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
     (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
     left_out = LeftOut()
     parts = texts_of(tmp_path / "a.txt", on_malformed="skip", left_out=left_out)
@@ -327,7 +327,7 @@ def files_seen(pieces) -> set[str]:
 @pytest.mark.parametrize("sizes", [[300, 40], [1, 200, 30, 1, 90], [5, 700, 40, 1] * 8])
 def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
     """Files of several sizes, most of them read in parts, over one epoch of several shards."""
-    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 256)
+    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 256)
     for i, lines in enumerate(sizes):
         (tmp_path / f"{i:02}.txt").write_text(f"file {i:02}\n" * lines)
     settings = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
@@ -380,7 +380,7 @@ def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
 
 def test_one_long_file_is_one_document(tmp_path, monkeypatch):
     """Which is cut at its end, though it is read in more parts than one in 20 of which is one."""
-    monkeypatch.setattr("pretrax.corpora.text_readers._BLOCK", 16)
+    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
     text = "".join(f"line {i:04}\n" for i in range(400))
     (tmp_path / "a.txt").write_text(text)
     files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}

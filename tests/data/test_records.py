@@ -6,30 +6,8 @@ import weakref
 import numpy as np
 import pytest
 
-from pretrax.data.records import ALL, LANES, ROUND, DocumentArrays, RecordStream, Shuffled
-
-
-class Numbers:
-    """Record i is the token `first` + i, or so many successive ones of its own; blocks of these
-    sizes."""
-
-    name, fingerprint = "numbers", 7
-
-    def __init__(self, *counts: int, tokens: int = 1, first: int = 0):
-        self.counts, self._each = np.asarray(counts, np.int64), tokens
-        self._first = first
-        self.tokens = tokens * sum(counts)
-        self.loaded: list[list[int]] = []
-
-    def load(self, blocks):
-        self.loaded.append(blocks.tolist())
-        first = np.cumsum(self.counts) - self.counts
-        starts = np.concatenate([first[b] + np.arange(self.counts[b]) for b in blocks])
-        starts, ends = starts * self._each, (starts + 1) * self._each
-        column = np.arange(self._first, self._first + self.tokens, dtype=np.uint16)
-        zeros = np.zeros(len(starts), np.int64)
-        return DocumentArrays(self.name, [{"tokens": column}], zeros, starts, ends, starts >= 0)
-
+from pretrax.data.records import ALL, LANES, ROUND, RecordStream, Shuffled
+from tests.data.stores import Numbers
 
 SEVERAL_ROUNDS = (5, 3, 5, 1) * 50  # of 128 blocks and 72
 

@@ -15,9 +15,7 @@ from pretrax.data.store_mixtures import (
 )
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import write_store
-from tests.data.test_records import Numbers
-from tests.data.test_token_store import store_of
-from tests.data.test_token_store_files import IDS
+from tests.data.stores import IDS, Numbers, store_of
 
 
 def text(first, n, tokens):

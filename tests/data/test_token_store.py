@@ -10,27 +10,9 @@ import pytest
 from pretrax.data import token_store_files
 from pretrax.data.corpus import Piece
 from pretrax.data.documents import training_records
-from pretrax.data.records import RecordStream, Shuffled
+from pretrax.data.records import Shuffled
 from pretrax.data.token_store import open_store
-from pretrax.data.token_store_files import StoreWriter, seal
-from tests.data.test_token_store_files import IDS, documents
-
-
-def store_of(path, *parts, heldout=None, **settings):
-    """A store of these documents, a part for each list of them."""
-    splits = {"train": parts} | ({} if heldout is None else {"heldout": [heldout]})
-    for split, each in splits.items():
-        for i, pieces in enumerate(each):
-            with StoreWriter(path, split, i, IDS, **settings) as writer:
-                for piece in pieces:
-                    writer.add(piece)
-    seal(path, {split: len(each) for split, each in splits.items()})
-    return open_store(path)
-
-
-def read(records, n, seed=0):
-    stream = RecordStream(Shuffled(records, seed), 0, 1)
-    return [stream.next_document() for _ in range(n)]
+from tests.data.stores import IDS, documents, read, store_of
 
 
 def assert_same(pieces, others):

@@ -16,15 +16,8 @@ from pretrax.data.token_store_files import (
     seal,
     write_description,
 )
-from pretrax.objectives import TokenIds
 from pretrax.settings.folders import Folder
-
-IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298))
-
-
-def documents(n, seed=0):
-    rng = np.random.default_rng(seed)
-    return [rng.integers(3, 260, rng.integers(1, 40)) for _ in range(n)]
+from tests.data.stores import IDS, documents
 
 
 def write(path, parts, split="train", **settings):

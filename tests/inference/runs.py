@@ -20,7 +20,7 @@ from pretrax.settings import run_directory, whole_files
 from pretrax.training.run import padded_vocabulary
 from pretrax.training.saved.checkpoints import Checkpoints, Keep
 from pretrax.training.state import State
-from tests.models.test_transformer import init
+from tests.models.small_models import init
 from tests.objectives.registry import quick_jit
 
 TOKENIZER = tokenization.byte_tokenizer()

@@ -91,6 +91,7 @@ def test_what_is_written_stays_where_the_noise_has_masks_alone():
 MODELS = [("encoder", "uniform_diffusion", denoise), ("decoder", "hybrid_diffusion", unmask)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout, objective, write", MODELS)
 def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective, write):
     one, order = trained(layout, objective), {} if write is denoise else {"order": "ancestral"}

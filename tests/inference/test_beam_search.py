@@ -11,7 +11,7 @@ from scipy import special
 
 from pretrax.inference.decoding.beam_search import beam_search
 from pretrax.inference.decoding.decoding import decode, decoding_form
-from tests.inference.test_decoding import (
+from tests.inference.decoding import (
     OTHER_PAIR,
     PAIR,
     PROMPTS,
@@ -24,8 +24,8 @@ from tests.inference.test_decoding import (
     prompts_of,
     single,
 )
-from tests.models.test_families import logits_of
-from tests.models.test_transformer import init
+from tests.models.families import logits_of
+from tests.models.small_models import init
 
 VOCAB, NEW = 5, 3  # 125 sequences, 85 with a stop id
 ROWS = ((2, 4, 1), (3,), (1, 1))
@@ -142,6 +142,7 @@ def assert_same_beams(found, alone):
         np.testing.assert_allclose(found.scores[i], one.scores[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["t5", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bart", "local and global"))]
 )

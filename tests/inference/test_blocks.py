@@ -83,6 +83,7 @@ def continued_plainly(layout, text: str, max_new: int, positions=0) -> list[int]
     return new[: new.index(IDS.eos)] if IDS.eos in new else new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
 def test_blocks_are_written_as_by_reading_the_whole_row(layout):
     got = continue_blocks(model(layout), TEXTS, max_new=20)
@@ -90,6 +91,7 @@ def test_blocks_are_written_as_by_reading_the_whole_row(layout):
         assert one.text == CODEC.decode(continued_plainly(layout, text, 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
 def test_the_last_block_ends_where_the_positions_of_the_model_do(layout):
     """Here after 4 tokens, as the last block of a row of training; none shares a position."""
@@ -209,6 +211,7 @@ def pairs_written(layout, prompt, temperature):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout, prompt",  # which ends with a block, or within one
     [

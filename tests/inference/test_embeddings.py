@@ -13,7 +13,7 @@ from pretrax.inference.answering.states import token_states
 from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, arranged, trained
-from tests.models.test_transformer import top
+from tests.models.small_models import top
 
 TEXTS = ("Ada wrote it", "and Alan read it, twice at least, before tea")
 
@@ -40,6 +40,7 @@ class Hashable:
         self.model, self.params = one.model, one.params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", ["two_towers", "encoder"])
 def test_pairs_are_as_their_loss_saw_them(builder):
     one = trained(builder, "contrastive_pairs")

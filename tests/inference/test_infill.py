@@ -27,8 +27,8 @@ from pretrax.objectives import (
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
-from tests.models.test_families import logits_of
-from tests.models.test_transformer import init
+from tests.models.families import logits_of
+from tests.models.small_models import init
 from tests.training import tiny
 
 MODELS = {"encoder_decoder": tiny.encoder_decoder, "decoder": tiny.decoder}
@@ -81,6 +81,7 @@ def test_given_and_truth_are_the_objectives_inputs_and_targets(layout):
         assert example.predicted != example.truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
 def test_predictions_do_not_depend_on_what_is_hidden(layout):
     _, _, _, _, _, rows = case(layout)
@@ -157,6 +158,7 @@ def test_an_example_shows_prediction_and_truth_of_each_blank():
     assert "⟨1⟩ predicted '·9'  truth '·10'" in text
 
 
+@pytest.mark.slow
 def test_only_text_sentinels_and_the_end_are_predicted():
     """This holds whichever token the model finds most likely."""
     objective, model, params, group, keys, rows = case("encoder_decoder")
@@ -187,6 +189,7 @@ class ForcedModel:
         return outputs._replace(head=head)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
 def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     _, model, params, _, _, _ = case(layout)

@@ -96,6 +96,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
     assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labelled.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["masked_lm", pytest.param("gpt_bert", marks=pytest.mark.slow), "replaced_token_detection"],
@@ -321,6 +322,7 @@ def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
     assert counts == [2, 2, 3] and IDS.mask not in before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "order, temperature, steps",
     [

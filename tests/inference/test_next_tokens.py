@@ -1,23 +1,23 @@
 """The likeliest next tokens, beside one pass of the model over each text alone."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from pretrax.inference import Options, answer, next_tokens
 from pretrax.inference.decoding.decoding import decoder_prompts
 from tests.inference.runs import CODEC, IDS, trained
+from tests.models.families import logits_of
 
 TEXTS = ["a", "Ada, ça va?", "tea"]
 
 
 def distribution(one, row, prefix=0):
     """f64[V] of the token after a row, of which so many tokens are read both ways."""
-    outputs = one.model.apply(one.params, decoder_prompts([row], [prefix]).batch)
-    logits = np.array(outputs.head("vocabulary", outputs.hidden["top"])[0, -1], np.float64)
+    batch = decoder_prompts([row], [prefix]).batch
+    logits = np.array(logits_of(one.model)(one.params, batch)[0, -1], np.float64)
     logits[IDS.size :] = logits[IDS.pad] = -np.inf
-    return np.asarray(jax.nn.softmax(jnp.asarray(logits)))
+    return special.softmax(logits)
 
 
 @pytest.mark.parametrize("name", ["causal_lm", "prefix_lm"])

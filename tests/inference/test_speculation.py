@@ -21,7 +21,7 @@ from pretrax.inference.decoding.speculation import (
     verify,
 )
 from pretrax.models.builders import model_of
-from tests.inference.test_decoding import (
+from tests.inference.decoding import (
     CAPACITY,
     OTHER_PAIR,
     PAIR,
@@ -38,7 +38,7 @@ from tests.inference.test_decoding import (
     single,
     whole_batch,
 )
-from tests.models.test_transformer import init
+from tests.models.small_models import init
 
 NEW = 8
 OWN = ("parallel heads", "sequential modules", "linear heads", "projections ahead")
@@ -112,6 +112,7 @@ def assert_same_decoding(found, counts, expected, number):
     assert (made_of_row <= 1 + steps + accepted).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_new", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
 def test_any_number_of_new_tokens(max_new):
     plain, four = speculator("llama3 with another")
@@ -145,6 +146,7 @@ def test_only_allowed_tokens_are_generated():
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, sampling",
     [
@@ -167,6 +169,7 @@ def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     assert_same_rows(found, [first_row(beside_another), alone])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [pytest.param(GREEDY, marks=pytest.mark.slow), Sampling(temperature=1.5, top_k=20)],
@@ -183,6 +186,7 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
 # --- drafts of the model's own ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
     """After a prompt, from a run of the model as it is trained over prompt and drafts."""
@@ -319,6 +323,7 @@ def exact_joint(model, params, row, sampling):
     return chosen.prod(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, sampling",
     [

@@ -59,6 +59,7 @@ def test_an_encoder_that_read_blocks_sees_ahead_within_them():
     assert abs(first - within).max() > 1e-6 and abs(first - beyond).max() < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", ["encoder", "decoder", "encoder_decoder"])
 def test_states_after_a_layer_are_those_of_a_model_that_ends_there(builder):
     layers = dict(num_encoder_layers=2, num_decoder_layers=1)

@@ -80,6 +80,7 @@ def test_each_example_is_postprocessed_by_its_number(told):
     assert [(str(n), n, False) for n in range(6)] == seen[6:12]
 
 
+@pytest.mark.slow
 def test_a_real_model_answers_and_is_scored():
     one = trained("encoder_decoder", "text_to_text")
 

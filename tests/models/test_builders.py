@@ -149,7 +149,6 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
 
 def test_a_head_of_ones_own(monkeypatch):
     monkeypatch.setattr(model_heads, "HEADS", dict(model_heads.HEADS))
-    monkeypatch.setattr(model_heads, "HEADS_OF", dict(model_heads.HEADS_OF))
     asked = objectives.masked_lm(IDS)._replace(heads={"vocabulary": None, "tone": 5})
     with pytest.raises(ValueError, match="'tone'.*models.add_head"):
         model_heads.check_heads(asked.heads)
@@ -162,12 +161,11 @@ def test_a_head_of_ones_own(monkeypatch):
         models.add_head("tone", lambda config: nn.Dense(5), ["electra"])
 
 
-def test_every_head_says_what_it_gives():
-    known = {name for names in model_heads.HEADS_OF.values() for name in names}
-    built = {name: build.__module__ for name, build in model_heads.HEADS.items()}
-    added = {name for name, module in built.items() if not module.startswith("pretrax.")}
-    assert (known | {"ahead_2"}) - added == model_heads.MEANINGS.keys()
-    assert built.keys() <= known
+def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
+    for head in model_heads.HEADS.values():
+        assert head.about and head.builders
+        assert head.build or head.is_state or head.name in ("vocabulary", "generator", "restored")
+        assert not (head.over_vocabulary and head.has_classes)
 
 
 def test_parameter_counts_of_heads_ahead():

@@ -4,6 +4,7 @@ repeat."""
 import dataclasses
 import functools
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from pretrax.models.grouped_products import grouped_product
 from pretrax.models.rematerialisation import POLICIES
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import make_mesh, placed_on
-from tests.models.test_transformer import assert_close, batch_for, init, make_batch
+from tests.models.small_models import assert_close, batch_for, init, make_batch
 
 RNG = np.random.default_rng(0)
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, remat_policy="none")
@@ -77,6 +78,26 @@ def test_grouped_product_is_a_loop_over_groups(name):
         assert_close(d_kernels[group], x[rows].T @ d_y[rows], atol=1e-4)
 
 
+class Products(NamedTuple):
+    products: list[jax.Array]
+    outers: list[jax.Array]
+
+
+@jax.jit
+def all_products(x, y, kernels, sizes):
+    """The products of the interpreted kernels, and of blocks of both sizes."""
+    product, outer = grouped_products_tpu.product, grouped_products_tpu.outer
+    by_kernels = Products(
+        [product(256, x, kernels, sizes, False), product(256, x, kernels.mT, sizes, True)],
+        [outer(256, x, y, sizes, jnp.float32)],
+    )
+    by_blocks = Products(
+        [grouped_products._product_by_blocks(block, x, kernels, sizes) for block in (128, 512)],
+        [grouped_products._outer_by_blocks(block, x, y, sizes) for block in (128, 512)],
+    )
+    return by_kernels, by_blocks
+
+
 @pytest.mark.parametrize("rows", [512, 600, 1300])
 @pytest.mark.parametrize("name", GROUPS)
 def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
@@ -84,20 +105,18 @@ def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
     for kernel in ("gmm", "tgmm"):
         call = functools.partial(getattr(grouped_products_tpu, kernel), interpret=True)
         monkeypatch.setattr(grouped_products_tpu, kernel, call)
-    for name_of_sizes in ("_SIZES", "_SIZES_OF_OUTER"):
+    for name_of_sizes in ("SIZES", "SIZES_OF_OUTER"):
         monkeypatch.setattr(grouped_products_tpu, name_of_sizes, (128, 128))
     sizes = jnp.array(GROUPS[name], jnp.int32)
     x, y = (jnp.asarray(RNG.normal(size=(rows, n)), jnp.float32) for n in (130, 260))
     kernels = jnp.asarray(RNG.normal(size=(4, 130, 260)), jnp.float32)
-    inside = jnp.arange(rows)[:, None] < sizes.sum()
-    for block in (128, 512):
-        by_blocks = grouped_products._product_by_blocks(block, x, kernels, sizes)
-        for transposed in (False, True):
-            given = kernels.swapaxes(1, 2) if transposed else kernels
-            product = grouped_products_tpu.product(256, x, given, sizes, transposed)
-            assert_close(*(jnp.where(inside, some, 0) for some in (product, by_blocks)), atol=1e-4)
-        outer = grouped_products._outer_by_blocks(block, x, y, sizes)
-        assert_close(grouped_products_tpu.outer(256, x, y, sizes, jnp.float32), outer, atol=1e-3)
+    inside = (np.arange(rows) < sum(GROUPS[name]))[:, None]
+    by_kernels, by_blocks = all_products(x, y, kernels, sizes)
+    for product in (*by_kernels.products, *by_blocks.products):
+        assert_close(*(np.where(inside, some, 0) for some in (product, by_blocks.products[0])),
+                     atol=1e-4)  # fmt: skip
+    for outer in by_blocks.outers:
+        assert_close(by_kernels.outers[0], outer, atol=1e-3)
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
@@ -167,7 +186,9 @@ def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
         [list(row[:i][of[:i] == of[i]]).count(n) < 3 for i, n in enumerate(row)]
         for row, of in zip(chosen, segments)
     ]
-    got, every = (np.asarray(m.apply({"params": params}, x, segments)) for m in (module, whole))
+    got, every = (
+        np.asarray(jax.jit(m.apply)({"params": params}, x, segments)) for m in (module, whole)
+    )
     assert 0 < np.mean(kept) < 1 and np.abs(every[segments > 0]).max(-1).min() > 0
     assert_close(got, every * np.array(kept)[..., None])
 
@@ -197,31 +218,38 @@ MESHES = {
 }
 
 
+@functools.cache
+def contributions_and_gradients(mesh):
+    """The program for a mesh, or for one device if it is None, whichever experts are chosen."""
+
+    def compute(arrays, expert, kept):
+        x, weight, *kernels = arrays
+        contributions = functools.partial(experts._contributions, ("gelu", "linear"))
+        return experts._on_every_device(contributions, x, weight, expert, kept, *kernels)
+
+    def both(arrays, expert, kept):
+        loss = lambda arrays: jnp.sin(compute(arrays, expert, kept)).sum()  # noqa: E731
+        return compute(arrays, expert, kept), jax.grad(loss)(arrays)
+
+    return jax.jit(both)
+
+
 @pytest.mark.parametrize("name", CHOSEN)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, monkeypatch):
     """In as many turns as they need: a device sends less at once than most of these have."""
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
-    monkeypatch.setattr(experts, "_SLACK", 0.65)
+    monkeypatch.setattr(experts, "SLACK", 0.65)
     (rows, axes), slots = MESHES[mesh], 6
     x, weight = (RNG.normal(size=(rows, slots, n)).astype(np.float32) for n in (16, 2))
     expert = jnp.asarray(CHOSEN[name](rows * slots).reshape(rows, slots, 2), jnp.int32)
     kept = jnp.asarray(RNG.integers(0, 2, (rows, slots, 24)), jnp.float32)
     shapes = (4, 16, 24), (4, 16, 24), (4, 24, 16)
     kernels = [(RNG.normal(size=shape) / 4).astype(np.float32) for shape in shapes]
-    contributions = functools.partial(experts._contributions, ("gelu", "linear"))
-
-    def compute(x, weight, kernels):
-        return experts._on_every_device(contributions, x, weight, expert, kept, *kernels)
-
-    def value_and_gradients():
-        loss = lambda *arrays: jnp.sin(compute(*arrays)).sum()  # noqa: E731
-        both = jax.jit(lambda *arrays: (compute(*arrays), jax.grad(loss, (0, 1, 2))(*arrays)))
-        return both(x, weight, kernels)
-
-    expected = value_and_gradients()
+    arguments = [x, weight, *kernels], expert, kept
+    expected = contributions_and_gradients(None)(*arguments)
     with placed_on(make_mesh(**(dict(data=1) | axes))):
-        got = value_and_gradients()
+        got = contributions_and_gradients(mesh)(*arguments)
     jax.tree.map(lambda got, expected: assert_close(got, expected, atol=1e-3), got, expected)
     assert bool(jnp.abs(got[0]).max() > 1) == (name != "all of padding")
 
@@ -330,6 +358,7 @@ def test_padding_is_processed_by_no_expert_and_counted_nowhere():
     jax.tree.map(np.testing.assert_array_equal, found, again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_dropout_within_experts_is_that_of_an_mlp(shared):
     """Where every expert copies its input, the output is the factors of dropout."""

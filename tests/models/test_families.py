@@ -2,8 +2,6 @@
 precision."""
 
 import functools
-import pathlib
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +9,8 @@ import numpy as np
 import pytest
 
 from pretrax.training.devices.mesh import batch_sharding, placed_on, shardings_of
-from pretrax.training.run_configuration import read_fields
-from tests.models.test_transformer import (
+from tests.models.families import build, logits_of
+from tests.models.small_models import (
     PACKED,
     PACKED_CAUSAL,
     alone,
@@ -23,7 +21,6 @@ from tests.models.test_transformer import (
 )
 from tests.training import tiny
 
-GIN = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
 FAMILIES = [
     *("t5", "t5_1_1", "ul2", "bert", "roberta", "modernbert", "bart", "gpt2", "llama3", "qwen3"),
     "t5gemma2",
@@ -35,39 +32,10 @@ def _few_quick(*quick):
     return [f if f in quick else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]
 
 
-SHAPE = dict(emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24, dropout_rate=0.0)
-
-
-def build(family, **changes):
-    """The family's tiny preset, smaller still, with windows that a row of eight shows."""
-    path = GIN / f"{family}_tiny.gin"
-    text = path.read_text()
-    (layout,) = set(re.findall(r"^models\.(\w+)\.", text, re.MULTILINE))
-    depth = ("num_encoder_layers", "num_decoder_layers")
-    settings = SHAPE | dict.fromkeys(depth if layout == "encoder_decoder" else ("num_layers",), 3)
-    if ".window" in text:
-        settings |= {"window": 2, "global_every": 2}
-    if ".encoder_window" in text:
-        settings |= {"encoder_window": (1, 2), "first_global": 1}
-    if ".num_kv_heads" in text:
-        settings |= {"num_kv_heads": 2}
-    return read_fields([str(path)])["model"](64, **(settings | changes))
-
-
 def packed_batch(layout):
     if layout == "encoder":
         return encoder_batch(PACKED)
     return make_batch(PACKED_CAUSAL, cross="packed" if layout == "encoder_decoder" else None)
-
-
-@functools.cache
-def logits_of(model):
-    @jax.jit
-    def forward(params, batch):
-        outputs = model.apply(params, batch)
-        return outputs.head("vocabulary", outputs.hidden["top"])
-
-    return forward
 
 
 def logits(model, params, batch):

@@ -18,7 +18,7 @@ from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotatio
 from pretrax.models.rematerialisation import POLICIES
 from pretrax.objectives.laws import quick_jit
 from pretrax.training.devices.mesh import make_mesh, placed_on
-from tests.models.test_transformer import (
+from tests.models.small_models import (
     THREE,
     assert_close,
     batch_for,
@@ -42,7 +42,7 @@ def kernels(request, monkeypatch):
     of = getattr(request, "param", TPU)
     call = functools.partial(pallas.pallas_call, interpret=True)
     monkeypatch.setattr(of.pl, "pallas_call", call)
-    monkeypatch.setattr(fused_attention, "_by_platform", functools.partial(getattr, of))
+    monkeypatch.setattr(fused_attention, "by_platform", functools.partial(getattr, of))
     return of
 
 
@@ -103,10 +103,15 @@ SETTINGS = {  # platform, keys, heads, key heads, biased, softcap, the longest b
 }
 
 
+SLOW = ("TPU, bias, all gradients at once", "GPU, grouped cross-attention, fewer keys")
+
+
 @pytest.mark.parametrize(
     ["kernels", "keys", "heads", "groups", "biased", "softcap", "block"],
-    SETTINGS.values(),
-    ids=SETTINGS,
+    [
+        pytest.param(*values, id=name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name, values in SETTINGS.items()
+    ],
     indirect=["kernels"],
 )
 def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, block, monkeypatch):
@@ -273,6 +278,25 @@ def _variables(jaxpr):
                 yield from _variables(inner)
 
 
+@pytest.mark.parametrize("kernels", [GPU], ids=["gpu"], indirect=True)
+def test_no_kernel_chooses_between_two_python_numbers(kernels):
+    """Pallas's lowering to Triton gives Python's numbers the type of the condition, which is bool,
+    so that `jnp.where(x < 0, 0, 256)` is 0 on a GPU, but not in the interpreter."""
+    given, d_out = arrays(1, 40, 40, 1, 1, True)
+    intervals = patterns(40)[1][:1, :, :40]
+    call = functools.partial(pulled_back, fused_attention.attend, 1.5)
+    equations = list(_equations(jax.make_jaxpr(call)(given, intervals, d_out).jaxpr))
+    chosen = [x for one in equations if one.primitive.name == "select_n" for x in one.invars[1:]]
+    assert chosen and not any(x.aval.weak_type for x in chosen)
+
+
+def _equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from _equations(inner)
+
+
 @both
 def test_every_product_accumulates_in_float32(kernels):
     (q, k, v, bias), d_out = arrays(1, 40, 40, 1, 1, True, jnp.bfloat16)
@@ -286,6 +310,7 @@ def test_every_product_accumulates_in_float32(kernels):
         assert "preferred_element_type=float32" in product.split(" ] ")[0]
 
 
+@pytest.mark.slow
 @both
 def test_huge_scores_and_padding_stay_finite(kernels):
     (q, k, v, bias), d_out = arrays(4, 50, 50, 4, 2, True)
@@ -387,7 +412,15 @@ def test_a_bias_by_heads_and_its_gradient_are_the_same_on_tpus(layout, monkeypat
     assert products == ([1, 2] if layout == "slots last" else [1, 1])
 
 
-@pytest.mark.parametrize("settings", [dict(biases=True), dict(qk_norm=True), {}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(dict(biases=True), marks=pytest.mark.slow),
+        pytest.param(dict(qk_norm=True), marks=pytest.mark.slow),
+        {},
+    ],
+    ids=str,
+)
 def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
     """As TPUs compute it, but for the kernels, in whose place is plain attention."""
     model = build("decoder", attention="fused", positions="rotary", **settings)
@@ -425,7 +458,9 @@ PADDED = {
 }
 
 
-@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in [*PADDED][:-1]] + [*PADDED][-1:]
+)
 def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
     """As on TPUs: what is computed of their own slots, its gradients, and what routers did."""
     layout, settings = PADDED[name]

@@ -38,7 +38,7 @@ def test_heads_by_hand(name, inner, activation, outer):
     config = Config(
         64, 1, 0, (), 4, 1, 4, 8, num_classes=5, mlp_activations=("gelu",), norm="layer"
     )
-    head = HEADS[name](config)
+    head = HEADS[name].build(config)
     params = drawn(head, HIDDEN)
     expected = activation(HIDDEN @ params[inner]["kernel"] + params[inner]["bias"][None])
     if outer:
@@ -46,7 +46,7 @@ def test_heads_by_hand(name, inner, activation, outer):
         expected = expected @ params[outer]["kernel"] + params[outer]["bias"][None]
     np.testing.assert_allclose(head.apply({"params": params}, HIDDEN), expected, rtol=1e-4)
     config = dataclasses.replace(config, dtype="bfloat16")
-    half = HEADS[name](config).apply({"params": params}, HIDDEN)
+    half = HEADS[name].build(config).apply({"params": params}, HIDDEN)
     assert half.dtype == jnp.float32
     np.testing.assert_allclose(half, expected, atol=0.1)
 

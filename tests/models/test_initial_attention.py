@@ -45,6 +45,7 @@ def by_path(params):
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_layers", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "settings",

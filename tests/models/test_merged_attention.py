@@ -7,8 +7,8 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import Row, batched, block_diffusion, layouts
-from tests.models.test_transformer import PACKED_CAUSAL, SHAPE, build, init, make_batch
-from tests.objectives.registry import IDS
+from tests.models.small_models import PACKED_CAUSAL, SHAPE, build, init, make_batch
+from tests.objectives.registry import IDS, quick_jit
 
 LENGTHS = (5, 3)  # of the documents of a row
 
@@ -26,10 +26,11 @@ def noised_batch(size=2):
     segments, tokens = np.repeat([1, 2], LENGTHS), 7 + np.arange(total)  # rows come in pairs
     raw = Row(*(np.tile(np.int32(x), (2, 1)) for x in (tokens, segments)), np.zeros(2, np.int32))
     lengths = objective.lengths(total)
-    features = batched(objective, lengths, 2)(jax.random.split(jax.random.key(0)), raw)
+    corrupt = quick_jit(batched(objective, lengths, 2))
+    features = corrupt(jax.random.split(jax.random.key(0)), raw)
     layout = layouts.encoder_decoder
     sizes = layout.lengths(lengths)
-    arranged = jax.vmap(lambda row: layout.arrange(row, sizes, 0, 2))(features)
+    arranged = quick_jit(jax.vmap(lambda row: layout.arrange(row, sizes, 0, 2)))(features)
     return {name: np.asarray(x)[:1] for name, x in arranged.items()}
 
 

@@ -13,7 +13,7 @@ from pretrax import models
 from pretrax.models.builders import encoder_config, single_transformer
 from pretrax.models.pairs_of_stacks import RestoringDecoder
 from pretrax.models.trees import named
-from tests.models.test_transformer import (
+from tests.models.small_models import (
     PACKED,
     SEGMENTS,
     SHAPE,
@@ -106,6 +106,7 @@ def test_samples_replace_masked_tokens_and_no_others():
     assert not replaced[:, ~hidden].any()
 
 
+@pytest.mark.slow
 def test_samples_follow_the_generators_predictions():
     """A right program fails once in ten thousand times; keys are fixed."""
     model, batch, params = electra()

@@ -352,6 +352,7 @@ STEPS = {  # builder: objective, lengths as in the small runs
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(  # the small runs take steps of other layouts, the slow tests of all
     "name",
     [name if name == "bert_tiny" else pytest.param(name, marks=pytest.mark.slow) for name in TINY],

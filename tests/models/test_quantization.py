@@ -12,7 +12,7 @@ from flax import linen as nn
 from pretrax.models.quantization import TYPES
 from pretrax.settings.extras import words_of_absent
 from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
-from tests.models.test_transformer import LAYOUTS, batch_for, build, init, make_batch
+from tests.models.small_models import LAYOUTS, batch_for, build, init, make_batch
 
 # Of Qwix 0.1.8, with Flax 0.12.8.
 pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")
@@ -30,7 +30,7 @@ PRODUCTS = {"decoder": 7, "encoder_decoder": 18}  # with weights, of one layer o
 def trained(layout, **settings):
     """The loss of next tokens and its gradient, as a function of parameters; parameters, batch."""
     model, batch = build(layout, **settings), batch_for(layout)
-    params = nn.unbox(model.init(jax.random.key(0), batch))
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
 
     def loss(params, batch):
         outputs = model.apply(params, batch)
@@ -69,6 +69,7 @@ def test_scanned_weights_may_have_the_shape_of_others_and_of_what_they_multiply(
     assert sum("i8" in operands for operands in products) == 3 * PRODUCTS["decoder"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout, kind", CASES)
 def test_loss_and_gradients_are_near_those_of_whole_numbers(layout, kind):
     exact, params, batch = trained(layout)

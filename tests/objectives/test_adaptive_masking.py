@@ -23,8 +23,8 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.adaptive_masking import updated_chances
 from pretrax.objectives.selection import selection_of, with_chances
+from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.registry import IDS, quick_jit
-from tests.objectives.test_span_lengths import SIGNIFICANCE
 
 FIRST, LAST = IDS.text
 BUILT = adaptive_masked_lm(IDS, every=2)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.objectives import Row, batched, block_diffusion, causal_lm, layouts, mixture
-from tests.objectives.registry import IDS, quick_jit
+from pretrax.objectives import block_diffusion, causal_lm, layouts, mixture
+from tests.objectives.blocks import corrupted
+from tests.objectives.registry import IDS
 
 LENGTH, VOCABULARY = 96, 11
 
@@ -15,23 +16,6 @@ def drawn(rows, length=LENGTH, **settings):
     """(objective, features, batch of a decoder) of rows of one document of 5 … 15."""
     objective = block_diffusion(IDS, **settings)
     return objective, *corrupted(objective, rows, length)
-
-
-def corrupted(objective, rows, length):
-    """Row i is of member i, and so on in turn."""
-    tokens = np.random.default_rng(0).integers(5, 16, (rows, length)).astype(np.int32)
-    member = np.arange(rows, dtype=np.int32) % max(len(objective.members), 1)
-    raw = Row(tokens, np.ones_like(tokens), member)
-    keys = jax.random.split(jax.random.key(3), rows)
-    lengths = objective.lengths(length)
-
-    @quick_jit
-    def made(keys, raw):
-        features = batched(objective, lengths)(keys, raw)
-        sizes = layouts.decoder.lengths(lengths)
-        return features, jax.vmap(lambda x: layouts.decoder.arrange(x, sizes, 0, 1))(features)
-
-    return jax.device_get(made(keys, raw))
 
 
 class Outputs:

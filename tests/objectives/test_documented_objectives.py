@@ -64,6 +64,7 @@ def planned(folder, objective, model, **lengths):
     return tiny.planned(run)
 
 
+@pytest.mark.slow
 def test_capitals_are_masked_as_shown(capitals, tmp_path):
     plan = planned(tmp_path, capitals.masked_capitals, models.encoder, encoder=64)
     rows = next(open_batches(plan))[0]

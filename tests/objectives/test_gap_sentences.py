@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import binomtest, chisquare
 
 from pretrax.objectives import Row, gap_sentences
+from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.registry import IDS, quick_jit
-from tests.objectives.test_span_lengths import SIGNIFICANCE
 from tests.objectives.undo_noising import sentences
 
 A, B, C, D, STOP = 11, 12, 13, 14, 10  # 10 % 7 == 3: the only one that ends a sentence

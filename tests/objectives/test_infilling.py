@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2_contingency, chisquare
+from scipy.stats import chi2_contingency
 
 from pretrax.objectives import (
     blank_infilling,
@@ -20,9 +20,10 @@ from pretrax.objectives import (
     raw_length,
 )
 from pretrax.objectives.blanks import blank_counts
+from tests.objectives.cuts import CHANCES, CUTS, assert_law
+from tests.objectives.distributions import SIGNIFICANCE, assert_uniform, corrupt_copies
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, quick_jit, text_row
-from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform, corrupt_copies
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
 
 PREFIX, SUFFIX, MIDDLE = IDS.fim
@@ -43,26 +44,7 @@ def written(objective, n: int, copies: int, seed: int) -> list[str]:
     return in_letters(corrupt_copies(objective, (n,), copies, seed), n)
 
 
-def assert_law(outcomes, law: dict):
-    """Chi-square of outcomes against {outcome: probability}; nothing else occurs."""
-    counts = Counter(outcomes)
-    assert set(counts) <= set(law), set(counts) - set(law)
-    assert sum(law.values()) == pytest.approx(1)
-    got, expected = [counts[x] for x in law], [p * counts.total() for p in law.values()]
-    assert min(expected) > 5 and chisquare(got, expected).pvalue > SIGNIFICANCE, counts
-
-
 # --- fill in the middle -------------------------------------------------------------------------
-
-# Two cuts in a text of two tokens, each at one of three places: two at one place are half as
-# likely as two at different places.
-CUTS = {
-    "psm": ("PSabM/", "PSbMa/", "PSMab/", "PaSbM/", "PaSMb/", "PabSM/"),
-    "spm": ("SabPM/", "SbPMa/", "SPMab/", "SbPaM/", "SPaMb/", "SPabM/"),
-    # What stands after M is prefix and middle: two outcomes twice.
-    "spmv2": ("PSabM/", "PSbMa/", "PSMab/", "PSbMa/", "PSMab/", "PSMab/"),
-}
-CHANCES = [Fraction(x, 9) for x in (1, 2, 2, 1, 2, 1)]
 
 
 @pytest.mark.parametrize("form", CUTS)

@@ -119,7 +119,9 @@ def test_the_number_of_dropped_tokens_is_uniform_and_so_is_which_they_are():
 def test_what_is_no_text_is_never_dropped():
     objective, tokens = insertion_lm(IDS), np.array([IDS.eos, 11, IDS.mask, 12] * 8, np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.int32(0))
-    got = objective.corrupt(jax.random.key(0), rows, rows, objective.lengths(tokens.size), 1)
+    lengths = objective.lengths(tokens.size)
+    corrupt = quick_jit(lambda key, rows: objective.corrupt(key, rows, rows, lengths, 1))
+    got = corrupt(jax.random.key(0), rows)
     labels = np.asarray(got["labels"])[np.asarray(got["labels_weights"]) > 0]
     assert set(labels.tolist()) == {11, 12}
 

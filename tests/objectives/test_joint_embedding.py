@@ -9,6 +9,7 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import Row, TokenIds, batched, layouts, llm_jepa, packed_lengths
+from tests.objectives.registry import quick_jit
 
 IDS = TokenIds(size=40, text=(2, 30), sep=30, sentinels=(39, 38, 37))
 DOCUMENTS = [([5, 6], [7, 8, 9]), ([10], [11]), ([12, 13], []), ([], [14])]
@@ -25,9 +26,11 @@ def arranged(predictors: int = 2):
     row = Row(tokens, segments, np.int32(0), parts.astype(np.int32))
     lengths = packed_lengths(objective, sizes)
     rows = jax.tree.map(lambda x: np.stack([x, x]), row)  # they come in pairs
-    features = batched(objective, lengths, len(sizes))(jax.random.split(jax.random.key(0)), rows)
+    corrupt = quick_jit(batched(objective, lengths, len(sizes)))
+    features = corrupt(jax.random.split(jax.random.key(0)), rows)
     one = {name: x[0] for name, x in features.items()}
-    batch = layouts.decoder.arrange(one, layouts.decoder.lengths(lengths), 0, len(sizes))
+    stacks = layouts.decoder.lengths(lengths)
+    batch = quick_jit(lambda x: layouts.decoder.arrange(x, stacks, 0, len(sizes)))(one)
     return jax.device_get(one), jax.tree.map(lambda x: np.asarray(x)[None], batch)
 
 

@@ -16,8 +16,8 @@ from pretrax.objectives import (
     masked_input_regularization,
     prefix_lm,
 )
+from tests.objectives.distributions import assert_uniform, corrupt_copies
 from tests.objectives.registry import IDS, quick_jit, text_row
-from tests.objectives.test_span_lengths import assert_uniform, corrupt_copies
 
 
 def t5_prefix_lengths(n: int, density: float) -> range:
@@ -147,7 +147,8 @@ def test_a_copy_is_read_apart_from_the_other():
     text, hidden = np.arange(100, 104), np.array([False, True, False, True])
     features = hide(masked_input_regularization, IDS, text, hidden)
     lengths = {"decoder": 10, "predict": 10}
-    row = layouts.decoder.arrange(features | {"member": np.int32(0)}, lengths, IDS.bos, 1)
+    arrange = quick_jit(lambda row: layouts.decoder.arrange(row, lengths, IDS.bos, 1))
+    row = arrange(features | {"member": np.int32(0)})
     given = [IDS.bos, 100, 101, 102, IDS.bos, 100, IDS.mask, 102, 0, 0]
     np.testing.assert_array_equal(row["decoder_input_tokens"], given)
     np.testing.assert_array_equal(row["decoder_target_tokens"], [*text, *text, 0, 0])

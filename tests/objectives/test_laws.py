@@ -30,24 +30,40 @@ COLLECTIVE = re.compile(
 )
 
 
-# Each compiles programs of its own: by default for the first case of each builder.
-COMPILED = ("batch = loop", "sharded = unsharded", "more slots change nothing")
+# Each compiles programs of its own: by default for the first case of each file of objectives.
+COMPILED = (
+    *("batch = loop", "sharded = unsharded", "more slots change nothing"),
+    *("lengths are kept", "lengths are reached"),
+)
 # The logits of a whole vocabulary take seconds: by default for these alone.
 OF_LOSS = ("loss has terms", "loss is a sum over rows")
 LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
+# By default for the first case of each builder.
+OF_BUILDERS = ("nothing is lost",)
+
+
+def file_of(builder: str) -> str:
+    return getattr(getattr(objectives, builder, None), "__module__", builder)
+
+
 FIRST = {case.builder: name for name, case in reversed(CASES.items())}
+FIRST_OF_FILE = {file_of(case.builder): name for name, case in reversed(CASES.items())}
 
 
 def marks_of(rule: str, name: str):
-    slow = rule in COMPILED and name not in FIRST.values()
+    slow = rule in COMPILED and name not in FIRST_OF_FILE.values()
+    slow |= rule in OF_BUILDERS and name not in FIRST.values()
     slow |= rule in OF_LOSS and name not in LOSSES
     return pytest.mark.slow if slow else ()
 
 
+def with_marks(rule: str, names):
+    return [pytest.param(name, marks=marks_of(rule, name)) for name in names]
+
+
 def law(rule: str):
     """Runs a test for every case that has to keep this law."""
-    cases = [pytest.param(name, marks=marks_of(rule, name)) for name in cases_under(rule)]
-    return pytest.mark.parametrize("name", cases)
+    return pytest.mark.parametrize("name", with_marks(rule, cases_under(rule)))
 
 
 def test_every_exported_builder_has_laws():
@@ -198,7 +214,10 @@ REACHED = [name for name in cases_under("lengths are reached") if name in DRAWN]
 
 @pytest.mark.parametrize(
     "name, documents",
-    [(name, range(1, 601)) for name in EXACT] + [("span", (601, 999, 1137, 2048, 3001, 4096))],
+    [
+        *(pytest.param(x, range(1, 601), marks=marks_of("lengths are kept", x)) for x in EXACT),
+        ("span", (601, 999, 1137, 2048, 3001, 4096)),
+    ],
 )
 def test_lengths_are_exactly_what_corruption_uses(name, documents):
     used = _slots_used(name, documents, seed=1)
@@ -206,7 +225,7 @@ def test_lengths_are_exactly_what_corruption_uses(name, documents):
         np.testing.assert_array_equal(slots, _planned(name, documents, key), key)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", with_marks("lengths are kept", DRAWN))
 def test_lengths_bound_what_corruption_uses(name):
     documents = range(1, 601)
     used = _slots_used(name, documents, seed=2)
@@ -217,7 +236,7 @@ def test_lengths_bound_what_corruption_uses(name):
         np.testing.assert_array_equal(both, _planned(name, documents, "both"))
 
 
-@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize("name", with_marks("lengths are reached", REACHED))
 def test_lengths_are_reached_by_some_draw(name):
     documents = np.repeat(np.arange(1, 17), 256)
     used = _slots_used(name, documents, seed=3)

@@ -10,9 +10,9 @@ from scipy.stats import chisquare
 
 from pretrax import objectives
 from pretrax.objectives import layouts, masked_lm, retromae
+from tests.objectives.distributions import SIGNIFICANCE
+from tests.objectives.masking import arrange, corrupt, text
 from tests.objectives.registry import IDS, features_of, packed_lengths
-from tests.objectives.test_masked_lm import arrange, corrupt, text
-from tests.objectives.test_span_lengths import SIGNIFICANCE
 
 N = 6
 

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.stats import chisquare
 
 from pretrax.objectives import Row, hide, layouts, mass
+from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.registry import IDS, quick_jit
-from tests.objectives.test_span_lengths import SIGNIFICANCE
 
 A, B, C, D, E, F = range(10, 16)
 DRAWS, N = 4000, 7

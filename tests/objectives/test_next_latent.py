@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pretrax import models
 from pretrax.objectives import next_latent
@@ -45,6 +46,7 @@ def test_states_learn_to_predict_and_not_to_be_predicted():
     assert (np.abs(expected[0]).sum(-1) > 0).tolist() == [1, 1, 0, 0, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_model_expects_a_state_from_the_one_before_and_the_token_between():
     heads = ("vocabulary", "next_latent")
     shape = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, scan_layers=False)

@@ -37,9 +37,9 @@ from pretrax.objectives.noising import (
     untouched,
 )
 from pretrax.objectives.span_lengths import infilling_counts, poisson_lengths, poisson_table
+from tests.objectives.distributions import SIGNIFICANCE, assert_uniform
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
-from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform
 from tests.objectives.undo_noising import (
     hidden_by_infilling,
     infilled,

@@ -7,8 +7,8 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import permutation_lm
+from tests.objectives.blocks import corrupted as of_decoder
 from tests.objectives.registry import IDS, quick_jit
-from tests.objectives.test_block_diffusion import corrupted as of_decoder
 
 LENGTH = 24
 SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)

@@ -16,8 +16,8 @@ from scipy.stats import binomtest, chisquare
 from pretrax.objectives import bitmap, geometric_lengths, inverse_lengths, masked_lm
 from pretrax.objectives.arithmetic import isqrt
 from pretrax.objectives.selection import choose, quota, selection_of
+from tests.objectives.distributions import SIGNIFICANCE, assert_uniform
 from tests.objectives.registry import IDS
-from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform
 
 FIRST = IDS.text[0]
 

@@ -12,33 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from pretrax.objectives import batched, iid_denoising, raw_length, span_corruption
+from pretrax.objectives import iid_denoising, raw_length, span_corruption
 from pretrax.objectives.arithmetic import below, ratio, round_ratio
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.span_lengths import noise_counts, span_starts
-from tests.objectives.registry import IDS, packed_lengths, text_row
+from tests.objectives.distributions import SIGNIFICANCE, assert_uniform, corrupt_copies
+from tests.objectives.registry import IDS, text_row
 
-# A uniform law fails each of the tests below with this probability; the seeds are fixed, so they
-# are no gamble once they have passed.
-SIGNIFICANCE = 0.001
 UL2_SETTINGS = [(3, 0.15), (8, 0.15), (3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5)]
-
-
-def assert_uniform(outcomes, possible: int):
-    """Chi-square against the uniform law over `possible` outcomes, all of which must occur."""
-    kinds, counts = np.unique(np.asarray(outcomes), axis=0, return_counts=True)
-    assert len(kinds) == possible, f"got {len(kinds)} outcomes, expected {possible}"
-    assert possible == 1 or chisquare(counts).pvalue > SIGNIFICANCE, counts
-
-
-def corrupt_copies(objective, document_lengths, copies: int, seed: int):
-    """Features of one row, corrupted with `copies` keys."""
-    row, _ = text_row(document_lengths, sum(document_lengths))
-    rows = jax.tree.map(lambda x: np.stack([x] * copies), row)
-    lengths = packed_lengths(objective, document_lengths)
-    keys = jax.random.split(jax.random.key(seed), copies)
-    corrupt = jax.jit(batched(objective, lengths, len(document_lengths)))
-    return jax.tree.map(np.asarray, corrupt(keys, rows))
 
 
 # --- counts -------------------------------------------------------------------------------------
@@ -251,6 +232,7 @@ def test_one_length_drawn_per_document_is_the_length_of_all_its_spans():
     assert_uniform(np.array([spans[0] for spans in every]), 3)
 
 
+@pytest.mark.slow
 def test_each_document_of_a_row_draws_its_own_length():
     objective = span_corruption(IDS, 0.5, (1, 2), length_drawn_per="document")
     features = corrupt_copies(objective, (8, 8), 8_000, seed=6)

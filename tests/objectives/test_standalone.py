@@ -66,6 +66,7 @@ def test_a_row_may_be_alone_in_its_batch_and_is_paired_with_nothing():
     assert found["pools_weights"].ravel().tolist() == [1, 1, 0]
 
 
+@pytest.mark.slow
 def test_it_may_be_part_of_a_traced_function_and_torch_takes_the_features():
     tokens, _ = rows(24, 24)
     corrupt = corruptor(span_corruption, IDS, L)

@@ -18,7 +18,7 @@ from pretrax.objectives import (
     span_corruption,
     ul2,
 )
-from pretrax.objectives.features import COLUMNS
+from pretrax.objectives.streams import STREAMS
 from tests.objectives.registry import CASES, IDS
 
 ENCODER_DECODER, DECODER = layouts.encoder_decoder, layouts.decoder
@@ -80,7 +80,7 @@ def test_raw_length_is_the_longest_that_fits(name, encoder, decoder):
     n = raw_length(CASES[name].objective, DECODER, decoder=decoder)
     assert DECODER.lengths(lengths(n))["decoder"] <= decoder
     assert DECODER.lengths(lengths(n + 1))["decoder"] > decoder
-    if lengths(2).keys() & COLUMNS.keys() == {"inputs", "targets"}:
+    if lengths(2).keys() & STREAMS.keys() == {"inputs", "targets"}:
         n = raw_length(CASES[name].objective, ENCODER_DECODER, encoder=encoder, decoder=decoder)
         fits = lambda n: (  # noqa: E731
             lengths(n)["inputs"] <= encoder and lengths(n)["targets"] <= decoder

@@ -102,6 +102,7 @@ def test_the_loss_is_that_of_the_paper(given):
         np.testing.assert_allclose(got, expected, rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_a_model_that_knows_nothing_loses_the_logarithm_of_the_number_of_ids():
     """Its text is drawn evenly, as that of all noise is: z-test, significance 0.001."""
     ids = IDS._replace(text=TEXT)

@@ -99,7 +99,7 @@ def test_losses_are_those_of_the_papers(build, head, window, reference):
 
 @pytest.mark.parametrize("build, head", [case[:2] for case in CASES[1:4:2]])
 def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
-    monkeypatch.setattr("pretrax.objectives.cross_entropy._CPU_SLOTS", 16)
+    monkeypatch.setattr("pretrax.objectives.cross_entropy.CPU_SLOTS", 16)
 
     def loss(states, outputs):
         return jnp.sum(build(IDS).loss(outputs(states), BATCH)[head].sums)

@@ -102,6 +102,7 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
     assert reading == of_deletion | of_all
 
 
+@pytest.mark.slow
 def test_adjacent_tokens_with_different_numbers_are_separate_spans():
     x, y, z = IDS.sentinels[:3]
     tokens, numbers = TOKENS[:6], [1, 1, 2, 0, 0, 3]
@@ -120,6 +121,7 @@ def test_adjacent_tokens_with_different_numbers_are_separate_spans():
     assert joined["inputs"].tolist() == [x, 14, 15, y, IDS.eos]
 
 
+@pytest.mark.slow
 def test_the_closing_sentinel_of_chosen_spans_may_be_left_out():
     for build in (span_corruption, iid_denoising):
         closed = hide(build, IDS, TOKENS[:4], [0, 1, 0, 0])["targets"].tolist()

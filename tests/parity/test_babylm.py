@@ -19,7 +19,7 @@ from pretrax.cli import convert
 from pretrax.inference.answering.scoring import score
 from pretrax.training.trained_models import open_trained
 from tests.inference import runs
-from tests.parity.test_sentences import BERT_LIKE
+from tests.parity.saved_models import BERT_LIKE
 
 BEGINNING, END = "Ada wrote", " it, café."
 OPENED = dict(trust_remote_code=True, revision=None)

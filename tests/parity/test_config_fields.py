@@ -71,6 +71,7 @@ def changed(model, **values):
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(name, tmp_path):
     """Their outputs are the same wherever our settings are."""

@@ -39,7 +39,7 @@ from pretrax.training.conversion.imported_models import from_hugging_face
 from pretrax.training.trained_models import open_trained
 from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
-from tests.parity.test_sentences import saved
+from tests.parity.saved_models import saved
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]
 WINDOWED = ["mistral", "gemma2", "gemma3", "t5gemma", "t5gemma2"]  # the cache of local layers
@@ -262,6 +262,7 @@ def their_answers(model, tokenizer, beams, **settings):
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, rules, beams",
     [

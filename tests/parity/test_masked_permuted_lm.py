@@ -15,7 +15,8 @@ import torch
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds, layouts, masked_permuted_lm
-from tests.objectives.test_masked_lm import arrange, corrupt, features_of
+from tests.objectives.masking import arrange, corrupt
+from tests.objectives.registry import features_of
 from tests.parity.models import VOCAB, perturbed
 
 IDS = TokenIds(size=VOCAB, text=(5, VOCAB), pad=0, eos=2, bos=1, mask=4, cls=1, sep=2)

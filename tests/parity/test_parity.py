@@ -307,7 +307,9 @@ def messages():
     logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("ids", ["of the source", "not known"])
+@pytest.mark.parametrize(
+    "ids", ["of the source", pytest.param("not known", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", [*MODELS, *OTHER_HEADS])
 def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path, messages):
     found, params = imported(name)
@@ -526,6 +528,7 @@ def flipped(switch, config):
 ACTIVATIONS = ["t5", "t5_1_1", "ul2", "bert", "modernbert", "gpt2", "llama"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, switch",
     [(name, switch) for name, own in SWITCHES.items() for switch in own]
@@ -630,12 +633,13 @@ SLOW = (
 
 # Not of these: their layers are among those of the others, arranged in another way.
 REARRANGED = ("mixtral_window", "switch_every")
+SLOW_GRADIENTS = (*SLOW, "switch", "switch_full", "qwen3_moe", "olmoe", "t5gemma2")
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        x if x not in SLOW else pytest.param(x, marks=pytest.mark.slow)
+        x if x not in SLOW_GRADIENTS else pytest.param(x, marks=pytest.mark.slow)
         for x in MODELS
         if x not in REARRANGED
     ],

@@ -15,7 +15,6 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 import torch
 import transformers
 from safetensors.torch import load_file
-from tokenizers import processors
 
 from pretrax.cli import convert, predict
 from pretrax.inference.answering.classifying import classify, tag
@@ -25,30 +24,10 @@ from pretrax.inference.trained import mode_of
 from pretrax.models.hugging_face import sentences
 from pretrax.training.trained_models import open_trained
 from tests.inference import runs
-from tests.parity.test_fill_mask import WIDTHS, bert_tokenizer
+from tests.parity.berts import WIDTHS
+from tests.parity.saved_models import BERT_LIKE, saved
 
 TEXTS = ["the parser", "return a value if it is not None"]
-
-
-def saved(folder, model, widths=WIDTHS, frame="[CLS] $A [SEP]", **settings):
-    """A directory of `transformers` with a tokenizer; its model and tokenizer."""
-    tokenizer, roles = bert_tokenizer()
-    named = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]", "[MASK]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single=frame, special_tokens=named)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, **{f"{role}_token": name for role, name in roles.items()}
-    )
-    size = dict(vocab_size=tokenizer.get_vocab_size(), pad_token_id=0, eos_token_id=3)
-    torch.manual_seed(0)
-    limited = "n_positions" not in widths and "d_kv" not in widths
-    longest = {"max_position_embeddings": 64} if limited else {}
-    made = model(model.config_class(**size, **longest, **widths, **settings)).eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter += 0.2 * torch.randn(parameter.shape)
-    made.save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return made, fast
 
 
 NAMES = dict(id2label={0: "bad", 1: "so so", 2: "good"})
@@ -74,6 +53,7 @@ LEFT_TO_RIGHT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, widths, frame",
     [
@@ -191,7 +171,6 @@ def test_another_pooling_is_refused(pooling, modules, said, tmp_path, capsys):
     assert re.search(said, " ".join(capsys.readouterr().err.split()))
 
 
-BERT_LIKE = dict(norm="layer", norm_place="after", biases=True, embedding_norm=True)
 BERT_LIKE |= dict(positions="learned", max_positions=40, mlp_activations=("gelu_exact",))
 
 

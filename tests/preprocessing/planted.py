@@ -92,3 +92,6 @@ def tree(folder: Path, *but: str) -> dict[str, str]:
 def command(*arguments: str) -> list[str]:
     """Returns a program that prepares, for `subprocess`."""
     return [sys.executable, "-m", "pretrax", "prepare", *arguments]
+
+
+LOG = "prepare.log"  # has times of day

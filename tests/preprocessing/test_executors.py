@@ -146,6 +146,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_current_folder(tmp_path):
     here = tmp_path / "here"
     here.mkdir()

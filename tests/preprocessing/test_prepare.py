@@ -13,9 +13,8 @@ from pretrax.corpora.vocabularies import load_vocabulary
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import is_sealed
 from tests.preprocessing import planted
+from tests.preprocessing.planted import LOG
 from tests.training.tiny import ROOT, environment
-
-LOG = "prepare.log"  # has times of day
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +110,7 @@ def killed_and_resumed(prepared, out, seconds, workers):
     return planted.tree(prepared / out, LOG)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed_with_other_workers(prepared, capsys):
     assert killed_and_resumed(prepared, "killed", None, 1) == planted.tree(prepared / "store", LOG)
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import test_convert as converting
+from tests import conversion
 from tests.comparison import small
 from tests.preprocessing import planted
 from tests.storm.commands import assert_in_words, here
-from tests.storm.test_full_disks import mounted
+from tests.storm.disks import mounted
 from tests.training import tiny
 
 pytestmark = pytest.mark.storm
@@ -51,7 +51,7 @@ def compare(tmp_path, out, monkeypatch):
 
 
 def convert(tmp_path, out, monkeypatch):
-    source, _ = converting.written(tmp_path / "hf", converting.llama())
+    source, _ = conversion.written(tmp_path / "hf", conversion.llama())
     return here("convert", f"--from=hf:{source}", f"--to={out}")
 
 

@@ -1,37 +1,18 @@
 """Full disks and closed pipes: an error in words, and no half file in the place of a whole one."""
 
-import contextlib
-import pathlib
-import subprocess
-from collections.abc import Iterator
-
 import pytest
 
 from pretrax.settings import run_directory
-from tests import test_convert as converting
+from tests import conversion
 from tests.storm.commands import Ended, assert_in_words, here, start
+from tests.storm.disks import mounted
 from tests.training import tiny
 
 pytestmark = pytest.mark.storm
 
 
-@contextlib.contextmanager
-def mounted(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
-    """A disk of its own in a folder; skips where none can be mounted."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no disk can be mounted here: {error}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 def test_an_export_to_a_full_disk(tmp_path):
-    source, _ = converting.written(tmp_path / "hf", converting.llama())
+    source, _ = conversion.written(tmp_path / "hf", conversion.llama())
     assert here("convert", f"--from=hf:{source}", f"--to={tmp_path}/run").status == 0
     with mounted(tmp_path / "disk", "size=16k") as disk:
         ended = here("convert", f"--from={tmp_path}/run", f"--to=hf:{disk}/out")

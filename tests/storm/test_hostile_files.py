@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pretrax.settings import whole_files
-from tests.storm.test_flipped_bits import KINDS, Refused, made, read_after_changes
+from tests.storm.kinds import KINDS, Refused, made, read_after_changes
 from tests.training import tiny
 
 pytestmark = pytest.mark.storm

@@ -3,10 +3,10 @@
 import pytest
 
 from pretrax.settings.run_directory import is_run
-from tests import test_convert as converting
+from tests import conversion
 from tests.comparison import small
 from tests.preprocessing import planted
-from tests.preprocessing.test_prepare import LOG
+from tests.preprocessing.planted import LOG
 from tests.storm.commands import start, storm, timed
 from tests.training import tiny
 
@@ -39,8 +39,8 @@ def test_compare(draw, tmp_path):
 
 
 def test_convert_there_and_back(draw, tmp_path):
-    source, _ = converting.written(tmp_path / "hf", converting.bert())
-    converting.word_pieces(tmp_path / "hf")
+    source, _ = conversion.written(tmp_path / "hf", conversion.bert())
+    conversion.word_pieces(tmp_path / "hf")
 
     def read_in(out):
         return start("convert", f"--from=hf:{source}", f"--to={tmp_path / out}")

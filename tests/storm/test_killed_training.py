@@ -10,8 +10,7 @@ from pretrax.models.trees import named
 from pretrax.training.saved.result import read_result
 from pretrax.training.saved.runs import open_run
 from tests.storm.commands import KILLS, start, storm, timed
-from tests.training import test_two_processes as two
-from tests.training import tiny
+from tests.training import tiny, two_processes
 
 pytestmark = pytest.mark.storm
 
@@ -112,15 +111,15 @@ def test_two_processes_killed_at_drawn_moments(draw, tmp_path):
     data = tiny.write_documents(tmp_path / "store")
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
     began = time.monotonic()
-    two.finish_both(whole)
+    two_processes.finish_both(whole)
     lasts = time.monotonic() - began
     for _ in range(KILLS):
-        both = two.start_both(killed, env={"WAIT": "0.01"})
+        both = two_processes.start_both(killed, env={"WAIT": "0.01"})
         victims = draw.choice([both, both[:1], both[1:]])
         time.sleep(draw.uniform(0.3, 1.0) * lasts)
         for process in victims:
             process.kill()
         for process in both:
             process.communicate(timeout=240)
-    two.finish_both(killed)
+    two_processes.finish_both(killed)
     assert_same_run(killed, whole, parameters)

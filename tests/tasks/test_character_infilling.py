@@ -23,7 +23,7 @@ from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, tokenizer_of
 from pretrax.training.run_configuration import read_run
 from tests.inference.runs import arranged, live
-from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
+from tests.objectives.cuts import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
 from tests.training import tiny
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from pretrax import objectives
 from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.objectives import Objective, Row, batched, layouts, plan, supervised
-from pretrax.objectives.features import STREAM_OF
+from pretrax.objectives.streams import stream_of_columns
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
@@ -138,8 +138,8 @@ def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     lengths = lengths_for(build)
     expected = corrupted_on_the_device(build, "task", lengths, seed=5)
     got = examples("task", lengths, seed=5)
-    assert set(task.output_features) == set(got[0]) == {*STREAM_OF, "member"}
-    assert not any(got[0][column].size for column in STREAM_OF.keys() - expected.keys())
+    assert set(task.output_features) == set(got[0]) == {*stream_of_columns(), "member"}
+    assert not any(got[0][column].size for column in stream_of_columns().keys() - expected.keys())
     assert len(got) == len(expected["member"]) > 6
     for column, rows in expected.items():
         np.testing.assert_array_equal(np.stack([x[column] for x in got]), rows, column)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from pretrax import objectives
 from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.objectives import Row, batched, layouts, plan
-from pretrax.objectives.features import STREAM_OF
+from pretrax.objectives.streams import stream_of_columns
 from pretrax.tasks.seqio.preprocessors import ApplyObjective, CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
 
@@ -84,7 +84,7 @@ def test_the_host_gives_the_bits_of_the_device():
     device = fused(*jax.device_put((seeds, Row(tokens, segments, member)), spread))
 
     assert len(host) == len(rows) > 130  # more than one batch, the last one short
-    assert set(host[0]) == {*STREAM_OF, "member"} >= set(device)
+    assert set(host[0]) == {*stream_of_columns(), "member"} >= set(device)
     for feature in device:
         got = np.stack([example[feature] for example in host])
         np.testing.assert_array_equal(got, np.asarray(device[feature])[: len(rows)], feature)

@@ -115,6 +115,7 @@ def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, li
             assert text == {expected[member]}
 
 
+@pytest.mark.slow
 def test_the_position_in_every_text_is_restored(tmp_path):
     lines = ["training.Run.sequence_lengths = {'decoder': 64}", "training.Run.batch_size = 16"]
     run = read("masks_and_causal", tmp_path, *lines, gin="runs/decoder.gin")

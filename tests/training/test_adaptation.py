@@ -70,6 +70,7 @@ def test_steps_count_answers_and_update_the_chances():
     assert metrics["adaptation/greatest_chance"] == third.adaptation.chances.max()
 
 
+@pytest.mark.slow
 def test_a_step_masks_by_the_chances_of_its_state():
     mesh, take_step, rows, abstract = setup_of((1, 1, 1), 1)
     state = new_state(abstract, 0, mesh)

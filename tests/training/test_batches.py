@@ -18,28 +18,11 @@ from pretrax.training.batches import (
     largest_remainder,
     schedule,
 )
-from tests.data.test_records import Numbers
+from tests.data.stores import Numbers
 from tests.training import tiny
+from tests.training.small_batches import assert_same, batches, setup, steps
 
 EOS = 1
-
-
-def setup(**settings):
-    return tiny.plan(
-        tiny.encoder_decoder(), tiny.small_ul2(), tiny.ROWS_OF_TWO_SHAPES, batch_size=48, **settings
-    )
-
-
-def batches(one, mesh, **settings):
-    return tiny.batches(one, mesh, stream=tiny.Stream, **settings)
-
-
-def steps(rows, n) -> list:
-    return [jax.device_get(next(rows)) for _ in range(n)]
-
-
-def assert_same(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_rows_of_a_shard_begin_with_the_oldest_of_its_pool_and_lose_nothing():

@@ -14,7 +14,7 @@ from pretrax.training.saved import checkpoints
 def test_few_values_have_the_sum_of_many(shape, dtype, monkeypatch):
     x = np.random.default_rng(0).integers(0, 255, shape).astype(jnp.dtype(dtype))
     few = checkpoints._checksums({"x": jnp.asarray(x)})
-    monkeypatch.setattr(checkpoints, "_FEW", -1)
+    monkeypatch.setattr(checkpoints, "FEW", -1)
     assert checkpoints._checksums({"x": jnp.asarray(x)}) == few
 
 

@@ -143,7 +143,7 @@ def test_gpus_are_described_to_xla(monkeypatch):
     class Found:
         devices = ()
 
-    monkeypatch.setattr(topologies, "_is_installed", lambda module: True)
+    monkeypatch.setattr(topologies, "is_installed", lambda module: True)
     monkeypatch.setattr(
         topologies.topologies, "get_topology_desc", lambda **given: asked.update(given) or Found
     )
@@ -523,7 +523,7 @@ def test_a_mesh_that_does_not_divide_a_model_is_said(axes, words):
     ],
 )
 def test_slots_that_a_mesh_does_not_divide_are_refused(settings, slots, multiple, monkeypatch):
-    monkeypatch.setattr(planning, "_check_attention", lambda model, mesh: None)
+    monkeypatch.setattr(planning, "check_attention", lambda model, mesh: None)
     mesh, model = make_mesh(data=1, fsdp=2, context=4), tiny.decoder(**settings)
     plan = functools.partial(tiny.plan, model, causal_lm(tiny.IDS), mesh=mesh)
     with pytest.raises(ValueError, match=multiple):
@@ -537,6 +537,6 @@ def test_fused_attention_is_refused_on_tpus_that_have_no_kernels(kind):
     mesh = SimpleNamespace(devices=np.array([old]))
     model = tiny.decoder(attention="fused")
     with pytest.raises(ValueError, match=f"attention='fused' on {kind}, expected TPUs from v4 on"):
-        planning._check_attention(model, mesh)
+        planning.check_attention(model, mesh)
     old.device_kind = "TPU v4"
-    planning._check_attention(model, mesh)
+    planning.check_attention(model, mesh)

@@ -69,6 +69,7 @@ def whole(tmp_path_factory) -> tiny.Run:
     return run
 
 
+@pytest.mark.slow
 def test_a_saved_run_gives_the_average(whole, tmp_path):
     saved = tiny.saved_arrays(whole.dir, 12)
     opened, _ = jax.tree_util.tree_flatten_with_path(
@@ -87,6 +88,7 @@ def test_a_saved_run_gives_the_average(whole, tmp_path):
         np.testing.assert_allclose(moved[f"['{kind}']{name}"], saved[f"['ema']{name}"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_it(whole, tmp_path):
     run = run_of(tmp_path / "resumed", **whole.values)
     run.values["RUN_DIR"] = str(run.dir)

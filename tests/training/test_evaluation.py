@@ -128,6 +128,7 @@ def test_the_mesh_does_not_matter():
     assert_close(evaluator(shape)(run(shape)[2]), scores())
 
 
+@pytest.mark.slow
 def test_other_parameters_give_other_figures_on_the_same_targets():
     one, mesh, params = run()
     other = usual()(jax.tree.map(lambda x: 2 * x, params))
@@ -197,6 +198,7 @@ def test_a_term_of_small_weights_is_their_mean_too():
     assert score.loss == score.baseline == pytest.approx(np.log(128), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
     """DeepSeek-V3's lambda of two terms ahead, which falls to 0.1 in 10 steps."""
     falling = optax.linear_schedule(0.3, 0.1, 10)
@@ -282,6 +284,7 @@ def test_an_accuracy_stands_beside_that_of_the_most_frequent_class():
     assert share > 0.5 and scores["classes_accuracy"].baseline == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_perplexity_is_of_tokens():
     assert figures_of("generated")[0]["tokens"].of_tokens
     assert not figures_of("generated")[0]["replaced"].of_tokens
@@ -337,6 +340,7 @@ def test_bytes_of_tokens_are_of_each_members_own_text():
         assert bytes_per_token(plan) == expected
 
 
+@pytest.mark.slow
 def test_each_member_is_scored_on_its_own_text():
     one, mesh, params = run()
     settings = dict(tokens=HELDOUT, steps=10, end_of_document=EOS)

@@ -20,7 +20,7 @@ from pretrax.training.saved.checkpoints import Checkpoints, MismatchError
 from pretrax.training.saved.local_copies import LocalCopies, opened
 from pretrax.training.state import State
 from tests.training import tiny
-from tests.training.test_two_processes import places
+from tests.training.two_processes import places
 
 # `train.py` whose saves are complete before the next step, and which ends as by `kill -9`, each of
 # several processes by itself, after the step KILLED.

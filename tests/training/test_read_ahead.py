@@ -8,7 +8,7 @@ import pytest
 
 from pretrax.training.read_ahead import AHEAD, ReadAhead
 from tests.training import tiny
-from tests.training.test_batches import assert_same, batches, setup, steps
+from tests.training.small_batches import assert_same, batches, setup, steps
 
 
 class Slow:

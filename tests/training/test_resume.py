@@ -150,6 +150,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch)
     assert_equals_whole(run, whole)
 
 
+@pytest.mark.slow
 def test_a_stop_between_two_lines_of_metrics_changes_no_line(data, tmp_path, monkeypatch):
     """Means and seconds of an interval cover its steps before and after the stop."""
     tiny.on_one_device(monkeypatch)
@@ -167,6 +168,7 @@ def test_a_stop_between_two_lines_of_metrics_changes_no_line(data, tmp_path, mon
     assert 0 < saved["seconds"]["step"] < line["seconds/step"]
 
 
+@pytest.mark.slow
 def test_sigterm_while_the_last_checkpoint_is_saved_waits_for_it(data, tmp_path, monkeypatch):
     """By default it would end the process, and the steps since the checkpoint before were lost."""
     run, wait, asked = tiny.Run(tmp_path, data), Checkpoints.wait, []
@@ -219,6 +221,7 @@ def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, 
     assert_equals_whole(half, whole)
 
 
+@pytest.mark.slow
 def test_all_checkpoints_damaged_is_an_error(half, capsys):
     for file in (half.dir / "checkpoints").glob("*/data/checksums.json"):
         file.unlink()

@@ -19,7 +19,7 @@ from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.router_terms import router_terms
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights
-from tests.models.test_transformer import batch_for, init
+from tests.models.small_models import batch_for, init
 from tests.training import tiny
 
 SPARSE = dict(num_experts=4, emb_dim=16, num_layers=1, mlp_dim=32)

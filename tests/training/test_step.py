@@ -17,7 +17,7 @@ from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from pretrax.training.step import by_member, gradients, make_batches, term_weights, train_step
-from tests.models.test_transformer import init
+from tests.models.small_models import init
 from tests.training import tiny
 
 IDS = tiny.IDS._replace(
@@ -147,11 +147,11 @@ def steps_of(name, shape, microbatches, n=2):
     "name, shape, microbatches",
     [
         ("decoder_mixture", (2, 2, 2), 2),
-        ("two_towers", (2, 2, 2), 2),
         ("decoder_mixture", (1, 2, 2, 2), 2),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("two_towers", (2, 2, 2), 2),
                 ("decoder_mixture", (1, 1, 1), 4),
                 ("decoder_mixture", (2, 2, 2), 1),
                 ("decoder_mixture", (8, 1, 1), 1),
@@ -310,6 +310,7 @@ def test_both_passes_over_a_microbatch_drop_the_same():
     assert two_passes(params, jax.random.key(8))[0] != loss == two_passes(params, key)[0]
 
 
+@pytest.mark.slow
 def test_dropout_by_hardware_bits_is_other_dropout_of_the_same_steps(monkeypatch):
     """Bits differ between steps and are the same when one is taken again, as by a run that is
     resumed."""
@@ -326,6 +327,7 @@ def test_dropout_by_hardware_bits_is_other_dropout_of_the_same_steps(monkeypatch
     assert first == again != second and losses[False][0] not in (first, second)
 
 
+@pytest.mark.slow
 def test_a_term_counts_as_its_schedule_says():
     for (_, metrics), scale in zip(steps_of("ahead", (1, 1, 1), 1), (0.5, 0.125)):
         ahead = metrics["loss/ahead_2"] + metrics["loss/ahead_3"]

@@ -3,7 +3,6 @@
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 from pretrax import cli
 from pretrax.training.batches import Batches
 from tests.training import tiny
+from tests.training.two_processes import finish_both, places, start_both
 
 # `train.py` that keeps the rows it is given: one file for each block on each of its devices.
 KEEPING_ROWS = """
@@ -118,41 +118,6 @@ def alone(data, tmp_path_factory):
         patch.setattr(Batches, "__next__", keep)
         tiny.run_here(run.arguments())
     return run, rows
-
-
-def places() -> list[dict[str, str]]:
-    """The variables by which two processes find each other."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    where = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
-    return [where | {"JAX_PROCESS_ID": str(i)} for i in range(2)]
-
-
-def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
-    return [
-        run.start(
-            env=place | (env or {}),
-            training__Run__distributed=True,
-            mesh__make_mesh__fsdp=2,  # parameters are spread over the processes
-            **settings,
-        )
-        for place in places()
-    ]
-
-
-def finish_both(run, **settings) -> str:
-    """Runs two processes to the end; gives what the first printed, the second says nothing."""
-    processes = start_both(run, **settings)
-    try:
-        (said, err), (silence, err_1) = (p.communicate(timeout=240) for p in processes)
-    finally:
-        for process in processes:
-            process.kill()
-    assert [p.returncode for p in processes] == [0, 0], err + err_1
-    # but for what the library of the sockets says in C++
-    assert [line for line in silence.splitlines() if not line.startswith("[Gloo]")] == []
-    return said
 
 
 def assert_close(lines, expected):

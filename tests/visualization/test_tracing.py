@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from jax import lax
 
 from pretrax.objectives import Objective, Row, batched, each_document
-from pretrax.objectives.features import complete, input_sequence, labels_in_place
+from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.laws import examples, quick_jit
 from pretrax.objectives.losses import token_loss
+from pretrax.objectives.streams import complete
 from pretrax.visualization.examples import hidden_tokens
 from pretrax.visualization.rows import ShownObjective, view_of
 from pretrax.visualization.tracing import NOWHERE, follow, join, read
@@ -120,7 +121,7 @@ def test_a_table_of_ids_is_read_as_in_training():
     np.testing.assert_array_equal(hidden_tokens(view), vowels)
     objective = masks_vowels(letters.IDS)
     rows = Row(np.stack(texts), np.ones((2, 22), np.int32), np.zeros(2, np.int32))
-    trained = batched(objective, objective.lengths(22))(
+    trained = quick_jit(batched(objective, objective.lengths(22)))(
         jax.random.split(jax.random.key(0), 2), rows
     )
     for name, x in trained.items():

@@ -180,7 +180,7 @@ def _tpus(topology: Topology) -> dict:
 
 
 def _gpus(topology: Topology) -> dict:
-    if not any(_is_installed(name) for name in CUDA_PLUGINS):
+    if not any(is_installed(name) for name in CUDA_PLUGINS):
         raise ValueError(
             f"The compiler for NVIDIA's GPUs is not installed: {install_command('compile-gpu')}, "
             "or pip install 'jax[cuda12]'"
@@ -194,7 +194,7 @@ def _gpus(topology: Topology) -> dict:
     }
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     parent = module.partition(".")[0]
     return importlib.util.find_spec(parent) is not None and bool(importlib.util.find_spec(module))
 

@@ -702,12 +702,12 @@ def _checksums(tree) -> dict[str, int]:
     return {name: int(_sum_of(x)) for name, x in _by_path(tree).items()}
 
 
-_FEW = 2**16  # values, which NumPy sums: to compile a program for each shape would take longer
+FEW = 2**16  # values, which NumPy sums: to compile a program for each shape would take longer
 
 
 def _sum_of(x):
     of_processes = isinstance(x, jax.Array) and not x.is_fully_addressable
-    if x.size > _FEW or of_processes:
+    if x.size > FEW or of_processes:
         return jax.device_get(_sum_bits(x))
     x = np.asarray(x)
     return _weighted_sum(x.view(_UNSIGNED[x.dtype.itemsize]).astype(np.uint32), np)

@@ -17,7 +17,7 @@ import jax
 from etils import epath
 from jax.sharding import Mesh
 
-from ...models.heads import CLASSIFIERS
+from ...models.heads import classifiers
 from ...models.trees import named, nested
 from ...settings import run_directory, run_ids, whole_files
 from ...settings.directories import own_file
@@ -127,7 +127,7 @@ def _started(
                 f"it. Those there are {_some(in_source)}, those here {_some(in_run)}."
             )
     if _other_classes(source, classes):  # the last layer of a classifier has a column for each
-        layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
+        layers = tuple(f"projections_{head}/classifier/" for head in classifiers())
         taken = [name for name in taken if not name.startswith(layers)]
     differ = [
         f"{name}: there {in_source[there[name]]}, here {in_run[name].shape}"

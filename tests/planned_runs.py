@@ -1,0 +1,54 @@
+"""Runs of gin files, planned without their corpus."""
+
+import dataclasses
+from unittest import mock
+
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+from pretrax.data.corpus import Corpus
+from pretrax.objectives import TokenIds, bitmap, check_token_ids
+from pretrax.settings.bound import bound
+from pretrax.training import planning
+from pretrax.training.devices.mesh import AXES
+from pretrax.training.run import Run
+from tests.training import tiny
+
+# T5's vocabulary, with UL2's mode tokens and sentinels above it, and other special tokens.
+IDS = check_token_ids(
+    TokenIds(
+        size=32137,
+        text=(3, 32000),
+        mask=32131,
+        cls=32132,
+        sep=32133,
+        sentinels=tuple(range(32099, 31999, -1)) + tuple(range(32100, 32128)),
+        modes=(("R", 32128), ("S", 32129), ("X", 32130)),
+        fim=(32134, 32135, 32136),
+        digits=tuple((10 + value, value) for value in range(10)),
+        word_starts=bitmap(np.arange(32137) % 2),
+        sentence_ends=bitmap(np.arange(32137) % 20 == 0),
+    )
+)
+
+
+def sizes_of_mesh(run: Run) -> tuple[int, ...]:
+    settings = bound(run.mesh).settings
+    return tuple(settings.get(axis, 1) for axis in AXES)
+
+
+def planned(run: Run):
+    """The plan of a run with T5's ids, on an abstract mesh of the size that it names."""
+    mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    objective = run.objective(IDS)
+    classes = ("no", "yes") if objective.rows.num_classes is not None else ()
+    corpus = Corpus(IDS, train=None, heldout=None, columns=(objective.rows.kind,), classes=classes)
+    run = dataclasses.replace(
+        run,
+        corpus=lambda run_dir: corpus,
+        mesh=lambda: mesh,
+        initial_run=None,
+        evaluation_tasks=None,
+    )
+    with mock.patch.object(planning, "check_attention"):  # of devices, which this mesh has none of
+        return tiny.planned(run)
