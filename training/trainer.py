@@ -150,8 +150,8 @@ def _start(
 ) -> _Start:
     """Restores a run's latest state or makes its first one, and writes its config.gin."""
     run, copies = training.run, training.copies
-    notes = [Note(copies.unused, warns=True)] if copies and copies.unused else []
     resumed = resume(training, changed)
+    notes = [Note(copies.unused, warns=True)] if copies and copies.unused else []
     if resumed is None:
         if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
             where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
