@@ -204,13 +204,13 @@ def _taken(x_n, index_R, row_Kxn):
 def _summed(x_R, index_R, row_Kxn):
     """Returns the sum of its K rows for each of n, added in float32."""
 
-    def of_each(row_n):
+    def read_rows(row_n):
         is_here_n = (row_n >= 0) & (row_n < len(x_R))
         x_n = x_R.at[row_n].get(mode="clip").astype(jnp.float32)
         return jnp.where(is_here_n.reshape(-1, *[1] * (x_n.ndim - 1)), x_n, 0)
 
     # One by one: on a TPU a reduction over a first axis, of few, takes several times as long.
-    return functools.reduce(jnp.add, map(of_each, row_Kxn)).astype(x_R.dtype)
+    return functools.reduce(jnp.add, map(read_rows, row_Kxn)).astype(x_R.dtype)
 
 
 _taken.defvjp(
@@ -244,7 +244,7 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
     rows = spec_of(("batch", "length"), x_BxTxE.shape[:2], mesh)
     is_shared = kept_BxSxM is not None and kept_BxSxM.shape[1] == 1  # by all slots of a row
-    of_kept = P(rows[0], None if is_shared else rows[1], inner)
+    kept_spec = P(rows[0], None if is_shared else rows[1], inner)
 
     def on_device(x, weight, expert, kept, *kernels):
         whole = [
@@ -262,7 +262,7 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
 
     return jax.shard_map(
         on_device,
-        in_specs=(rows, rows, rows, of_kept, *specs),
+        in_specs=(rows, rows, rows, kept_spec, *specs),
         out_specs=rows,
         check_vma=False,  # which does not know the gradients of grouped products
     )(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)

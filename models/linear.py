@@ -30,11 +30,11 @@ def linear(module, name, x, shape, axes, init=None, inputs=1, slots_last=False, 
         zeros = partitioned(nn.initializers.zeros, *axes[inputs:])
         bias = module.param(f"{name}_bias", zeros, shape[inputs:])
     # What has fewer numbers is scaled: the weights, but the result of few slots, as in decoding.
-    of_weights = math.prod(x.shape[:-inputs]) > math.prod(shape[:inputs])
-    if scale != 1 and of_weights:
+    scales_weights = math.prod(x.shape[:-inputs]) > math.prod(shape[:inputs])
+    if scale != 1 and scales_weights:
         kernel, bias = jax.tree.map(lambda parameter: parameter * scale, (kernel, bias))
     y = project(x, kernel.astype(c.dtype), inputs, slots_last, bias)
-    return y if scale == 1 or of_weights else y * scale
+    return y if scale == 1 or scales_weights else y * scale
 
 
 def project(x, kernel, axes=1, slots_last=False, bias=None):
@@ -196,7 +196,7 @@ def _bernoulli(key, p, shape, names):
         return jax.random.bernoulli(key, p, shape)
     spec = spec_of(names, shape, mesh)
     axes = [mesh_axes(entry) for entry in spec]
-    own = [n // math.prod(mesh.shape[a] for a in of_axis) for n, of_axis in zip(shape, axes)]
+    own = [n // math.prod(mesh.shape[a] for a in mesh_names) for n, mesh_names in zip(shape, axes)]
 
     def on_device(data):
         key = jax.random.wrap_key_data(data, impl="rbg")

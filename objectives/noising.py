@@ -28,12 +28,12 @@ from .random_order import random_order
 from .span_lengths import MeanOfPoisson, infilling_counts, mean_fits, poisson_lengths, poisson_table
 from .splicing import (
     alternated,
+    by_document,
     documents,
     frame_of,
     framed,
     joined,
     kept,
-    of_document,
     piece,
     sentence_ends,
     splice,
@@ -486,7 +486,7 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
 
 def _of(values_D, text: Text):
     """Returns i32[N]: the value of each slot's document; 0 for padding."""
-    return of_document(values_D, text.segments)
+    return by_document(values_D, text.segments)
 
 
 def _position(text: Text, document):

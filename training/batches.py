@@ -186,11 +186,11 @@ class Batches:
         return self
 
     def __next__(self) -> tuple[Row, ...]:
-        of_shards = [self._read(shard) for shard in self._readers]
+        shard_rows = [self._read(shard) for shard in self._readers]
         self.step += 1
         return tuple(
             jax.tree.map(functools.partial(self._spread, schedule.rows), *blocks)
-            for schedule, blocks in zip(self._schedules, zip(*of_shards))
+            for schedule, blocks in zip(self._schedules, zip(*shard_rows))
         )
 
     def state(self) -> dict[str, bytes]:
@@ -277,11 +277,11 @@ class Batches:
     def _spread(self, rows: int, *blocks: np.ndarray) -> jax.Array:
         """Returns the rows of a step over the mesh, from the block of each shard that is read."""
         shape = (rows,) + blocks[0].shape[1:]
-        of_shards = dict(zip(self._readers, blocks))
+        by_shard = dict(zip(self._readers, blocks))
 
         def local(index):
             owners = self._owners(index[0], rows)
-            joined = np.concatenate([of_shards[shard] for shard in owners])
+            joined = np.concatenate([by_shard[shard] for shard in owners])
             start, stop, _ = index[0].indices(rows)
             before = owners[0] * (rows // self._shards)
             return joined[start - before : stop - before]
