@@ -40,8 +40,10 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, so
 
     Returns [B, T, H, d] in the dtype of `v`.
     """
-    arrays = q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS
-    return attend_with_log_sum(*arrays, softcap)[0]
+    out_BxTxHxd, _ = attend_with_log_sum(
+        q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS, softcap
+    )
+    return out_BxTxHxd
 
 
 def attend_with_log_sum(

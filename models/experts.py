@@ -227,8 +227,8 @@ _summed.defvjp(
 
 
 def _on_one_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
-    arrays = _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM)
-    return compute(*arrays, kernels).reshape(x_BxTxE.shape)
+    tokens, expert_Kxn, kept_SxM = _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM)
+    return compute(tokens, expert_Kxn, kept_SxM, kernels).reshape(x_BxTxE.shape)
 
 
 def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
@@ -251,13 +251,14 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
             _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
             for kernel, spec, axes in zip(kernels, specs, names)
         ]
-        arrays = *_flat(x, weight, expert, kept), whole
+        tokens, expert_Kxn, kept_SxM = _flat(x, weight, expert, kept)
         if experts is None:
-            y = compute(*arrays)
+            y = compute(tokens, expert_Kxn, kept_SxM, whole)
         elif experts in mesh_axes(rows[0]):
-            y = _sent_to_experts(compute, experts, *arrays)
+            y = _sent_to_experts(compute, experts, tokens, expert_Kxn, kept_SxM, whole)
         else:  # all who share experts have the same tokens
-            y = lax.psum(_of_own_experts(compute, experts, *arrays), experts)
+            y = _of_own_experts(compute, experts, tokens, expert_Kxn, kept_SxM, whole)
+            y = lax.psum(y, experts)
         return (y if inner is None else lax.psum(y, inner)).reshape(x.shape)
 
     return jax.shard_map(
@@ -328,12 +329,12 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     assigned = _Assigned(order_A, device_Kxn, place_Kxn, begins_D, received_DxN, draw_n, kept_SxM)
     C = _rows_for_each(order_A.size, D)
     compute = functools.partial(_turn, compute, axes, C)
-    arrays = tokens.x_nxE, tokens.weight_A, kernels
     if C == order_A.size:
-        return compute(0, assigned, *arrays)
+        return compute(0, assigned, tokens.x_nxE, tokens.weight_A, kernels)
     # As many on all devices, also of other groups: those of a TPU may wait for one another.
     turns = lax.pmax(-(-sent_DxN.sum(1).max() // C), jax.sharding.get_abstract_mesh().axis_names)
-    return _in_turns(compute, checkpoint_name(turns, EXCHANGED), assigned, *arrays)
+    turns = checkpoint_name(turns, EXCHANGED)
+    return _in_turns(compute, turns, assigned, tokens.x_nxE, tokens.weight_A, kernels)
 
 
 def _rows_for_each(A: int, parts: int) -> int:

@@ -122,8 +122,9 @@ def _with_bias_on_tpus(y_CxN, bias_C):
 
 def _gradient_of_bias(_, d_CxN):
     ones_8xN = jax.lax.optimization_barrier(jnp.ones((8, d_CxN.shape[1]), d_CxN.dtype))  # a tile's
-    product = (((1,), (1,)), ((), ())), "highest"  # of float32 too
-    sums_8xC = jax.lax.dot_general(ones_8xN, d_CxN, *product)
+    contracting = (((1,), (1,)), ((), ()))
+    # With less than the highest precision, TPUs round float32 inputs to bfloat16.
+    sums_8xC = jax.lax.dot_general(ones_8xN, d_CxN, contracting, precision="highest")
     return d_CxN, sums_8xC[0]
 
 
@@ -226,7 +227,8 @@ def weights(
     `batch_axis`: axes along which one array holds several weights.
     """
     if c.init_stddev is None:
-        axes = in_axis, out_axis, batch_axis
-        return nn.initializers.variance_scaling(1.0, "fan_in", distribution, *axes)
+        return nn.initializers.variance_scaling(
+            1.0, "fan_in", distribution, in_axis, out_axis, batch_axis
+        )
     writers = 2 * c.num_layers if to_stream and c.init_scaled_by_depth else 1
     return nn.initializers.normal(c.init_stddev / math.sqrt(writers))

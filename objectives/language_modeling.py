@@ -95,9 +95,10 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
 
 def _mask_read_tokens(selection, mask, key, row, partner, lengths, max_documents):
     features = _copy_row(key, row, partner, lengths, max_documents)
-    columns = features["targets"], features["targets_segments"]
+    tokens = features["targets"]
+    segments = features["targets_segments"]
     hidden = None if row.hidden is None else fit(row.hidden, lengths["targets"])
-    chosen, _ = choose(key, *columns, max_documents, selection, hidden)
+    chosen, _ = choose(key, tokens, segments, max_documents, selection, hidden)
     return features | {"targets_stand_ins": jnp.where(chosen, mask, 0)}
 
 

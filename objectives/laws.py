@@ -313,7 +313,7 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
 
 
 def stream_segments(features, stream: str, row: int) -> np.ndarray:
-    """i32[slots]: the segment that each slot of a stream is of, 0 where it is not in use."""
+    """Returns i32[slots]: the segment of each slot of a stream; 0 for unused slots."""
     if stream != "labels":
         return features[f"{'inputs' if stream == 'noised' else stream}_segments"][row]
     counts = features["labels_weights"][row] > 0
@@ -497,14 +497,16 @@ def counts_are_sums(case: LawExamples) -> None:
             _AnyOutputs(AnyStates(states, heads), heads, case.ids.size), batch
         )
 
-    given = _states(batch, 0), batch
-    whole = counts(*given)
+    states = _states(batch, 0)
+    whole = counts(states, batch)
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in jax.tree.leaves(whole)):
         raise Broken(
             "The adaptation's counts are no integers, whose sums alone are the same however the "
             "rows are split: count, and divide in `update`."
         )
-    alone = [counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], given)) for i in range(FEW)]
+    alone = [
+        counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch))) for i in range(FEW)
+    ]
     added = jax.tree.map(lambda *x: sum(x), *alone)
     if not all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), whole, added))):
         raise Broken("The adaptation's counts of several rows are not the sums of those of each.")

@@ -416,10 +416,11 @@ def poisson_spans(
     """
     density = ratio(noise_density, "noise_density")
     mean = mean_fits(mean_span_length, density)
-    fractions = density.as_integer_ratio(), mean.as_integer_ratio()
+    density_ratio = density.as_integer_ratio()
+    mean_ratio = mean.as_integer_ratio()
 
     def longest(n: int) -> int:
-        hidden, spans = infilling_counts(n, *fractions, np)
+        hidden, spans = infilling_counts(n, density_ratio, mean_ratio, np)
         return int(n - hidden + spans)
 
     traced_density, traced_mean = traced(density, mean)

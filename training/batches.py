@@ -169,11 +169,16 @@ class Batches:
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
         self._limits, self._sharding = packing.limits, batch_sharding(mesh)
         rows_of_a_step = sum(schedule.rows for schedule in schedules) // data_shards
-        rows_from = end_of_document, packing.policy, packing.column, rows_of_a_step
         self._readers = {
             shard: MemberReaders(
                 [
-                    ShardReader(open_shard(shard, data_shards), *rows_from)
+                    ShardReader(
+                        open_shard(shard, data_shards),
+                        end_of_document,
+                        packing.policy,
+                        packing.column,
+                        rows_of_a_step,
+                    )
                     for open_shard in open_shards
                 ],
                 member_sources,

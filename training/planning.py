@@ -100,17 +100,18 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
         _check_router(model, run)
         _warn_of_undivided(model, mesh)
     _check_experts(model, mesh)
-    losses = run.z_loss, run.load_balance_loss, run.router_z_loss
     recipe = Recipe(
         objective,
         model,
         ids,
         groups,
         optimizer,
-        run.microbatches,
-        *losses,
-        run.hardware_rng,
-        run.ema_decay,
+        microbatches=run.microbatches,
+        z_loss=run.z_loss,
+        load_balance_loss=run.load_balance_loss,
+        router_z_loss=run.router_z_loss,
+        hardware_rng=run.hardware_rng,
+        ema_decay=run.ema_decay,
     )
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)

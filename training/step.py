@@ -177,8 +177,8 @@ def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
     """Returns the model's features of raw rows."""
     features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
     arrange = LAYOUTS[recipe.model.layout].arrange
-    settings = group.stacks, recipe.ids.bos, group.max_documents
-    return jax.vmap(lambda row: arrange(row, *settings))(features)
+    bos = recipe.ids.bos
+    return jax.vmap(lambda row: arrange(row, group.stacks, bos, group.max_documents))(features)
 
 
 def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
@@ -339,8 +339,10 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
 
 
 def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
-    scales = recipe.load_balance_loss, recipe.router_z_loss
-    return recipe.objective.loss(outputs, batch) | router_terms(outputs.routing, batch, *scales)
+    routers = router_terms(
+        outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
+    )
+    return recipe.objective.loss(outputs, batch) | routers
 
 
 def _total(weights_by_member):

@@ -68,8 +68,10 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
     Raises ValueError for a bias of other differences, and for heads that the devices of a mesh
     cannot share.
     """
-    arrays = q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD
-    return attend_with_log_sum(*arrays, softcap)[0]
+    out_BxTxHxd, _ = attend_with_log_sum(
+        q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD, softcap
+    )
+    return out_BxTxHxd
 
 
 def attend_with_log_sum(
@@ -203,15 +205,14 @@ def _on_every_device(function, arrays, outputs):
             return jax.lax.psum(x, slot_axes)
         return jax.lax.psum_scatter(x, key_axes, scatter_dimension=1, tiled=True)
 
-    def local(q, k, v, *arrays):
+    def local(q, k, v, *rest):
         if key_axes:
             k, v = (jax.lax.all_gather(x, key_axes, axis=1, tiled=True) for x in (k, v))
-        arrays = q, k, v, *arrays
         if slot_axes and shard_slots % (2 * multiple) == 0:
-            found = _on_mirrored_halves(function, slot_axes, arrays, outputs)
+            found = _on_mirrored_halves(function, slot_axes, (q, k, v, *rest), outputs)
         else:
             before = jax.lax.axis_index(slot_axes) * shard_slots if slot_axes else 0
-            found = function(jnp.full(1, before, jnp.int32), *arrays)
+            found = function(jnp.full(1, before, jnp.int32), q, k, v, *rest)
         return tuple(map(summed, found, outputs))
 
     return jax.shard_map(
