@@ -60,10 +60,10 @@ def labelled_text(
     answers = None if answer_tokens is None else _answers(classes, made, answer_tokens)
     texts = {}
     for side in (TRAIN, HELDOUT):
-        of_side = paths.get(side, paths[TRAIN])
-        size, known = known_files(of_side)
+        side_paths = paths.get(side, paths[TRAIN])
+        size, known = known_files(side_paths)
         texts[side] = SplitText(
-            functools.partial(_side, of_side, side, every, classes),
+            functools.partial(_side, side_paths, side, every, classes),
             size,
             [classes, given_tokens, answer_tokens, every, *known],
             LeftOut(),

@@ -22,9 +22,12 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Calla
     """
     console = PrintableConsole(stderr=True)
     elapsed = rich.progress.TimeElapsedColumn()
-    columns = (*rich.progress.Progress.get_default_columns()[:-1], elapsed)
     with rich.progress.Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *rich.progress.Progress.get_default_columns()[:-1],
+        elapsed,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ) as progress:
         task = progress.add_task(description, total=total)
         yield functools.partial(progress.advance, task)

@@ -31,11 +31,11 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
     """
     whole = corpus(run_dir)
 
-    def of_training(stream: DocumentStream) -> Piece:
+    def next_training(stream: DocumentStream) -> Piece:
         return _next(stream, every, held_out=False)
 
     return whole._replace(
-        train=lambda *shard: derived_stream(whole.train(*shard), of_training),
+        train=lambda *shard: derived_stream(whole.train(*shard), next_training),
         heldout=functools.partial(_first, whole, every),
         summary=f"{whole.summary}. In place of the held-out text: one training document in {every}",
     )

@@ -253,7 +253,7 @@ class ShardReader:
         `restore`, and as `DocumentStream.reshard`.
         """
         by_age = itertools.zip_longest(*map(self._pieces_of, states))
-        pieces = [piece for of_age in by_age for piece in of_age if piece is not None]
+        pieces = [piece for same_age in by_age for piece in same_age if piece is not None]
         self._waiting.replace(pieces[shard::num_shards])
         self._stream.reshard([state_within(state, "stream.") for state in states])
 

@@ -40,8 +40,10 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, so
 
     Returns [B, T, H, d] in the dtype of `v`.
     """
-    arrays = q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS
-    return attend_with_log_sum(*arrays, softcap)[0]
+    out_BxTxHxd, _ = attend_with_log_sum(
+        q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS, softcap
+    )
+    return out_BxTxHxd
 
 
 def attend_with_log_sum(
@@ -114,12 +116,12 @@ def _attend(softcap, q, k, v, intervals, bias):
 
 
 def forward(softcap, q, k, v, intervals, bias):
-    def of_row(row):
+    def attend_row(row):
         return _row_forward(row, bias, softcap)
 
     rows = (q, k, v, intervals)
     # A loop over rows that are sharded over devices would gather each row from its device.
-    out, log_sum = jax.lax.map(of_row, rows) if on_one_cpu() else jax.vmap(of_row)(rows)
+    out, log_sum = jax.lax.map(attend_row, rows) if on_one_cpu() else jax.vmap(attend_row)(rows)
     out, log_sum = checkpoint_name(out, ATTENTION), checkpoint_name(log_sum, ATTENTION)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
 

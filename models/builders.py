@@ -269,8 +269,8 @@ def forward_flops(config, lengths):
     def mlps(slots, layers):
         sparse = sum(c.is_sparse(layer) for layer in range(layers))
         weights = c.emb_dim * c.mlp_dim * (len(c.mlp_activations) + 1)
-        of_experts = c.experts_per_token * weights + c.emb_dim * c.num_experts
-        return 2 * slots * ((layers - sparse) * weights + sparse * of_experts)
+        expert_weights = c.experts_per_token * weights + c.emb_dim * c.num_experts
+        return 2 * slots * ((layers - sparse) * weights + sparse * expert_weights)
 
     slots, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
     copies = lengths.get("copies", 0)  # attend to each other, and to the clean slots
@@ -283,8 +283,8 @@ def forward_flops(config, lengths):
         queries = attention(slots, 0) if c.merged_attention else 0  # those of self-attention
         total += c.num_decoder_layers * (attention(slots, sources) - queries)
     square = 2 * slots * c.emb_dim**2
-    of_each = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
-    total += c.num_ahead * of_each[c.ahead]
+    ahead_flops = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
+    total += c.num_ahead * ahead_flops[c.ahead]
     total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
     own = len(c.ahead_projections)  # of the predictions ahead, those of other projections
     shared = 1 + c.num_ahead - own

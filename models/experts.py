@@ -204,13 +204,13 @@ def _taken(x_n, index_R, row_Kxn):
 def _summed(x_R, index_R, row_Kxn):
     """Returns the sum of its K rows for each of n, added in float32."""
 
-    def of_each(row_n):
+    def read_rows(row_n):
         is_here_n = (row_n >= 0) & (row_n < len(x_R))
         x_n = x_R.at[row_n].get(mode="clip").astype(jnp.float32)
         return jnp.where(is_here_n.reshape(-1, *[1] * (x_n.ndim - 1)), x_n, 0)
 
     # One by one: on a TPU a reduction over a first axis, of few, takes several times as long.
-    return functools.reduce(jnp.add, map(of_each, row_Kxn)).astype(x_R.dtype)
+    return functools.reduce(jnp.add, map(read_rows, row_Kxn)).astype(x_R.dtype)
 
 
 _taken.defvjp(
@@ -227,8 +227,8 @@ _summed.defvjp(
 
 
 def _on_one_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
-    arrays = _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM)
-    return compute(*arrays, kernels).reshape(x_BxTxE.shape)
+    tokens, expert_Kxn, kept_SxM = _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM)
+    return compute(tokens, expert_Kxn, kept_SxM, kernels).reshape(x_BxTxE.shape)
 
 
 def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
@@ -244,25 +244,26 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
     rows = spec_of(("batch", "length"), x_BxTxE.shape[:2], mesh)
     is_shared = kept_BxSxM is not None and kept_BxSxM.shape[1] == 1  # by all slots of a row
-    of_kept = P(rows[0], None if is_shared else rows[1], inner)
+    kept_spec = P(rows[0], None if is_shared else rows[1], inner)
 
     def on_device(x, weight, expert, kept, *kernels):
         whole = [
             _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
             for kernel, spec, axes in zip(kernels, specs, names)
         ]
-        arrays = *_flat(x, weight, expert, kept), whole
+        tokens, expert_Kxn, kept_SxM = _flat(x, weight, expert, kept)
         if experts is None:
-            y = compute(*arrays)
+            y = compute(tokens, expert_Kxn, kept_SxM, whole)
         elif experts in mesh_axes(rows[0]):
-            y = _sent_to_experts(compute, experts, *arrays)
+            y = _sent_to_experts(compute, experts, tokens, expert_Kxn, kept_SxM, whole)
         else:  # all who share experts have the same tokens
-            y = lax.psum(_of_own_experts(compute, experts, *arrays), experts)
+            y = _of_own_experts(compute, experts, tokens, expert_Kxn, kept_SxM, whole)
+            y = lax.psum(y, experts)
         return (y if inner is None else lax.psum(y, inner)).reshape(x.shape)
 
     return jax.shard_map(
         on_device,
-        in_specs=(rows, rows, rows, of_kept, *specs),
+        in_specs=(rows, rows, rows, kept_spec, *specs),
         out_specs=rows,
         check_vma=False,  # which does not know the gradients of grouped products
     )(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
@@ -328,12 +329,12 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     assigned = _Assigned(order_A, device_Kxn, place_Kxn, begins_D, received_DxN, draw_n, kept_SxM)
     C = _rows_for_each(order_A.size, D)
     compute = functools.partial(_turn, compute, axes, C)
-    arrays = tokens.x_nxE, tokens.weight_A, kernels
     if C == order_A.size:
-        return compute(0, assigned, *arrays)
+        return compute(0, assigned, tokens.x_nxE, tokens.weight_A, kernels)
     # As many on all devices, also of other groups: those of a TPU may wait for one another.
     turns = lax.pmax(-(-sent_DxN.sum(1).max() // C), jax.sharding.get_abstract_mesh().axis_names)
-    return _in_turns(compute, checkpoint_name(turns, EXCHANGED), assigned, *arrays)
+    turns = checkpoint_name(turns, EXCHANGED)
+    return _in_turns(compute, turns, assigned, tokens.x_nxE, tokens.weight_A, kernels)
 
 
 def _rows_for_each(A: int, parts: int) -> int:

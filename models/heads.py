@@ -39,8 +39,8 @@ def projection(states, embedding_VxE, finish: Callable) -> Projection:
     kernel_ExV, slot_shards = _gathered(embedding_VxE.T), 1
     if states.ndim == 3 and (slot_shards := num_shards("length", states.shape[1])) > 1:
         states = constrain(states, "batch", "length", None)
-    shards = num_shards("batch", states.shape[0]), slot_shards
-    return Projection(states, kernel_ExV, finish, *shards)
+    row_shards = num_shards("batch", states.shape[0])
+    return Projection(states, kernel_ExV, finish, row_shards, slot_shards)
 
 
 @jax.custom_vjp

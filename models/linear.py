@@ -30,11 +30,11 @@ def linear(module, name, x, shape, axes, init=None, inputs=1, slots_last=False, 
         zeros = partitioned(nn.initializers.zeros, *axes[inputs:])
         bias = module.param(f"{name}_bias", zeros, shape[inputs:])
     # What has fewer numbers is scaled: the weights, but the result of few slots, as in decoding.
-    of_weights = math.prod(x.shape[:-inputs]) > math.prod(shape[:inputs])
-    if scale != 1 and of_weights:
+    scales_weights = math.prod(x.shape[:-inputs]) > math.prod(shape[:inputs])
+    if scale != 1 and scales_weights:
         kernel, bias = jax.tree.map(lambda parameter: parameter * scale, (kernel, bias))
     y = project(x, kernel.astype(c.dtype), inputs, slots_last, bias)
-    return y if scale == 1 or of_weights else y * scale
+    return y if scale == 1 or scales_weights else y * scale
 
 
 def project(x, kernel, axes=1, slots_last=False, bias=None):
@@ -122,8 +122,9 @@ def _with_bias_on_tpus(y_CxN, bias_C):
 
 def _gradient_of_bias(_, d_CxN):
     ones_8xN = jax.lax.optimization_barrier(jnp.ones((8, d_CxN.shape[1]), d_CxN.dtype))  # a tile's
-    product = (((1,), (1,)), ((), ())), "highest"  # of float32 too
-    sums_8xC = jax.lax.dot_general(ones_8xN, d_CxN, *product)
+    contracting = (((1,), (1,)), ((), ()))
+    # With less than the highest precision, TPUs round float32 inputs to bfloat16.
+    sums_8xC = jax.lax.dot_general(ones_8xN, d_CxN, contracting, precision="highest")
     return d_CxN, sums_8xC[0]
 
 
@@ -196,7 +197,7 @@ def _bernoulli(key, p, shape, names):
         return jax.random.bernoulli(key, p, shape)
     spec = spec_of(names, shape, mesh)
     axes = [mesh_axes(entry) for entry in spec]
-    own = [n // math.prod(mesh.shape[a] for a in of_axis) for n, of_axis in zip(shape, axes)]
+    own = [n // math.prod(mesh.shape[a] for a in mesh_names) for n, mesh_names in zip(shape, axes)]
 
     def on_device(data):
         key = jax.random.wrap_key_data(data, impl="rbg")
@@ -226,7 +227,8 @@ def weights(
     `batch_axis`: axes along which one array holds several weights.
     """
     if c.init_stddev is None:
-        axes = in_axis, out_axis, batch_axis
-        return nn.initializers.variance_scaling(1.0, "fan_in", distribution, *axes)
+        return nn.initializers.variance_scaling(
+            1.0, "fan_in", distribution, in_axis, out_axis, batch_axis
+        )
     writers = 2 * c.num_layers if to_stream and c.init_scaled_by_depth else 1
     return nn.initializers.normal(c.init_stddev / math.sqrt(writers))

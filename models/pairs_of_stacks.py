@@ -213,9 +213,9 @@ def masked_autoencoder(vocab_size, heads=("vocabulary", "restored"), **encoder_s
 
     def flops(lengths):
         slots = lengths.get("decoder", 0)
-        of_decoder = forward_flops(layer, {"encoder": slots, "predict": slots})
-        of_encoder = {name: n for name, n in lengths.items() if name != "decoder"}
-        return forward_flops(config, of_encoder) + of_decoder
+        decoder_flops = forward_flops(layer, {"encoder": slots, "predict": slots})
+        encoder_lengths = {name: n for name, n in lengths.items() if name != "decoder"}
+        return forward_flops(config, encoder_lengths) + decoder_flops
 
     network, part = MaskedAutoencoder(config), functools.partial(kept_encoder, config)
     return _of_stacks(network, config, config.heads, heads, flops, hidden=("restored",), part=part)
@@ -366,16 +366,16 @@ class TwoTowers(nn.Module):
 
     def __call__(self, batch):
         segments_BxT = batch["encoder_segment_ids"]
-        of_first_BxT = (segments_BxT - 1) % self.texts == 0
+        is_first_BxT = (segments_BxT - 1) % self.texts == 0
 
         def states(tower, is_own_BxT):
             # What is another tower's is padding to this one's experts.
             own = {"encoder_segment_ids": jnp.where(is_own_BxT, segments_BxT, 0)}
             return tower(batch | own)["top"]
 
-        first = self.first_out(states(self.first, of_first_BxT))
-        second = self.second_out(states(self.second, ~of_first_BxT))
-        return {"top": jnp.where(of_first_BxT[..., None], first, second)}
+        first = self.first_out(states(self.first, is_first_BxT))
+        second = self.second_out(states(self.second, ~is_first_BxT))
+        return {"top": jnp.where(is_first_BxT[..., None], first, second)}
 
     def initialise(self, batch):
         self.head("logit_scale", self(batch)["top"])

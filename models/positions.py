@@ -73,8 +73,8 @@ def local_biases(heads, strength, bidirectional):
     preferred_H = np.where(second, 1, -1) * (pair + 1) if bidirectional else -1 - np.arange(heads)
     distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1 if bidirectional else 1)
     buckets = relative_position_buckets(distances, bidirectional)
-    of_bucket_NxD = buckets == np.arange(NUM_BUCKETS)[:, None]
-    mean_N = of_bucket_NxD @ distances / np.maximum(of_bucket_NxD.sum(1), 1)  # one bucket has none
+    in_bucket_NxD = buckets == np.arange(NUM_BUCKETS)[:, None]
+    mean_N = in_bucket_NxD @ distances / np.maximum(in_bucket_NxD.sum(1), 1)  # one bucket has none
     penalty_HxN = strength / 4.0 ** pair[:, None] * np.abs(mean_N - preferred_H[:, None])
     return -np.minimum(penalty_HxN, 8).astype(np.float32)
 

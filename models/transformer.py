@@ -69,10 +69,10 @@ class Transformer(nn.Module):
     def setup(self):
         c = self.config
         init, shape = embedding_weights(c), (c.vocab_size, c.embedding_width)
-        table = partitioned(init, "vocab", "embed"), shape
-        self.token_embedding = self.param("token_embedding", *table)
+        table_init = partitioned(init, "vocab", "embed")
+        self.token_embedding = self.param("token_embedding", table_init, shape)
         if not c.share_encoder_decoder_embeddings:
-            self.encoder_embedding = self.param("encoder_embedding", *table)
+            self.encoder_embedding = self.param("encoder_embedding", table_init, shape)
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         ahead = {name: ProjectionAhead(c) for name in c.ahead_projections}
@@ -402,10 +402,16 @@ class Stack(nn.Module):
         is_local: list[bool | None] = [None] * num_layers
         if c.global_every is not None:
             is_local = [i % c.global_every != c.first_global for i in range(num_layers)]
-        settings = (c, self.cross, self.bidirectional)
         first = 0
         if not c.first_norm:
-            first_layer = layer(*settings, first=True, sparse=c.is_sparse(0), name="first_layer")
+            first_layer = layer(
+                c,
+                self.cross,
+                self.bidirectional,
+                first=True,
+                sparse=c.is_sparse(0),
+                name="first_layer",
+            )
             x_BxTxE, _ = first_layer(x_BxTxE, context, is_local[0])
             first = 1
         if c.scan_layers:
@@ -417,10 +423,17 @@ class Stack(nn.Module):
             length = (num_layers - first) // c.repeated_layers
             unroll = c.unroll_scan and not self.is_initializing()
             layers = _scanned(scanned, length, (nn.broadcast, 0), unroll)
-            x_BxTxE, _ = layers(*settings, **more, name="layers")(x_BxTxE, context, over)
+            stack = layers(c, self.cross, self.bidirectional, **more, name="layers")
+            x_BxTxE, _ = stack(x_BxTxE, context, over)
         else:
             for i in range(first, num_layers):
-                one = layer(*settings, sparse=c.is_sparse(i), name=f"layers_{i}")
+                one = layer(
+                    c,
+                    self.cross,
+                    self.bidirectional,
+                    sparse=c.is_sparse(i),
+                    name=f"layers_{i}",
+                )
                 x_BxTxE, _ = one(x_BxTxE, context, is_local[i])
         return x_BxTxE
 
@@ -732,10 +745,10 @@ class Attention(nn.Module):
         # too: XLA for TPUs first fills with zeros what the scans of two stacks save in one shape.
         has_slots_last = self._has_slots_last(x_BxTxE)
         has_bias, crosses = c.biases or c.qkv_biases, source_BxSxE is not x_BxTxE
-        of_query = (c.emb_dim, *queries), axes, query_init
         lying = dict(slots_last=has_slots_last and has_bias)
         scale = 1.0 if c.qk_norm else c.score_scale
-        q = linear(self, "query", x_BxTxE, *of_query, **lying, scale=scale)
+        shape = (c.emb_dim, *queries)
+        q = linear(self, "query", x_BxTxE, shape, axes, query_init, **lying, scale=scale)
         q = self._normed("query_norm", q)
         rotate = positions.rotate_slots_last if has_slots_last else positions.rotate
         if rotation is not None:
@@ -773,8 +786,7 @@ class Attention(nn.Module):
         over_own = self._attended("", q, k, v, intervals, bias, cache_slots_BxT, noised)
         y_BxTxHxd, _ = over_own
         if encoded is not None:
-            of_encoder = encoded_k, encoded_v, encoded.intervals
-            over_encoded = self._attended(OF_ENCODER, q, *of_encoder)
+            over_encoded = self._attended(OF_ENCODER, q, encoded_k, encoded_v, encoded.intervals)
             y_BxTxHxd = attention.over_both(over_own, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
@@ -795,8 +807,8 @@ class Attention(nn.Module):
         if k is None or cache_slots_BxT is not None:
             if bias is not None:
                 bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
-            cached = k_BxGxSxd, v_BxGxSxd, intervals, bias
-            return attention.attend_cached(q, *cached, c.attention_softcap)
+            softcap = c.attention_softcap
+            return attention.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
         how = fused_attention if c.attention == "fused" else attention
         if how is attention and num_shards("length", q.shape[1]) > 1:
             # Every device has all keys, and those of each query head: a group's heads are joined
@@ -848,8 +860,8 @@ class MLP(nn.Module):
         if len(projections) > 1:
             projections = [with_whole_gradient(y_BxTxM) for y_BxTxM in projections]
         inner_BxTxM = activated(c.mlp_activations, projections)
-        of_inner = "batch", "length", "mlp"
-        inner_BxTxM = constrain(inner_dropout(self, inner_BxTxM, of_inner), *of_inner)
+        inner_BxTxM = inner_dropout(self, inner_BxTxM, ("batch", "length", "mlp"))
+        inner_BxTxM = constrain(inner_BxTxM, "batch", "length", "mlp")
         shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), weights(c, to_stream=True)
         return linear(self, "wo", inner_BxTxM, shape, axes, init)
 

@@ -25,7 +25,7 @@ from .features import fit, input_sequence, labels_in_place
 from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
-from .splicing import documents, of_document, piece, splice
+from .splicing import by_document, documents, piece, splice
 from .streams import Layout, StackRow, Stream, named, register
 from .token_ids import TokenIds
 
@@ -109,10 +109,10 @@ def _block_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
 def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):
     document = documents(row.segments, max_documents)
     tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
-    start = of_document(document.start, segments)
+    start = by_document(document.start, segments)
     position = jnp.arange(tokens.size, dtype=jnp.int32) - start
     begin = jnp.where(segments > 0, position // size * size, 0)
-    end = jnp.minimum(begin + size, of_document(document.length, segments))
+    end = jnp.minimum(begin + size, by_document(document.length, segments))
     first = start + begin  # the slot of each block's first token
 
     rate_key, token_key = jax.random.split(key)
@@ -149,11 +149,11 @@ def _beside_inputs(row: StackRow, batch: dict) -> dict:
     Block ends count from 1: slots without a copy, such as those of targets, have 0, and a copy that
     is padding.
     """
-    copy = {column: row.of_inputs(column) for column in NOISED.columns}
+    copy = {column: row.place_inputs(column) for column in NOISED.columns}
     start, end = batch[f"{row.stack}_key_intervals"]
     has_copy = copy["noised_ends"] > 0
     segments = jnp.where(has_copy, row.segments, 0)
-    first = of_document(row.documents.start, segments)
+    first = by_document(row.documents.start, segments)
     block_start = first + copy["noised_begins"]
     block_end = first + copy["noised_ends"]
     return {
@@ -195,7 +195,7 @@ def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
         """Returns segments, positions, and the slots of each document's and block's ends."""
         segments = fit(features["inputs_segments"], size)
         document = documents(segments, max_documents)
-        first = of_document(document.start, segments)
+        first = by_document(document.start, segments)
         begin, end = (first + fit(features[f"noised_{x}"], size) for x in ("begins", "ends"))
         return segments, positions(segments, document), first, begin, end
 

@@ -103,19 +103,19 @@ def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: 
     return lax.scan(jax.checkpoint(add), jnp.zeros(rows), pieces)[0]
 
 
-def projected_of_slots(projection: ClassProjection, of_logits: Callable):
-    """Returns [B, K]: what `of_logits`, [..., V] -> [...], has of each slot of a projection, of
-    which few logits are in memory at a time.
+def projected_scores(projection: ClassProjection, score: Callable):
+    """Returns [B, K]: the value of `score`, a function [..., V] -> [...], for each slot's logits.
 
-    Differentiable by JAX, which forms the logits of a piece a second time.
+    Only a few logits are in memory at a time. JAX can differentiate the result: the backward pass
+    computes the logits of each piece again.
     """
 
     @jax.checkpoint
-    def of_piece(states_BxCxE):
-        return of_logits(projection.finish(_product(states_BxCxE, projection.kernel)))
+    def score_piece(states_BxCxE):
+        return score(projection.finish(_product(states_BxCxE, projection.kernel)))
 
     (rows, slots), shards = projection.states.shape[:2], projection.slot_shards
-    found_NxBxC = lax.map(of_piece, _cutter(rows, slots, shards)(projection.states))
+    found_NxBxC = lax.map(score_piece, _cutter(rows, slots, shards)(projection.states))
     pieces, _, length = found_NxBxC.shape
     found_NxBxXxc = found_NxBxC.reshape(pieces, rows, shards, length // shards)
     found_BxXxK = jnp.moveaxis(found_NxBxXxc, 0, 2).reshape(rows, shards, -1)
@@ -188,8 +188,8 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         rows, slots, *rest = x.shape
         return x.reshape(D, rows // D, X, slots // X, *rest)
 
-    def kernel_gradient(states_BxCxE, of_products_BxCxV):
-        a, b = apart(states_BxCxE), apart(of_products_BxCxV)
+    def kernel_gradient(states_BxCxE, d_products_BxCxV):
+        a, b = apart(states_BxCxE), apart(d_products_BxCxV)
         return jnp.einsum("dbxce,dbxcv->dxev", a, b, preferred_element_type=jnp.float32)
 
     def add(total, piece):
@@ -200,45 +200,43 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         z_losses_BxC = z_loss * log_partition**2
         # Of the losses: probabilities, less 1 at the label; of the z-losses: probabilities too.
         weights, tops = weights_BxC[..., None], log_partition[..., None]
-        of_logits = jnp.exp(logits_BxCxV - tops) * (weights * (1.0 + 2.0 * z_loss * tops))
-        of_logits -= jnp.where(_is_label(labels_BxC, logits_BxCxV), weights, 0.0)
+        d_logits = jnp.exp(logits_BxCxV - tops) * (weights * (1.0 + 2.0 * z_loss * tops))
+        d_logits -= jnp.where(_is_label(labels_BxC, logits_BxCxV), weights, 0.0)
 
-        of_products, *of_constants = pull_back(of_logits)
-        of_products = of_products.astype(given.kernel_ExV.dtype)
-        of_kernel_DxXxExV = kernel_gradient(states_BxCxE, of_products)
-        of_states = jnp.tensordot(
-            of_products, given.kernel_ExV, ((2,), (1,)), preferred_element_type=jnp.float32
+        d_products, *d_constants = pull_back(d_logits)
+        d_products = d_products.astype(given.kernel_ExV.dtype)
+        d_kernel_DxXxExV = kernel_gradient(states_BxCxE, d_products)
+        d_states = jnp.tensordot(
+            d_products, given.kernel_ExV, ((2,), (1,)), preferred_element_type=jnp.float32
         )
-        total = jax.tree.map(jnp.add, total, (of_kernel_DxXxExV, tuple(of_constants)))
-        return total, (losses_BxC, z_losses_BxC, of_states.astype(states_BxCxE.dtype))
+        total = jax.tree.map(jnp.add, total, (d_kernel_DxXxExV, tuple(d_constants)))
+        return total, (losses_BxC, z_losses_BxC, d_states.astype(states_BxCxE.dtype))
 
     zeros_DxXxExV = jnp.zeros((*shards, *given.kernel_ExV.shape))
     nothing = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, given.constants)
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
-    (of_kernel_DxXxExV, of_constants), (losses, z_losses, of_states) = lax.scan(
-        add, nothing, pieces
-    )
-    of_kernel = of_kernel_DxXxExV.sum((0, 1)).astype(given.kernel_ExV.dtype)
-    gradient = of_states, of_kernel, of_constants
-    of_slots = Sums(losses, z_losses if z_loss else None)  # f32[N, B, C] each
-    sums = jax.tree.map(lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2)), of_slots)
-    return sums, (labels_NxBxC, given, gradient, of_slots)
+    (d_kernel_DxXxExV, d_constants), (losses, z_losses, d_states) = lax.scan(add, nothing, pieces)
+    d_kernel = d_kernel_DxXxExV.sum((0, 1)).astype(given.kernel_ExV.dtype)
+    gradient = d_states, d_kernel, d_constants
+    per_slot = Sums(losses, z_losses if z_loss else None)  # f32[N, B, C] each
+    sums = jax.tree.map(lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2)), per_slot)
+    return sums, (labels_NxBxC, given, gradient, per_slot)
 
 
 def _backward(finish, z_loss, shards, saved, cotangents: Sums):
-    labels_NxBxC, given, gradient, of_slots = saved
+    labels_NxBxC, given, gradient, per_slot = saved
     counts_B = jnp.any(given.weights_NxBxC != 0, (0, 2))
     one = cotangents.losses[jnp.argmax(counts_B)]
 
     def formed():
         # A row that does not count may have another cotangent, by which its losses are scaled.
         scaled = jax.tree.map(
-            lambda x_NxBxC, of_B: x_NxBxC * of_B[None, :, None], of_slots, cotangents
+            lambda x_NxBxC, cotangent_B: x_NxBxC * cotangent_B[None, :, None], per_slot, cotangents
         )
-        of_states, of_kernel, of_constants = jax.tree.map(
+        d_states, d_kernel, d_constants = jax.tree.map(
             lambda x: (x * one).astype(x.dtype), gradient
         )
-        return _Given(of_states, of_kernel, of_constants, sum(jax.tree.leaves(scaled)))
+        return _Given(d_states, d_kernel, d_constants, sum(jax.tree.leaves(scaled)))
 
     def computed_again():
         sums = functools.partial(_plain_sums, finish, z_loss, shards, labels_NxBxC)
@@ -247,9 +245,9 @@ def _backward(finish, z_loss, shards, saved, cotangents: Sums):
     # Of a mean all cotangents are one. XLA sees that by itself when it compiles a step, and drops
     # the other gradient, if they are one array, compared as integers: floats may be NaN.
     bits = functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32)
-    of_rows = [bits(x_B) for x_B in {id(x): x for x in jax.tree.leaves(cotangents)}.values()]
-    equal = [jnp.all(x_B == of_rows[0][0]) for x_B in of_rows]
-    equal_where_it_counts = [jnp.all((x_B == bits(one)) | ~counts_B) for x_B in of_rows]
+    row_bits = [bits(x_B) for x_B in {id(x): x for x in jax.tree.leaves(cotangents)}.values()]
+    equal = [jnp.all(x_B == row_bits[0][0]) for x_B in row_bits]
+    equal_where_it_counts = [jnp.all((x_B == bits(one)) | ~counts_B) for x_B in row_bits]
     both = functools.partial(functools.reduce, jnp.logical_and)
     return None, lax.cond(both(equal) | both(equal_where_it_counts), formed, computed_again)
 

@@ -8,7 +8,7 @@ target counts. The streams themselves are in `objectives.streams` and `objective
 import jax.numpy as jnp
 
 from .arithmetic import product24, running_sum
-from .splicing import documents, of_document
+from .splicing import by_document, documents
 from .streams import STREAMS
 
 
@@ -66,7 +66,7 @@ def orders_in_line(segments, count: int, ahead=0) -> dict:
     Array([3, 3, 4, 4, 5], dtype=int32)
     """
     document, slot = documents(segments, count), jnp.arange(segments.size, dtype=jnp.int32)
-    first, length = (of_document(x, segments) for x in document)
+    first, length = (by_document(x, segments) for x in document)
     end = slot + 1 + product24(ahead, jnp.maximum(first + length - 1 - slot, 0))
     columns = zip(STREAMS["orders"].columns, (slot - first, first, end))
     return {name: jnp.where(segments > 0, x, 0) for name, x in columns}

@@ -15,7 +15,7 @@ from ..constraints import OpenShare, Share, checked
 from .arithmetic import hits, ratio, running_sum, share24, traced
 from .contract import Objective
 from .noising import Noise, Text, from_noise
-from .splicing import documents, kept, of_document, sentence_ends
+from .splicing import by_document, documents, kept, sentence_ends
 from .token_ids import TokenIds
 
 
@@ -135,8 +135,8 @@ def _highest(scores_N, segments_N, share, count: int):
     slot = jnp.arange(scores_N.size, dtype=jnp.int32)
     owner = jnp.where(segments_N > 0, segments_N, count + 1)  # padding comes last
     owner, _, minus_slot = lax.sort((owner, -scores_N, -slot), num_keys=3)
-    rank = slot - of_document(document.start, owner)
-    return jnp.zeros(slot.size, bool).at[-minus_slot].set(rank < of_document(quota_D, owner))
+    rank = slot - by_document(document.start, owner)
+    return jnp.zeros(slot.size, bool).at[-minus_slot].set(rank < by_document(quota_D, owner))
 
 
 # --- scores i32[N] of sentences -------------------------------------------------------------------

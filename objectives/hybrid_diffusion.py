@@ -119,8 +119,8 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
     time = _EARLIEST + below(draw, jnp.int32(2**_BITS - 2 * _EARLIEST + 1))
     spread = isqrt(time * (2**_BITS - time))
     replaced = replacing * spread >> _BITS
-    of_document = jnp.maximum(segments - 1, 0)
-    time_L, replaced_L = time[of_document], replaced[of_document]
+    document_L = jnp.maximum(segments - 1, 0)
+    time_L, replaced_L = time[document_L], replaced[document_L]
 
     drawn = below(jax.random.bits(token_key, tokens.shape, jnp.uint32), 2**_BITS + replaced_L)
     other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
@@ -141,12 +141,12 @@ def _hybrid_loss(noise: HybridNoise, outputs: ModelOutputs, batch) -> dict[str, 
     labels, given, rates, weights, logits = noised_labels(outputs, batch)
     # Padding, and rows of other objectives, take a time at which everything is finite.
     time = jnp.where(rates > 0, rates / 2.0**24, 0.5)
-    losses, of_loss, of_bound = hybrid_losses(noise, logits, labels, given, time)
+    losses, loss_weights, bound_weights = hybrid_losses(noise, logits, labels, given, time)
     counts = weights.astype(jnp.float32)
     tokens = jnp.sum(counts, -1)
     return {
-        "divergence": Term(jnp.sum(counts * of_loss * losses, -1), tokens),
-        "bound": Term(jnp.sum(counts * of_bound * losses, -1), tokens, scale=None),
+        "divergence": Term(jnp.sum(counts * loss_weights * losses, -1), tokens),
+        "bound": Term(jnp.sum(counts * bound_weights * losses, -1), tokens, scale=None),
     }
 
 
@@ -178,15 +178,15 @@ def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
     is_mask, is_same = given == noise.mask, given == labels
     losses = divergences(noise.text, logits, labels, given, keeps, each, is_mask)
 
-    def weighted(of_mask, of_replaced, of_same):
-        return jnp.where(is_mask, of_mask, jnp.where(is_same, of_same, of_replaced))
+    def weighted(mask_weight, replaced_weight, same_weight):
+        return jnp.where(is_mask, mask_weight, jnp.where(is_same, same_weight, replaced_weight))
 
     same = noise.replacing / number * jnp.sqrt(time / (1 - time))
-    of_loss = weighted(2.0, 1.0, jnp.minimum(same, _HIGHEST_WEIGHT))
+    loss_weights = weighted(2.0, 1.0, jnp.minimum(same, _HIGHEST_WEIGHT))
     # Of the paper's c, which is `replaced`, c + (1 - t) c' is c / 2 t.
     stays = 1 - time + replaced / number
-    of_bound = weighted(1.0, 0.5, replaced / number / (2 * stays)) / (time * (1 - time))
-    return losses, of_loss, of_bound
+    bound_weights = weighted(1.0, 0.5, replaced / number / (2 * stays)) / (time * (1 - time))
+    return losses, loss_weights, bound_weights
 
 
 def divergences(text: tuple[int, int], logits, labels, given, keeps, each, is_mask=False):

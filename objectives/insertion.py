@@ -14,9 +14,9 @@ from ..constraints import checked
 from .arithmetic import hits, running_sum
 from .contract import VOCABULARY, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pool_columns
-from .losses import of_slots, pool_class_terms, predictions, token_loss
+from .losses import pool_class_terms, predictions, score_slots, token_loss
 from .prompt_forms import PromptForm
-from .splicing import documents, frame_of, framed, is_of_each, kept, of_document
+from .splicing import by_document, documents, frame_of, framed, is_of_each, kept
 from .token_ids import TokenIds
 
 COMPLETE, INCOMPLETE = 0, 1  # the classes of the head "stop"
@@ -97,15 +97,18 @@ def _insertion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     weights = jax.vmap(_shares, (0, None))(labelled, count)
     (tokens,) = token_loss(outputs, batch | {f"{stack}_loss_weights": weights}).values()
 
-    evidence = of_slots(outputs, "vocabulary", outputs.hidden["top"], _log_partition)
+    evidence = score_slots(outputs, "vocabulary", outputs.hidden["top"], _log_partition)
     open_segments = jnp.where(insertion_slots(segments, positions), segments, 0)
     log_shares = jax.vmap(_log_shares, (0, 0, None))(evidence, open_segments, count)
     losses = -jnp.take_along_axis(log_shares, slots, axis=1) * weights
 
     stop = pool_class_terms(outputs, batch, "stop")
-    of_documents = stop["stop"].weights
-    slot_term = Term(jnp.sum(losses, -1), of_documents)
-    return {"tokens": dataclasses.replace(tokens, weights=of_documents), "slots": slot_term} | stop
+    document_weights = stop["stop"].weights
+    slot_term = Term(jnp.sum(losses, -1), document_weights)
+    return {
+        "tokens": dataclasses.replace(tokens, weights=document_weights),
+        "slots": slot_term,
+    } | stop
 
 
 def _log_partition(logits):
@@ -114,7 +117,7 @@ def _log_partition(logits):
 
 def _shares(segments_K, count: int):
     """Returns f32[K]: 1 / the number of entries of each one's segment, 0 for those of none."""
-    counts = of_document(documents(segments_K, count).length, segments_K)
+    counts = by_document(documents(segments_K, count).length, segments_K)
     return (segments_K > 0) / jnp.maximum(counts, 1).astype(jnp.float32)
 
 
@@ -122,8 +125,8 @@ def _log_shares(evidence_T, segments_T, count: int):
     """Returns f32[T]: the log probability of each slot among those of its segment, by a softmax of
     its evidence; 0 for slots of none."""
     own_DxT = is_of_each(segments_T, count)
-    of_each_D = jax.nn.logsumexp(jnp.where(own_DxT, evidence_T[None], -1e30), axis=-1)
-    total_T = of_each_D[jnp.maximum(segments_T - 1, 0)]
+    total_D = jax.nn.logsumexp(jnp.where(own_DxT, evidence_T[None], -1e30), axis=-1)
+    total_T = total_D[jnp.maximum(segments_T - 1, 0)]
     return jnp.where(segments_T > 0, evidence_T - total_T, 0.0)
 
 

@@ -6,6 +6,7 @@ code.
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
@@ -15,7 +16,7 @@ from .contract import ModelOutputs, Objective, Row, Rows, Term
 from .contrastive_learning import unit
 from .features import input_sequence, orders_in_line, pool_columns
 from .losses import at_slots, token_loss
-from .splicing import Pieces, documents, joined, part_of, piece, splice, with_specials
+from .splicing import documents, joined, part_of, piece, splice, with_specials
 from .supervised import dialogue
 from .token_ids import TokenIds
 
@@ -83,12 +84,12 @@ def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents
 
     source, (asked_at,) = with_specials(row.tokens, asked)
     nothing = piece(0, jnp.zeros_like(counts))
-    of_segments = (
+    pieces = jax.tree.map(
+        lambda *x: jnp.stack(x, 1).reshape(-1, 2),
         joined(nothing, nothing),
         joined(piece(*text), piece(asked_at, (text.length > 0) * asked.size)),
         joined(piece(*answer), nothing),
     )
-    pieces = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*of_segments)))
     tokens, segments = splice(source, pieces, lengths["inputs"])
     view = documents(segments, max_documents * (1 + VIEWS))
 

@@ -95,9 +95,10 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
 
 def _mask_read_tokens(selection, mask, key, row, partner, lengths, max_documents):
     features = _copy_row(key, row, partner, lengths, max_documents)
-    columns = features["targets"], features["targets_segments"]
+    tokens = features["targets"]
+    segments = features["targets_segments"]
     hidden = None if row.hidden is None else fit(row.hidden, lengths["targets"])
-    chosen, _ = choose(key, *columns, max_documents, selection, hidden)
+    chosen, _ = choose(key, tokens, segments, max_documents, selection, hidden)
     return features | {"targets_stand_ins": jnp.where(chosen, mask, 0)}
 
 
@@ -148,16 +149,16 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     twice = Documents(*(jnp.repeat(x, 2) for x in document))
     tokens, segments = splice(row.tokens, piece(*twice), lengths["targets"])
     copy = documents(segments, 2 * max_documents)
-    of_copy = jnp.maximum(segments - 1, 0)
-    place = jnp.arange(tokens.size, dtype=jnp.int32) - copy.start[of_copy]
+    copy_L = jnp.maximum(segments - 1, 0)
+    place = jnp.arange(tokens.size, dtype=jnp.int32) - copy.start[copy_L]
 
     rate_key, token_key = jax.random.split(key)
     draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
-    rates = product24(draw, highest)[of_copy // 2]
+    rates = product24(draw, highest)[copy_L // 2]
     masked = hits(jax.random.bits(token_key, tokens.shape, jnp.uint32), rates)
     masked &= place >= _NEVER_MASKED
     if row.hidden is not None:
-        source = document.start[of_copy // 2] + place
+        source = document.start[copy_L // 2] + place
         masked = row.hidden[jnp.clip(source, 0, row.tokens.size - 1)]
     masked &= (tokens >= text[0]) & (tokens < text[1]) & (segments > 0) & (segments % 2 == 0)
     none = jnp.zeros(0, jnp.int32)
@@ -172,7 +173,7 @@ def _loss_of_both(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]
     every = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     slots = jnp.broadcast_to(every, tokens.shape) if slots is None else slots
 
-    def of_copies(remainder: int) -> Term:
+    def copy_term(remainder: int) -> Term:
         """The loss of one copy of each document, which is at most half of all slots."""
         counts = weights * (segments % 2 == remainder)
         first = jnp.argsort(counts == 0, axis=1, stable=True)[:, : (tokens.shape[1] + 1) // 2]
@@ -182,8 +183,8 @@ def _loss_of_both(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]
         labels = Labels(tokens, counts.astype(jnp.float32), "vocabulary")  # in the order of slots
         return dataclasses.replace(token_loss(outputs, batch | own)["tokens"], labels=labels)
 
-    again = dataclasses.replace(of_copies(0), scale=scale)
-    return {"tokens": of_copies(1), "masked_inputs": again}
+    again = dataclasses.replace(copy_term(0), scale=scale)
+    return {"tokens": copy_term(1), "masked_inputs": again}
 
 
 @checked

@@ -284,12 +284,12 @@ def documents_stay_apart(case: LawExamples) -> None:
                     )
     several = [i for i, documents in enumerate(case.documents) if len(documents) > 1]
     last = np.max(case.rows.segments, axis=1, keepdims=True)
-    of_last = (case.rows.segments == last) & (last > 1)
+    in_last = (case.rows.segments == last) & (last > 1)
     first, end = case.ids.text
     others = first + (case.rows.tokens - first + 1 + (end - first) // 3) % (end - first)
     for parity in (0, 1):  # the partner stays as it is
         mine = np.arange(len(last))[:, None] % 2 == parity
-        tokens = np.where(of_last & mine, others, case.rows.tokens).astype(np.int32)
+        tokens = np.where(in_last & mine, others, case.rows.tokens).astype(np.int32)
         changed = corrupted(case, rows=case.rows._replace(tokens=tokens))
         for row in (i for i in several if i % 2 == parity):
             _compare_others(case, row, every, changed)
@@ -303,7 +303,7 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
         if stream not in before:
             continue
         for name in STREAMS[stream].columns:
-            a, b = (of_segments(x, stream, row) for x in (before, after))
+            a, b = (stream_segments(x, stream, row) for x in (before, after))
             mine = (a > 0) & (a <= segments_of_one * (n - 1))
             if (a[mine] != b[mine]).any() or (before[name][row] != after[name][row])[mine].any():
                 raise Broken(
@@ -312,8 +312,8 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
                 )
 
 
-def of_segments(features, stream: str, row: int) -> np.ndarray:
-    """i32[slots]: the segment that each slot of a stream is of, 0 where it is not in use."""
+def stream_segments(features, stream: str, row: int) -> np.ndarray:
+    """Returns i32[slots]: the segment of each slot of a stream; 0 for unused slots."""
     if stream != "labels":
         return features[f"{'inputs' if stream == 'noised' else stream}_segments"][row]
     counts = features["labels_weights"][row] > 0
@@ -497,14 +497,16 @@ def counts_are_sums(case: LawExamples) -> None:
             _AnyOutputs(AnyStates(states, heads), heads, case.ids.size), batch
         )
 
-    given = _states(batch, 0), batch
-    whole = counts(*given)
+    states = _states(batch, 0)
+    whole = counts(states, batch)
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in jax.tree.leaves(whole)):
         raise Broken(
             "The adaptation's counts are no integers, whose sums alone are the same however the "
             "rows are split: count, and divide in `update`."
         )
-    alone = [counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], given)) for i in range(FEW)]
+    alone = [
+        counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch))) for i in range(FEW)
+    ]
     added = jax.tree.map(lambda *x: sum(x), *alone)
     if not all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), whole, added))):
         raise Broken("The adaptation's counts of several rows are not the sums of those of each.")

@@ -13,7 +13,7 @@ import functools
 import jax.numpy as jnp
 
 from .features import fit
-from .splicing import documents, joined, of_document, piece, splice
+from .splicing import by_document, documents, joined, piece, splice
 from .streams import STREAMS, Layout, StackRow, Stream, named, present, register, unchanged
 
 # --- an encoder and a decoder ---------------------------------------------------------------------
@@ -107,26 +107,26 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
     origin, segments = splice(streams, both, T)
     whole = documents(segments, D)
 
-    def in_stack(of_inputs, of_targets):
-        return jnp.where(segments > 0, jnp.concatenate([of_inputs, of_targets])[origin], 0)
+    def in_stack(inputs, targets):
+        return jnp.where(segments > 0, jnp.concatenate([inputs, targets])[origin], 0)
 
     def shifted(targets):
         return _shift_right(targets, f["targets_segments"], target, bos)
 
     # The slot of each input, and of each target, in the stack.
-    input_slot = of_document(whole.start - given.start, f["inputs_segments"])
+    input_slot = by_document(whole.start - given.start, f["inputs_segments"])
     input_slot += jnp.arange(offset, dtype=jnp.int32)
-    target_slot = of_document(whole.start + given.length - target.start, f["targets_segments"])
+    target_slot = by_document(whole.start + given.length - target.start, f["targets_segments"])
     target_slot += jnp.arange(f["targets"].size, dtype=jnp.int32)
 
     end = jnp.maximum(
-        of_document(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1
+        by_document(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1
     )
     batch = {
         f"{stack}_input_tokens": in_stack(f["inputs"], shifted(f["targets"])),
         f"{stack}_segment_ids": segments,
         f"{stack}_positions": positions(segments, whole),
-        f"{stack}_key_intervals": guarded(of_document(whole.start, segments), end, segments),
+        f"{stack}_key_intervals": guarded(by_document(whole.start, segments), end, segments),
         "member": f["member"],
     }
     row = StackRow(stack, f, lengths, whole, given, segments, in_stack, shifted, input_slot)
@@ -163,7 +163,7 @@ def predicted(stack, f, size, target_slot, input_slot):
 
 
 def _types(row: StackRow, batch: dict) -> dict:
-    return {f"{row.stack}_types": row.of_inputs("inputs_types")}
+    return {f"{row.stack}_types": row.place_inputs("inputs_types")}
 
 
 def _orders(row: StackRow, batch: dict) -> dict:
@@ -171,9 +171,9 @@ def _orders(row: StackRow, batch: dict) -> dict:
 
     Ends are above 0: other slots, and inputs of another member of a mixture, have 0.
     """
-    position, *interval = map(row.of_inputs, STREAMS["orders"].columns)
+    position, *interval = map(row.place_inputs, STREAMS["orders"].columns)
     is_own = interval[1] > 0
-    shift = of_document(row.documents.start - row.given.start, row.segments)
+    shift = by_document(row.documents.start - row.given.start, row.segments)
     drawn = jnp.stack(interval) + shift[None]
     in_line = batch[f"{row.stack}_positions"]
     around = batch[f"{row.stack}_key_intervals"]
@@ -200,7 +200,7 @@ def _positions_of_targets(row: StackRow, batch: dict) -> dict:
 
     Block positions count from 1: inputs, and targets of another member of a mixture, have 0.
     """
-    slot, block = map(row.of_targets, STREAMS["positions"].columns)
+    slot, block = map(row.place_targets, STREAMS["positions"].columns)
     in_line = batch[f"{row.stack}_positions"]
     return {
         f"{row.stack}_positions": jnp.where(block > 0, slot, in_line),
@@ -368,7 +368,7 @@ def _names(n: dict[str, int]) -> list[str]:
 def positions(segments, document):
     """Returns i32[T]: the position of each slot in its document, 0 for padding."""
     i = jnp.arange(segments.size, dtype=jnp.int32)
-    return jnp.where(segments > 0, i - of_document(document.start, segments), 0)
+    return jnp.where(segments > 0, i - by_document(document.start, segments), 0)
 
 
 def _shift_right(tokens, segments, document, bos):
@@ -385,17 +385,17 @@ def guarded(start, end, segments):
 
 
 def _bidirectional(segments, document):
-    start = of_document(document.start, segments)
-    return guarded(start, start + of_document(document.length, segments), segments)
+    start = by_document(document.start, segments)
+    return guarded(start, start + by_document(document.length, segments), segments)
 
 
 def _causal(segments, document):
     i = jnp.arange(segments.size, dtype=jnp.int32)
-    return guarded(of_document(document.start, segments), i + 1, segments)
+    return guarded(by_document(document.start, segments), i + 1, segments)
 
 
 def _cross(segments, encoder_document):
     """Returns the intervals of targets over their document's inputs; without any, the first key."""
-    start, length = (of_document(x, segments) for x in encoder_document)
+    start, length = (by_document(x, segments) for x in encoder_document)
     live = (segments > 0) & (length > 0)
     return jnp.stack([jnp.where(live, start, 0), jnp.where(live, start + length, 1)])

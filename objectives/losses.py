@@ -10,7 +10,7 @@ from .cross_entropy import (
     Sums,
     cross_entropy,
     projected_cross_entropy,
-    projected_of_slots,
+    projected_scores,
     projected_sums,
     weighted_sums,
 )
@@ -86,16 +86,16 @@ def head_sums(outputs: ModelOutputs, head: str, states, slot_losses: Callable, c
     return projected_sums(projection, slot_losses, columns)
 
 
-def of_slots(outputs: ModelOutputs, head: str, states, of_logits: Callable):
-    """Returns [B, K]: what `of_logits`, [..., V] -> [...], has of the logits of each slot.
+def score_slots(outputs: ModelOutputs, head: str, states, score: Callable):
+    """Returns [B, K]: the value of `score`, a function [..., V] -> [...], for each slot's logits.
 
-    Without those of all slots in memory, where the model gives the head as a `Projection`.
+    If the model returns the head as a `Projection`, only a few logits are in memory at a time.
     """
     projection_of = getattr(outputs, "projection", None)
     projection = projection_of and projection_of(head, states)
     if projection is None:
-        return of_logits(outputs.head(head, states))
-    return projected_of_slots(projection, of_logits)
+        return score(outputs.head(head, states))
+    return projected_scores(projection, score)
 
 
 def likeliest_tokens(outputs: ModelOutputs, batch):
@@ -104,7 +104,7 @@ def likeliest_tokens(outputs: ModelOutputs, batch):
     _, slots, _ = predictions(batch)
     states = outputs.hidden["top"]
     states = states if slots is None else at_slots(states, slots)
-    return of_slots(outputs, "vocabulary", states, functools.partial(jnp.argmax, axis=-1))
+    return score_slots(outputs, "vocabulary", states, functools.partial(jnp.argmax, axis=-1))
 
 
 def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> dict[str, Term]:

@@ -22,9 +22,9 @@ from .prompt_forms import PromptForm
 from .random_order import random_order
 from .splicing import (
     Pieces,
+    by_document,
     documents,
     interleaved,
-    of_document,
     pieces,
     splice,
     with_specials,
@@ -115,8 +115,8 @@ def _restore(states, visible, key, row, size: int, max_documents: int):
     origin, segments = splice(jnp.arange(source.size, dtype=jnp.int32), arrangement, size)
     positions = jnp.append(positions, jnp.zeros_like(states))[origin]
 
-    first = of_document(documents(segments, max_documents).start, segments)
-    visible_T, slot = of_document(visible_D, segments), jnp.arange(size, dtype=jnp.int32)
+    first = by_document(documents(segments, max_documents).start, segments)
+    visible_T, slot = by_document(visible_D, segments), jnp.arange(size, dtype=jnp.int32)
     last = (states.size - 1) * (visible_T + 1)  # the last [CLS] state of a document
     bits = jax.random.bits(start_key, (size,), jnp.uint32)
     start = first + _interval_start(bits, slot - first, visible_T, last)
@@ -137,7 +137,7 @@ def _shuffled(key, row, document):
     count, bits = document.length.size, jax.random.bits(key, row.tokens.shape, jnp.uint32)
     order = random_order(bits, jnp.where(row.segments > 0, row.segments - 1, count), count + 1)
     position = jnp.arange(row.tokens.size, dtype=jnp.int32) + 1
-    position -= of_document(document.start, row.segments)
+    position -= by_document(document.start, row.segments)
     return row.tokens[order], position[order]
 
 
@@ -177,7 +177,7 @@ def _with_decoder(features, lengths, bos, max_documents) -> dict:
     batch = single_stack("encoder", encoded, lengths, bos, max_documents)
     f = {column: fit(features[column], lengths["decoder"]) for column in columns}
     segments = f["targets_segments"]
-    first = of_document(documents(batch["encoder_segment_ids"], max_documents).start, segments)
+    first = by_document(documents(batch["encoder_segment_ids"], max_documents).start, segments)
     return batch | {
         "decoder_input_tokens": f["targets"],
         "decoder_target_tokens": f["targets"],

@@ -24,6 +24,7 @@ from .prompt_forms import PromptForm
 from .random_order import random_order
 from .selection import Selection, choose, quota, selection_of, with_chances
 from .splicing import (
+    by_document,
     documents,
     frame_of,
     framed,
@@ -31,7 +32,6 @@ from .splicing import (
     framed_marks,
     joined,
     kept,
-    of_document,
     piece,
     splice,
 )
@@ -280,7 +280,7 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     text_key, order_key = jax.random.split(key)
     size = lengths["inputs"]
     text = _masked(selection, replace, frame, text_key, row, size, max_documents)
-    of_chosen, of_rest = (
+    chosen_documents, rest_documents = (
         documents(jnp.where(marks, text.segments, 0), max_documents)
         for marks in (text.chosen, ~text.chosen)
     )
@@ -289,21 +289,23 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     slot = jnp.arange(size, dtype=jnp.int32)
     in_order = random_order(bits, group, max_documents + 1)
     (rest,) = kept([slot], (text.segments > 0) & ~text.chosen, size)
-    chosen = piece(*of_chosen)
-    blocks = joined(chosen, piece(size + of_rest.start, of_rest.length), chosen, chosen)
+    chosen = piece(*chosen_documents)
+    blocks = joined(
+        chosen, piece(size + rest_documents.start, rest_documents.length), chosen, chosen
+    )
     origin, segments = splice(jnp.concatenate([in_order, rest]), blocks, size)
 
-    def of_slot(values_D):
-        return of_document(values_D, segments)
+    def by_slot(values_D):
+        return by_document(values_D, segments)
 
-    first = of_slot(documents(segments, max_documents).start)
-    number = of_slot(of_chosen.length)  # of chosen tokens
-    length = number + of_slot(of_rest.length)
+    first = by_slot(documents(segments, max_documents).start)
+    number = by_slot(chosen_documents.length)  # of chosen tokens
+    length = number + by_slot(rest_documents.length)
     at, predicts = slot - first, slot - first >= length + number
     # A chosen token attends to itself, and the mask that predicts it to a mask in its place.
     start = jnp.where(predicts, at - length - number, jnp.maximum(at - length + 1, 0))
     is_mask = (at < number) | predicts
-    position = origin - of_slot(documents(text.segments, max_documents).start)
+    position = origin - by_slot(documents(text.segments, max_documents).start)
     live, columns = segments > 0, (position, first + start, first + start + length)
     given = jnp.where(is_mask, text.masked[origin], text.tokens[origin])
     return (

@@ -17,12 +17,12 @@ from .losses import token_loss
 from .masked_language_modeling import replacer
 from .prompt_forms import PromptForm
 from .splicing import (
+    by_document,
     document_bits,
     documents,
     frame_of,
     framed,
     marked_runs,
-    of_document,
     piece,
     splice,
 )
@@ -99,17 +99,17 @@ def _mask_fragments(key, row, partner, lengths, max_documents, *, share, replace
     first = document.start + begin
 
     slot = jnp.arange(row.tokens.size, dtype=jnp.int32)
-    within = slot - of_document(first, row.segments)
-    chosen = (row.segments > 0) & (within >= 0) & (within < of_document(length, row.segments))
+    within = slot - by_document(first, row.segments)
+    chosen = (row.segments > 0) & (within >= 0) & (within < by_document(length, row.segments))
     masked = replace(fate_key, row.tokens, chosen, slot)
     inputs = framed((masked, row.segments), document.length > 0, frame, lengths["inputs"])
 
     tokens, segments = splice(row.tokens, piece(first, length), lengths["targets"])
-    count = jnp.arange(tokens.size, dtype=jnp.int32) - of_document(
+    count = jnp.arange(tokens.size, dtype=jnp.int32) - by_document(
         jnp.cumsum(length) - length, segments
     )
     return sequence_pair(inputs, (tokens, segments)) | {
-        "targets_positions": of_document(begin, segments),
+        "targets_positions": by_document(begin, segments),
         "targets_block_positions": jnp.where(segments > 0, count + 1, 0),
     }
 

@@ -177,11 +177,11 @@ def longest(lengths) -> dict[str, int]:
     for each in lengths:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
-    of_stream = {
+    stream_by_columns = {
         **dict.fromkeys(("types", "orders", "noised"), "inputs"),
         **dict.fromkeys(("positions", "stand_ins", "contexts"), "targets"),
     }
-    for columns, stream in of_stream.items():
+    for columns, stream in stream_by_columns.items():
         if columns in result:  # one for each slot of the stream, of any member
             result[columns] = result[stream]
     if "both" in result:  # members without it need the sum

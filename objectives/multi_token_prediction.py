@@ -144,7 +144,8 @@ def ahead_losses(outputs, batch, count: int):
         return jnp.stack([one_by_one(f"ahead_{k + 1}", last, k) for k in ks])
 
     def one_head(_, numbered):
-        return None, losses("vocabulary", *numbered)
+        hidden, k = numbered
+        return None, losses("vocabulary", hidden, k)
 
     numbered = (outputs.hidden["ahead"][:count], jnp.arange(1, count + 1))
     return lax.scan(jax.checkpoint(one_head), None, numbered)[1]

@@ -28,12 +28,12 @@ from .random_order import random_order
 from .span_lengths import MeanOfPoisson, infilling_counts, mean_fits, poisson_lengths, poisson_table
 from .splicing import (
     alternated,
+    by_document,
     documents,
     frame_of,
     framed,
     joined,
     kept,
-    of_document,
     piece,
     sentence_ends,
     splice,
@@ -416,10 +416,11 @@ def poisson_spans(
     """
     density = ratio(noise_density, "noise_density")
     mean = mean_fits(mean_span_length, density)
-    fractions = density.as_integer_ratio(), mean.as_integer_ratio()
+    density_ratio = density.as_integer_ratio()
+    mean_ratio = mean.as_integer_ratio()
 
     def longest(n: int) -> int:
-        hidden, spans = infilling_counts(n, *fractions, np)
+        hidden, spans = infilling_counts(n, density_ratio, mean_ratio, np)
         return int(n - hidden + spans)
 
     traced_density, traced_mean = traced(density, mean)
@@ -486,7 +487,7 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
 
 def _of(values_D, text: Text):
     """Returns i32[N]: the value of each slot's document; 0 for padding."""
-    return of_document(values_D, text.segments)
+    return by_document(values_D, text.segments)
 
 
 def _position(text: Text, document):

@@ -18,7 +18,7 @@ from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
 from .selection import choose, inverse_lengths, quota, selection_of
-from .splicing import documents, of_document, piece, splice
+from .splicing import by_document, documents, piece, splice
 from .token_ids import TokenIds
 
 
@@ -87,11 +87,11 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     order = random_order(jnp.where(chosen, bits, 0), group, padding + 1)
     live, chosen, tokens = segments > 0, chosen[order], tokens[order]
 
-    first = of_document(document.start, segments)
+    first = by_document(document.start, segments)
     own = jnp.arange(tokens.size, dtype=jnp.int32) - first
     given = documents(jnp.where(chosen, 0, segments), max_documents).length
     begin = jnp.where(chosen, own, 0)
-    end = jnp.where(chosen, own + 1, of_document(given, segments))
+    end = jnp.where(chosen, own + 1, by_document(given, segments))
     columns = {
         "inputs_positions": order - first,
         "inputs_starts": first,

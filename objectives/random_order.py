@@ -30,20 +30,20 @@ def random_order(bits_N, group_N, groups: int):
     Returns i32[N], a permutation of 0 … N - 1.
     """
     bits, group = bits_N >> (32 - _RANDOM), group_N.astype(jnp.uint32)
-    of_slot, of_group = (bits.size - 1).bit_length(), (groups - 1).bit_length()
-    if of_group + _RANDOM + of_slot <= 32:
-        return _sorted_slots((group << _RANDOM) | bits, of_slot)
-    if max(of_group, _RANDOM) + of_slot <= 32:
-        by_bits = _sorted_slots(bits, of_slot)
-        return by_bits[_sorted_slots(group[by_bits], of_slot)]
+    slot_bits, group_bits = (bits.size - 1).bit_length(), (groups - 1).bit_length()
+    if group_bits + _RANDOM + slot_bits <= 32:
+        return _sorted_slots((group << _RANDOM) | bits, slot_bits)
+    if max(group_bits, _RANDOM) + slot_bits <= 32:
+        by_bits = _sorted_slots(bits, slot_bits)
+        return by_bits[_sorted_slots(group[by_bits], slot_bits)]
     is_large = jnp.bincount(group_N, length=groups)[group_N] > 1 << _RANDOM
     bits = jnp.where(is_large, bits_N, bits << (32 - _RANDOM))
     slot = jnp.arange(bits.size, dtype=jnp.int32)
     return lax.sort((group, bits, slot), num_keys=3)[2]
 
 
-def _sorted_slots(keys_N, of_slot: int):
-    """Returns i32[N]: the slots by their keys, and by their numbers, which have `of_slot` bits."""
+def _sorted_slots(keys_N, slot_bits: int):
+    """Returns i32[N]: slots sorted by key, then by number; a number has `slot_bits` bits."""
     slot = jnp.arange(keys_N.size, dtype=jnp.uint32)
-    last = (1 << of_slot) - 1
-    return (jnp.sort((keys_N << of_slot) | slot) & last).astype(jnp.int32)
+    last = (1 << slot_bits) - 1
+    return (jnp.sort((keys_N << slot_bits) | slot) & last).astype(jnp.int32)

@@ -20,7 +20,7 @@ from jax import lax
 from ..constraints import Count, PositiveShare, checked
 from .arithmetic import at_most, hits, isqrt, ratio, round_ratio, running_sum, share24
 from .random_order import random_order
-from .splicing import documents, is_of_each, of_document
+from .splicing import by_document, documents, is_of_each
 from .token_ids import TokenIds
 
 # The most units taken after the first that did not fit. More would fit only after a unit of 18
@@ -120,7 +120,7 @@ def with_chances(chances, tokens, segments, count: int, selection: Selection) ->
     total_D = high_D.astype(jnp.float32) * 256 + low_D.astype(jnp.float32)
     number_D = _sum_of_each(chances > 0, segments, count)
     mean_D = total_D / jnp.maximum(number_D, 1)
-    times = chances.astype(jnp.float32) / jnp.maximum(of_document(mean_D, segments), 1)
+    times = chances.astype(jnp.float32) / jnp.maximum(by_document(mean_D, segments), 1)
     chance = jnp.minimum(jnp.round(selection.chance * times), 2**24)
     return selection._replace(chance=chance.astype(jnp.int32))
 
@@ -206,8 +206,8 @@ def _tiling(key, start, segments, count, laws):
     the first is the rest of a cell that the document's start cuts at random: it has k or more units
     with a probability proportional to the mean of max(length - k + 1, 0).
     """
-    L, of_L = start.size, jnp.maximum(segments - 1, 0)
-    document_start = documents(segments, count).start[of_L]
+    L, document_L = start.size, jnp.maximum(segments - 1, 0)
+    document_start = documents(segments, count).start[document_L]
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
     # The draw at a document's k-th slot is the length of its k-th cell.
@@ -215,8 +215,8 @@ def _tiling(key, start, segments, count, laws):
     opens = jnp.arange(L, dtype=jnp.int32) == document_start
     length = jnp.where(opens, _drawn_length(draw, laws[1]), _drawn_length(draw, laws[0]))
     # Units are counted over the row; each document drops the cells that start beyond its own.
-    next_cell = (end_D - units_D)[of_L] + _sum_so_far(length, document_start)
-    inside = next_cell < end_D[of_L]
+    next_cell = (end_D - units_D)[document_L] + _sum_so_far(length, document_start)
+    inside = next_cell < end_D[document_L]
     starts_cell = jnp.zeros(L, bool).at[jnp.where(inside, next_cell, L)].set(True, mode="drop")
     return starts_cell[jnp.maximum(running_sum(start) - 1, 0)]
 
@@ -232,13 +232,13 @@ def _take_tokens(bits, candidate, segments, quota_D):
     candidates_D = _sum_of_each(candidate, segments, quota_D.size)
     end_D = jnp.cumsum(candidates_D)
     last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
-    last = of_document(jnp.sort(rank)[last_D], segments)
+    last = by_document(jnp.sort(rank)[last_D], segments)
     # Tokens may have drawn equal bits: of those tied for the last rank, the first fill the quota.
     ahead, tied = candidate & (rank < last), candidate & (rank == last)
     remaining_D = quota_D - _sum_of_each(ahead, segments, quota_D.size)
     total, start_D = running_sum(tied), documents(segments, quota_D.size).start
-    so_far = total - of_document((total - tied)[start_D], segments)
-    return ahead | (tied & (so_far <= of_document(remaining_D, segments)))
+    so_far = total - by_document((total - tied)[start_D], segments)
+    return ahead | (tied & (so_far <= by_document(remaining_D, segments)))
 
 
 def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool):
@@ -248,27 +248,27 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
     """
     L, D = start.size, quota_D.size
     slot = jnp.arange(L, dtype=jnp.int32)
-    of_L = jnp.maximum(segments - 1, 0)
+    document_L = jnp.maximum(segments - 1, 0)
     unit = lax.cummax(jnp.where(start, slot, 0))
     edge = jnp.append((start | ~eligible)[1:], True)
     size = 1 + lax.cummin(jnp.where(edge, slot, L), reverse=True) - slot
     if not trims:  # where none fits, one of them is truncated all the same
         sizes_DL = jnp.where(is_of_each(segments, D) & candidate[None], size[None], L)
         smallest_D = jnp.min(sizes_DL, axis=1)
-        size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[of_L])
+        size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[document_L])
 
     shuffled = random_order(bits, jnp.where(candidate, segments - 1, D), D + 1)
     candidates_D = _sum_of_each(candidate, segments, D)
     first_D = jnp.cumsum(candidates_D) - candidates_D
     drawn = jnp.where(candidate, segments, 0)[shuffled]  # document of each unit, in random order
     sizes = jnp.where(candidate, size, 0)[shuffled]
-    of_drawn = jnp.maximum(drawn - 1, 0)
-    total = _sum_so_far(sizes, first_D[of_drawn])  # up to each unit, of its document
+    drawn_document = jnp.maximum(drawn - 1, 0)
+    total = _sum_so_far(sizes, first_D[drawn_document])  # up to each unit, of its document
     if trims:
-        remaining = jnp.maximum(quota_D[of_drawn] - (total - sizes), 0)
+        remaining = jnp.maximum(quota_D[drawn_document] - (total - sizes), 0)
         taken_sizes = jnp.where(drawn > 0, jnp.minimum(sizes, remaining), 0)
     else:
-        fits = (drawn > 0) & (total <= quota_D[of_drawn])
+        fits = (drawn > 0) & (total <= quota_D[drawn_document])
         taken_sizes = sizes * _more_that_fit(fits, sizes, drawn, quota_D)
     taken_size = jnp.zeros(L, jnp.int32).at[shuffled].set(taken_sizes)
     return eligible & (slot - unit < taken_size[unit]), unit

@@ -24,10 +24,10 @@ from .losses import pool_class_terms
 from .prompt_forms import PromptForm
 from .splicing import (
     Documents,
+    by_document,
     document_bits,
     documents,
     joined,
-    of_document,
     piece,
     sentence_ends,
     splice,
@@ -224,8 +224,8 @@ def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, c
     source, (partner_at, cls_at, sep_at) = with_specials(row.tokens, partner.tokens, cls, sep)
     theirs = documents(partner.segments, max_documents)
     theirs = Documents(theirs.start + partner_at, theirs.length)
-    of_partner = jnp.where(partner.segments > 0, partner.segments + max_documents, 0)
-    ends = sentence_ends(ends_V, source[:cls_at], jnp.append(row.segments, of_partner))
+    partner_segments = jnp.where(partner.segments > 0, partner.segments + max_documents, 0)
+    ends = sentence_ends(ends_V, source[:cls_at], jnp.append(row.segments, partner_segments))
     a, b, label, counts = draw(bits, source, ends, document, theirs)
 
     present = document.length > 0
@@ -233,11 +233,11 @@ def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, c
     framed = joined(first, a, closing, b, closing)
     tokens, segments = splice(source, framed, lengths["inputs"])
     arranged = documents(segments, max_documents)
-    position = jnp.arange(tokens.size) - of_document(arranged.start, segments)
-    of_b = (segments > 0) & (position >= of_document(a.length[:, 0] + 2, segments))
+    position = jnp.arange(tokens.size) - by_document(arranged.start, segments)
+    in_b = (segments > 0) & (position >= by_document(a.length[:, 0] + 2, segments))
     return (
         input_sequence((tokens, segments))
-        | {"inputs_types": of_b.astype(jnp.int32)}
+        | {"inputs_types": in_b.astype(jnp.int32)}
         | pool_columns(arranged.start * present, label, counts, lengths["pools"])
     )
 

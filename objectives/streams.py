@@ -51,11 +51,11 @@ class StackRow(NamedTuple):
     shifted: Callable | None = None
     input_slot: Array = None  # i32[I] the slot of each input in the stack
 
-    def of_inputs(self, column: str) -> Array:
+    def place_inputs(self, column: str) -> Array:
         """Returns a column of inputs by slots of the stack: i32[T], 0 in slots of targets."""
         return self.in_stack(self.features[column], jnp.zeros_like(self.features["targets"]))
 
-    def of_targets(self, column: str) -> Array:
+    def place_targets(self, column: str) -> Array:
         """Returns a column of targets by slots of the stack: i32[T], 0 in slots of inputs."""
         return self.in_stack(jnp.zeros_like(self.features["inputs"]), self.features[column])
 

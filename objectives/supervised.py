@@ -180,8 +180,8 @@ def _squared_error(outputs: ModelOutputs, batch) -> dict[str, Term]:
     weights = batch["pools_weights"].astype(jnp.float32)
     errors = outputs.head("classes", states)[..., 0] - numbers
     labels = Labels(numbers, weights, "classes")
-    sums = jnp.sum(errors**2 * weights, -1), jnp.sum(weights, -1)
-    return {"squared_error": Term(*sums, scale=0.5, labels=labels)}
+    sums = jnp.sum(errors**2 * weights, -1)
+    return {"squared_error": Term(sums, jnp.sum(weights, -1), scale=0.5, labels=labels)}
 
 
 @checked

@@ -169,11 +169,16 @@ class Batches:
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
         self._limits, self._sharding = packing.limits, batch_sharding(mesh)
         rows_of_a_step = sum(schedule.rows for schedule in schedules) // data_shards
-        rows_from = end_of_document, packing.policy, packing.column, rows_of_a_step
         self._readers = {
             shard: MemberReaders(
                 [
-                    ShardReader(open_shard(shard, data_shards), *rows_from)
+                    ShardReader(
+                        open_shard(shard, data_shards),
+                        end_of_document,
+                        packing.policy,
+                        packing.column,
+                        rows_of_a_step,
+                    )
                     for open_shard in open_shards
                 ],
                 member_sources,
@@ -186,11 +191,11 @@ class Batches:
         return self
 
     def __next__(self) -> tuple[Row, ...]:
-        of_shards = [self._read(shard) for shard in self._readers]
+        shard_rows = [self._read(shard) for shard in self._readers]
         self.step += 1
         return tuple(
             jax.tree.map(functools.partial(self._spread, schedule.rows), *blocks)
-            for schedule, blocks in zip(self._schedules, zip(*of_shards))
+            for schedule, blocks in zip(self._schedules, zip(*shard_rows))
         )
 
     def state(self) -> dict[str, bytes]:
@@ -277,11 +282,11 @@ class Batches:
     def _spread(self, rows: int, *blocks: np.ndarray) -> jax.Array:
         """Returns the rows of a step over the mesh, from the block of each shard that is read."""
         shape = (rows,) + blocks[0].shape[1:]
-        of_shards = dict(zip(self._readers, blocks))
+        by_shard = dict(zip(self._readers, blocks))
 
         def local(index):
             owners = self._owners(index[0], rows)
-            joined = np.concatenate([of_shards[shard] for shard in owners])
+            joined = np.concatenate([by_shard[shard] for shard in owners])
             start, stop, _ = index[0].indices(rows)
             before = owners[0] * (rows // self._shards)
             return joined[start - before : stop - before]

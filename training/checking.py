@@ -60,10 +60,10 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
     def terms(batch):
         params = nn.unbox(recipe.model.init(jax.random.key(0), batch))
         outputs = recipe.model.apply(params, batch)
-        of_routers = router_terms(outputs.routing, batch, 0.0, 0.0)
-        return outputs.hidden["top"], recipe.objective.loss(outputs, batch), of_routers
+        router_losses = router_terms(outputs.routing, batch, 0.0, 0.0)
+        return outputs.hidden["top"], recipe.objective.loss(outputs, batch), router_losses
 
-    top, losses, of_routers = jax.eval_shape(terms, batch)
+    top, losses, router_losses = jax.eval_shape(terms, batch)
     stack = _predicting_stack(batch)
     rows, slots = batch[f"{stack}_segment_ids"].shape
     if top.shape[:2] != (rows, slots):
@@ -72,7 +72,7 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
             f"[{rows}, {slots}, …]: one state for each slot of the {stack}."
         )
     check_shapes(losses, rows)
-    for name in losses.keys() & of_routers.keys():
+    for name in losses.keys() & router_losses.keys():
         raise ValueError(
             f"The objective's loss has a term {name!r}, and so have the routers of the model's "
             "experts, which would replace it: give the objective's another name."
@@ -108,8 +108,8 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
             continue
         name = "cross" if stack != predicting else stack
         start, end = np.asarray(batch[f"{name}_key_intervals"]).swapaxes(0, 1)
-        of_inputs = np.asarray(batch[f"{stack}_segment_ids"])
-        live = int((of_inputs > 0).sum(1).min())
+        input_segments = np.asarray(batch[f"{stack}_segment_ids"])
+        live = int((input_segments > 0).sum(1).min())
         for slot in np.unique(np.linspace(0, live - 1, PROBES).astype(int)):
             tokens = batch[f"{stack}_input_tokens"]
             first, last = recipe.ids.text
@@ -119,7 +119,9 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
             leak = moved & (segments > 0) & ~((start <= slot) & (slot < end))
             if leak.any():
                 row, at = np.argwhere(leak)[0]
-                raise ValueError(_leak(stack, slot, of_inputs[row, slot], at, segments[row, at]))
+                raise ValueError(
+                    _leak(stack, slot, input_segments[row, slot], at, segments[row, at])
+                )
 
 
 def _leak(stack: str, slot: int, document: int, at: int, of: int) -> str:

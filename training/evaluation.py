@@ -180,10 +180,18 @@ class Evaluator:
                     trivial = trivial_hits if sums.metric else trivial_loss
                     baseline = trivial(sums.tally, member.training.get(term))
                 beside = baseline / weight if baseline or sums.metric else None
-                of_targets = float(sums.sum) / weight, beside, int(sums.weight)
-                facts = sums.of_tokens, sums.metric, sums.of_text
-                scale = self._scale(sums)
-                scores.append(Score(member.name, term, *of_targets, *facts, scale=scale))
+                score = Score(
+                    member=member.name,
+                    term=term,
+                    loss=float(sums.sum) / weight,
+                    baseline=beside,
+                    targets=int(sums.weight),
+                    of_tokens=sums.of_tokens,
+                    metric=sums.metric,
+                    of_text=sums.of_text,
+                    scale=self._scale(sums),
+                )
+                scores.append(score)
         return scores
 
     def _scale(self, sums: "TermSums") -> float:

@@ -100,17 +100,18 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
         _check_router(model, run)
         _warn_of_undivided(model, mesh)
     _check_experts(model, mesh)
-    losses = run.z_loss, run.load_balance_loss, run.router_z_loss
     recipe = Recipe(
         objective,
         model,
         ids,
         groups,
         optimizer,
-        run.microbatches,
-        *losses,
-        run.hardware_rng,
-        run.ema_decay,
+        microbatches=run.microbatches,
+        z_loss=run.z_loss,
+        load_balance_loss=run.load_balance_loss,
+        router_z_loss=run.router_z_loss,
+        hardware_rng=run.hardware_rng,
+        ema_decay=run.ema_decay,
     )
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
@@ -302,17 +303,17 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
     if shards == 1:
         return
     biased = model.attention == "fused" and model.config and model.config.positions == "relative"
-    of_shard = fused_attention.SHARD if biased else 1
+    shard_multiple = fused_attention.SHARD if biased else 1
     for stacks in (group.stacks for group in recipe.groups):
         for name in sorted({"encoder", "decoder"} & stacks.keys()):  # not "predict", of any number
             slots = stacks[name]
-            if slots % (shards * of_shard):
+            if slots % (shards * shard_multiple):
                 reason = " of blocks of T5's bias in fused attention" if biased else ""
                 raise ValueError(
                     f"Got rows of {slots} slots in the {name} on a mesh that shards slots over "
-                    f"{shards} devices, expected a multiple of {shards * of_shard}{reason}: change "
-                    "--gin.training.Run.sequence_lengths, or lower --gin.mesh.make_mesh.context "
-                    "and raise fsdp."
+                    f"{shards} devices, expected a multiple of {shards * shard_multiple}{reason}: "
+                    "change --gin.training.Run.sequence_lengths, or lower "
+                    "--gin.mesh.make_mesh.context and raise fsdp."
                 )
 
 

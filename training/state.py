@@ -63,25 +63,31 @@ def abstract_state(
 
     with placed_on(mesh.abstract_mesh):  # its devices may be elsewhere: nothing is computed
         boxes = jax.eval_shape(boxed, jax.random.key(0))
-        params, of_params = unboxed(boxes), shardings_of(boxes, mesh)
+        params, param_shardings = unboxed(boxes), shardings_of(boxes, mesh)
         # The optimizer is given plain arrays here as in every step: it may tell them apart by their
         # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
         opt_state = jax.eval_shape(optimizer.init, params)
-        of_updates = spread_over_data(params, of_params, mesh) if spread else of_params
-        of_optimizer = shardings_like(opt_state, params, of_updates, mesh)
-        of_noise = jax.eval_shape(adapted)
-        on_all = jax.tree.map(lambda _: replicated(mesh), of_noise)
+        update_shardings = (
+            spread_over_data(params, param_shardings, mesh) if spread else param_shardings
+        )
+        optimizer_shardings = shardings_like(opt_state, params, update_shardings, mesh)
+        adaptation_shapes = jax.eval_shape(adapted)
+        on_all = jax.tree.map(lambda _: replicated(mesh), adaptation_shapes)
         shapes = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             State(
                 jax.ShapeDtypeStruct((), jnp.int32),
                 params,
                 opt_state,
-                of_noise,
+                adaptation_shapes,
                 params if averaged else None,
             ),
             State(
-                replicated(mesh), of_params, of_optimizer, on_all, of_params if averaged else None
+                replicated(mesh),
+                param_shardings,
+                optimizer_shardings,
+                on_all,
+                param_shardings if averaged else None,
             ),
         )
     return Abstract(shapes, create)

@@ -54,8 +54,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"got {len(groups)} row groups, expected one: give one sequence length."
         )
     streams = named({stream for group in groups for stream in group.features})
-    of_streams = (requirement for stream in streams for requirement in stream.requires)
-    for requirement in (*objective.requires, *of_streams):
+    stream_requirements = (requirement for stream in streams for requirement in stream.requires)
+    for requirement in (*objective.requires, *stream_requirements):
         if missing := requirement(model, groups):
             raise ValueError(missing)
     return recipe
@@ -177,8 +177,8 @@ def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
     """Returns the model's features of raw rows."""
     features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
     arrange = LAYOUTS[recipe.model.layout].arrange
-    settings = group.stacks, recipe.ids.bos, group.max_documents
-    return jax.vmap(lambda row: arrange(row, *settings))(features)
+    bos = recipe.ids.bos
+    return jax.vmap(lambda row: arrange(row, group.stacks, bos, group.max_documents))(features)
 
 
 def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
@@ -227,12 +227,12 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
     """Returns loss, `Seen`, and gradients, over all row groups and microbatches."""
     total = None
     if recipe.microbatches == 1:
-        of_group = _differentiated
+        group_gradients = _differentiated
     else:
-        of_group = _coupled_gradients if recipe.objective.couples_rows else _summed_gradients
+        group_gradients = _coupled_gradients if recipe.objective.couples_rows else _summed_gradients
     for number, batch in enumerate(batches):
         group_key = jax.random.fold_in(key, number)
-        more = of_group(recipe, params, batch, weights, step, group_key)
+        more = group_gradients(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
     assert total is not None  # a recipe has a row group
     (loss, seen), grads = total
@@ -291,7 +291,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, states), routing=routing)
         return weighted_loss(recipe, outputs, whole, weights, step)
 
-    (value, seen), (grads, of_hidden) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+    (value, seen), (grads, hidden_grads) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
         params, hidden
     )
 
@@ -300,7 +300,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         _, pull_back = jax.vjp(lambda p: hidden_states(p, numbered), params)
         return jax.tree.map(jnp.add, total, pull_back(cotangents)[0]), None
 
-    grads, _ = lax.scan(add_gradient, grads, (pieces, of_hidden))
+    grads, _ = lax.scan(add_gradient, grads, (pieces, hidden_grads))
     return (value, seen), grads
 
 
@@ -339,8 +339,10 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
 
 
 def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
-    scales = recipe.load_balance_loss, recipe.router_z_loss
-    return recipe.objective.loss(outputs, batch) | router_terms(outputs.routing, batch, *scales)
+    routers = router_terms(
+        outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
+    )
+    return recipe.objective.loss(outputs, batch) | routers
 
 
 def _total(weights_by_member):

@@ -46,9 +46,16 @@ def open_trained(
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
-    texts = vocabulary.ids, codec.encode, codec.decode
     trained = Trained(
-        model, params, *texts, reading.prompt_forms, reading.classes, run.step, reading.lengths
+        model=model,
+        params=params,
+        ids=vocabulary.ids,
+        encode=codec.encode,
+        decode=codec.decode,
+        prompt_forms=reading.prompt_forms,
+        classes=reading.classes,
+        step=run.step,
+        lengths=reading.lengths,
     )
     return _with_files(trained, Path(run_dir) / run_directory.IMPORTED, vocabulary)
 

@@ -238,13 +238,13 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         return [np.asarray(row, np.int32) for row in ids]
 
     models = tokenizers.models
-    of_words = isinstance(tokenizer.model, (models.WordPiece, models.WordLevel))
+    is_word_level = isinstance(tokenizer.model, (models.WordPiece, models.WordLevel))
     whole_words = isinstance(tokenizer.model, models.WordLevel)
     bytewise = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
 
     def surface(i: int) -> str:
         piece = tokenizer.id_to_token(i) or ""
-        if of_words:
+        if is_word_level:
             return piece.removeprefix("##") if piece.startswith("##") else " " + piece
         return tokenizer.decode([i]) if bytewise else _surface_of_piece(piece)
 

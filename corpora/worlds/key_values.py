@@ -25,8 +25,8 @@ def key_values(
 
     key_values(np.random.default_rng(0), 2, 4, 4)    # (["k3 v1", "k0 v2"], ["k0 v2", "k3 v1"])
     """
-    of_keys, of_values = (rng.permutation(n)[:pairs] for n in (keys, values))
-    read = [f"k{key} v{value}" for key, value in zip(of_keys, of_values)]
+    key_ids, value_ids = (rng.permutation(n)[:pairs] for n in (keys, values))
+    read = [f"k{key} v{value}" for key, value in zip(key_ids, value_ids)]
     return read, [read[k] for k in rng.permutation(pairs)]
 
 

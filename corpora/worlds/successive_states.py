@@ -93,8 +93,8 @@ def processes(
 
     def drawn(name: str) -> NamedProcess:
         start = rng.integers(states)
-        of_text = [cycle[(start + k) % states] for k in range(sentences)]
-        return NamedProcess(name, of_text, rng.choice(VERBS, sentences).tolist())
+        text_states = [cycle[(start + k) % states] for k in range(sentences)]
+        return NamedProcess(name, text_states, rng.choice(VERBS, sentences).tolist())
 
     def several(count: int) -> list[NamedProcess]:
         return [drawn(name) for name in rng.choice(named, count).tolist()]

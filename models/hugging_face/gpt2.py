@@ -25,8 +25,8 @@ NAMES = {  # of config.json -> ours
 def settings(hf: dict, has) -> dict:
     refuse(hf, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     refuse(hf, tie_word_embeddings=True)
-    of_heads = {"classes": "score", "token_classes": "classifier"}
-    heads = [head for head, name in of_heads.items() if has(f"{name}.weight")]
+    tensor_names = {"classes": "score", "token_classes": "classifier"}
+    heads = [head for head, name in tensor_names.items() if has(f"{name}.weight")]
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, heads or ["vocabulary"]),
         mlp_dim=hf.get("n_inner") or 4 * hf["n_embd"],

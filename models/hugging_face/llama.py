@@ -115,8 +115,11 @@ def _rotary(kind: str, hf: dict) -> dict:
     older, newer = hf.get("rope_scaling") or {}, hf.get("rope_parameters") or {}
     if kind == "gemma3_text":
         rope = {**newer, GLOBAL: (newer.get(GLOBAL) or {}) | older}
-        thetas = hf.get("rope_theta", 1e6), hf.get("rope_local_base_freq", 1e4)
-        return rotary_of_layers(rope, *thetas)
+        return rotary_of_layers(
+            rope,
+            theta=hf.get("rope_theta", 1e6),
+            local_theta=hf.get("rope_local_base_freq", 1e4),
+        )
     theta, scaling = rotary(older or newer, hf.get("rope_theta", ROPE_THETA.get(kind, 1e4)))
     return {"rope_theta": theta, "rope_scaling": scaling}
 

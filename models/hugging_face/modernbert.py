@@ -87,10 +87,13 @@ def _common_settings(hf: dict) -> dict:
     every = hf.get("global_attn_every_n_layers", 3)
     kinds = hf.get("layer_types") or layer_types(hf["num_hidden_layers"], every, 0)
     check_kinds(kinds, GLOBAL)
-    older = hf.get("global_rope_theta", 160_000.0), hf.get("local_rope_theta", 10_000.0)
     return settings_of(hf, NAMES, gated=True) | dict(
         **pattern_of(kinds),
-        **rotary_of_layers(hf.get("rope_parameters") or {}, *older),
+        **rotary_of_layers(
+            hf.get("rope_parameters") or {},
+            theta=hf.get("global_rope_theta", 160_000.0),
+            local_theta=hf.get("local_rope_theta", 10_000.0),
+        ),
         classifier_layer="normed",
         norm="layer",
         embedding_norm=True,

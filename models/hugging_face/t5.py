@@ -102,8 +102,8 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-def stack_links(c: Config, stack: str, of_mlp: str = MLP) -> list[Link]:
-    """Returns the links of a stack; `of_mlp`: their name of a layer's MLP."""
+def stack_links(c: Config, stack: str, mlp_name: str = MLP) -> list[Link]:
+    """Returns the links of a stack; `mlp_name`: the checkpoint's name for a layer's MLP."""
     path, tensor_name = f"{stack}/layers/{{i}}", f"{stack}.block.{{i}}.layer"
     mlp = 2 if stack == "decoder" else 1
     names = ("q", "k", "v", "o")
@@ -114,8 +114,8 @@ def stack_links(c: Config, stack: str, of_mlp: str = MLP) -> list[Link]:
         result += norm(f"{path}/cross_attention_norm", f"{tensor_name}.1.layer_norm", c.biases)
     inner = ("wi_0", "wi_1") if len(c.mlp_activations) == 2 else ("wi",)
     for i, name in enumerate(inner):
-        result += linear(f"{path}/mlp/wi_{i}", f"{tensor_name}.{mlp}.{of_mlp}.{name}", c.biases)
-    result += linear(f"{path}/mlp/wo", f"{tensor_name}.{mlp}.{of_mlp}.wo", c.biases)
+        result += linear(f"{path}/mlp/wi_{i}", f"{tensor_name}.{mlp}.{mlp_name}.{name}", c.biases)
+    result += linear(f"{path}/mlp/wo", f"{tensor_name}.{mlp}.{mlp_name}.wo", c.biases)
     result += norm(f"{path}/mlp_norm", f"{tensor_name}.{mlp}.layer_norm", c.biases)
     result += norm(f"{stack}/final_norm", f"{stack}.final_layer_norm", c.biases)
     bias = "relative_attention_bias.weight"

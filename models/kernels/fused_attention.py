@@ -68,8 +68,10 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
     Raises ValueError for a bias of other differences, and for heads that the devices of a mesh
     cannot share.
     """
-    arrays = q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD
-    return attend_with_log_sum(*arrays, softcap)[0]
+    out_BxTxHxd, _ = attend_with_log_sum(
+        q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD, softcap
+    )
+    return out_BxTxHxd
 
 
 def attend_with_log_sum(
@@ -180,9 +182,9 @@ def _on_every_device(function, arrays, outputs):
     q, k, bias = arrays[0], arrays[1], arrays[4]
     # Rows and slots that the mesh does not divide are computed by every device.
     rows, slots = spec_of(("batch", "length"), q.shape[:2], mesh)
-    of_shard = q.shape[1] // num_shards("length", q.shape[1])
+    shard_slots = q.shape[1] // num_shards("length", q.shape[1])
     multiple = 1 if bias is None else SHARD
-    if of_shard % multiple:
+    if shard_slots % multiple:
         slots = None
     sharded = {
         "batch": rows,
@@ -190,28 +192,27 @@ def _on_every_device(function, arrays, outputs):
         "keys": slots and spec_of(("length",), k.shape[1:2], mesh)[0],
         "heads": spec_of(("heads",), k.shape[2:3], mesh)[0],
     }
-    of_slots, of_keys = mesh_axes(slots), mesh_axes(sharded["keys"])
+    slot_axes, key_axes = mesh_axes(slots), mesh_axes(sharded["keys"])
     specs = [jax.P(*map(sharded.get, names)) for names in (*_INPUTS[: len(arrays)], *outputs)]
 
     def summed(x, names):
         """Returns a gradient summed over the devices that have it of other rows or queries."""
         if names == _BIAS:
-            return jax.lax.psum(x, (*mesh_axes(rows), *of_slots))
-        if names != _KEYS or not of_slots:
+            return jax.lax.psum(x, (*mesh_axes(rows), *slot_axes))
+        if names != _KEYS or not slot_axes:
             return x
-        if not of_keys:
-            return jax.lax.psum(x, of_slots)
-        return jax.lax.psum_scatter(x, of_keys, scatter_dimension=1, tiled=True)
+        if not key_axes:
+            return jax.lax.psum(x, slot_axes)
+        return jax.lax.psum_scatter(x, key_axes, scatter_dimension=1, tiled=True)
 
-    def local(q, k, v, *arrays):
-        if of_keys:
-            k, v = (jax.lax.all_gather(x, of_keys, axis=1, tiled=True) for x in (k, v))
-        arrays = q, k, v, *arrays
-        if of_slots and of_shard % (2 * multiple) == 0:
-            found = _on_mirrored_halves(function, of_slots, arrays, outputs)
+    def local(q, k, v, *rest):
+        if key_axes:
+            k, v = (jax.lax.all_gather(x, key_axes, axis=1, tiled=True) for x in (k, v))
+        if slot_axes and shard_slots % (2 * multiple) == 0:
+            found = _on_mirrored_halves(function, slot_axes, (q, k, v, *rest), outputs)
         else:
-            before = jax.lax.axis_index(of_slots) * of_shard if of_slots else 0
-            found = function(jnp.full(1, before, jnp.int32), *arrays)
+            before = jax.lax.axis_index(slot_axes) * shard_slots if slot_axes else 0
+            found = function(jnp.full(1, before, jnp.int32), q, k, v, *rest)
         return tuple(map(summed, found, outputs))
 
     return jax.shard_map(

@@ -192,12 +192,12 @@ def _key_gradient_kernel(s, inputs, d_k, d_v):
         k_sums_Kxd += dot(d_products_QxK, q_Qxd, (0, 0))
         return k_sums_Kxd, v_sums_Kxd + dot(p_QxK, d_out_Qxd, (0, 0))
 
-    def of_head(nth, sums):
+    def add_head(nth, sums):
         head = key_head * s.share + nth
         return jax.lax.fori_loop(first, last + 1, functools.partial(step, head), sums)
 
     zeros_Kxd = jnp.zeros(k_Kxd.shape, jnp.float32)
-    k_sums_Kxd, v_sums_Kxd = jax.lax.fori_loop(0, s.share, of_head, (zeros_Kxd, zeros_Kxd))
+    k_sums_Kxd, v_sums_Kxd = jax.lax.fori_loop(0, s.share, add_head, (zeros_Kxd, zeros_Kxd))
     d_k[row, _slots(key_block), key_head, :] = k_sums_Kxd.astype(d_k.dtype)
     d_v[row, _slots(key_block), key_head, :] = v_sums_Kxd.astype(d_v.dtype)
 
@@ -226,8 +226,11 @@ def _tile_gradient_kernel(s, a, d_tiles):
         seen = (first <= at.key_block) & (at.key_block < end)
         return jax.lax.cond(seen, added, lambda: sum_QxK)
 
-    of_first = a.before[0] + ahead  # the block of keys for the first of queries
-    first, end = jnp.maximum(0, -of_first), jnp.minimum(s.query_blocks, s.key_blocks - of_first)
+    first_key_block = a.before[0] + ahead  # the block of keys for the first of queries
+    first, end = (
+        jnp.maximum(0, -first_key_block),
+        jnp.minimum(s.query_blocks, s.key_blocks - first_key_block),
+    )
     zeros_QxK = jnp.zeros((BLOCK, BLOCK), jnp.float32)
     d_tiles[row, head, nth, :, :] = jax.lax.fori_loop(first, end, step, zeros_QxK)
 
@@ -266,10 +269,10 @@ def _over_visible(a, at, step, sums):
     bounds = [a.visible[at.row, at.query_block, n] for n in range(4)]
     for first, end, masked in zip(bounds, bounds[1:], (True, False, True)):
 
-        def of_block(key_block, sums, masked=masked):
+        def add_block(key_block, sums, masked=masked):
             return step(at._replace(key_block=key_block), masked, sums)
 
-        sums = jax.lax.fori_loop(first, end, of_block, sums)
+        sums = jax.lax.fori_loop(first, end, add_block, sums)
     return sums
 
 
@@ -320,7 +323,7 @@ def _bias(bias_HxD, at, ahead):
     differences = bias_HxD.shape[1]
     reach, shape = differences // 2, (BLOCK, BLOCK)
 
-    def of_one_value():
+    def one_value():
         # No `where` between two Python numbers: Pallas's Triton lowering makes booleans of them.
         farthest = (ahead > 0).astype(jnp.int32) * (differences - 1)
         return jnp.full(shape, bias_HxD[at.head, farthest])
@@ -330,4 +333,4 @@ def _bias(bias_HxD, at, ahead):
         difference = ahead * BLOCK + key - query
         return bias_HxD[at.head, jnp.clip(difference, -reach, reach) + reach]
 
-    return jax.lax.cond(jnp.abs(ahead) >= FAR, of_one_value, looked_up)
+    return jax.lax.cond(jnp.abs(ahead) >= FAR, one_value, looked_up)

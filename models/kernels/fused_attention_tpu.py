@@ -182,19 +182,19 @@ def _specs(s, place):
     def by_key(at):
         return at.key_head, 0, at.row * s.key_blocks + at.key_block
 
-    of_queries = spec((None, s.width, s.query_block), by_query)
-    of_keys = spec((None, s.width, s.key_block), by_key)
+    query_spec = spec((None, s.width, s.query_block), by_query)
+    key_spec = spec((None, s.width, s.key_block), by_key)
     figures = spec((None, None, 1, s.query_block), lambda at: (at.row, at.head, 0, at.query_block))
     return _Blocks(
         intervals=spec((None, 2, s.query_block), lambda at: (at.row, 0, at.query_block)),
-        q=of_queries,
-        k=of_keys,
-        v=of_keys,
+        q=query_spec,
+        k=key_spec,
+        v=key_spec,
         tiles=spec((None, 2 * FAR + 1, TILE, TILE), lambda at: (at.head, 0, 0, 0)),
         log_sum=figures,
-        d_out=of_queries,
+        d_out=query_spec,
         inner=figures,
-        out=of_queries,
+        out=query_spec,
         d_log_sum=figures,
     )
 
@@ -260,8 +260,8 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
     visible, most = _flat(_visible(s, before, arrays))
     specs, biased, at_once = _specs(s, _by_query_block), arrays.tiles is not None, _at_once(s)
     diagonals = jax.ShapeDtypeStruct((s.heads, 2 * FAR + 1, 2 * TILE), jnp.float32)
-    of_head = pl.BlockSpec((None, *diagonals.shape[1:]), lambda head, *_: (head, 0, 0))
-    of_keys = pl.BlockSpec((None, s.width, s.keys), lambda head, row, *_: (head, 0, row))
+    diagonal_spec = pl.BlockSpec((None, *diagonals.shape[1:]), lambda head, *_: (head, 0, 0))
+    whole_keys_spec = pl.BlockSpec((None, s.width, s.keys), lambda head, row, *_: (head, 0, row))
     return _call(
         functools.partial(_query_gradient_kernel, s),
         (visible,),
@@ -271,8 +271,8 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
         [
             (arrays.q, specs.q),
             (d_log_sum, specs.inner),
-            (diagonals, of_head) if biased else (None, None),
-            *((x, of_keys) if at_once else (None, None) for x in (arrays.k, arrays.v)),
+            (diagonals, diagonal_spec) if biased else (None, None),
+            *((x, whole_keys_spec) if at_once else (None, None) for x in (arrays.k, arrays.v)),
         ],
         [
             (s.width, s.query_block),
@@ -310,8 +310,10 @@ def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, s
         sums[...] += dot(block.k[...], d_products_KxQ, (1, 0))
         if d_k is not None:
             first = pl.multiple_of(at.key_block * s.key_block, TILE)
-            of_k, of_v = (x.at[:, pl.ds(first, s.key_block)] for x in (k_sums, v_sums))
-            _add_to_keys(of_k, of_v, block, p_KxQ, d_products_KxQ)
+            k_block_sums, v_block_sums = (
+                x.at[:, pl.ds(first, s.key_block)] for x in (k_sums, v_sums)
+            )
+            _add_to_keys(k_block_sums, v_block_sums, block, p_KxQ, d_products_KxQ)
         if diagonals is not None:
             _add_to_tiles(s, at, d_tiles, d_scores_KxQ)
 
@@ -461,17 +463,17 @@ def _bias(s, at, tiles):
     """Returns the bias of a block [K, Q]."""
     rows, columns = s.key_block // TILE, s.query_block // TILE
     own = {n: tiles[_tile(s, at, n)] for n in range(1 - rows, columns)}
-    of_keys = [jnp.concatenate([own[c - r] for c in range(columns)], 1) for r in range(rows)]
-    return jnp.concatenate(of_keys, 0)
+    bias_rows = [jnp.concatenate([own[c - r] for c in range(columns)], 1) for r in range(rows)]
+    return jnp.concatenate(bias_rows, 0)
 
 
 def _add_to_tiles(s, at, d_tiles, d_scores_KxQ):
     rows, columns = s.key_block // TILE, s.query_block // TILE
     for n in range(1 - rows, columns):
-        of_keys = [r for r in range(rows) if 0 <= r + n < columns]
+        key_tiles = [r for r in range(rows) if 0 <= r + n < columns]
         d_tiles[_tile(s, at, n)] += sum(
             d_scores_KxQ[r * TILE : (r + 1) * TILE, (r + n) * TILE : (r + n + 1) * TILE]
-            for r in of_keys
+            for r in key_tiles
         )
 
 

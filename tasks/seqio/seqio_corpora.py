@@ -230,8 +230,8 @@ def seqio_objectives(
         seed=seed,
     )
     counts = [len(members_of(build(builder_of(task), corpus.ids))) for task, _ in read]
-    of_member = tuple(i for i, count in enumerate(counts) for _ in range(count))
-    return corpus._replace(member_sources=of_member)
+    member_sources = tuple(i for i, count in enumerate(counts) for _ in range(count))
+    return corpus._replace(member_sources=member_sources)
 
 
 def _found(

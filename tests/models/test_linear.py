@@ -25,8 +25,8 @@ class _Scaled(nn.Module):
         return linear(self, "query", x_BxTxE, shape, axes, scale=self.scale)
 
 
-@pytest.mark.parametrize("slots, of_weights", [(1, False), (20, True)])
-def test_the_scale_multiplies_weights_or_the_result_of_few_slots(slots, of_weights):
+@pytest.mark.parametrize("slots, scales_weights", [(1, False), (20, True)])
+def test_the_scale_multiplies_weights_or_the_result_of_few_slots(slots, scales_weights):
     config = Config(8, 0, 1, (), INPUTS, HEADS, WIDTH, 8, biases=True)
     x = jax.random.normal(jax.random.key(0), (2, slots, INPUTS))
     params = nn.unbox(_Scaled(config, 1.0).init(jax.random.key(1), x))
@@ -38,7 +38,7 @@ def test_the_scale_multiplies_weights_or_the_result_of_few_slots(slots, of_weigh
     equations = jax.make_jaxpr(apply)(params, x).jaxpr.eqns
     scaled = [e.outvars[0].aval.shape for e in equations if e.primitive.name == "mul"]
     weights = [(INPUTS, HEADS, WIDTH), (HEADS, WIDTH)]
-    assert scaled == (weights if of_weights else [(2, slots, HEADS, WIDTH)])
+    assert scaled == (weights if scales_weights else [(2, slots, HEADS, WIDTH)])
 
 
 def _bfloat16_operands(rows, inputs, outputs):

@@ -134,7 +134,7 @@ def test_the_likeliest_class_of_each_slot(slot_shards):
     head = projection_of(example())._replace(slot_shards=slot_shards)
     logits = head.finish(jnp.tensordot(head.states, head.kernel, 1))
     read = jax.jit(
-        lambda: cross_entropy.projected_of_slots(head, lambda logits: jnp.argmax(logits, -1))
+        lambda: cross_entropy.projected_scores(head, lambda logits: jnp.argmax(logits, -1))
     )
     expected = np.argmax(logits, -1)
     likeliest = read()
@@ -152,7 +152,7 @@ def test_no_slots_have_no_loss_and_no_gradient():
         return jnp.sum(sums.losses + sums.z_losses)
 
     assert total(given) == 0
-    none = cross_entropy.projected_of_slots(projection_of(given), lambda logits: logits[..., 0])
+    none = cross_entropy.projected_scores(projection_of(given), lambda logits: logits[..., 0])
     assert none.shape == given.states.shape[:2]
     for got, like in zip(jax.grad(total)(given), given):
         np.testing.assert_array_equal(got, jnp.zeros_like(like))

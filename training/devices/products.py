@@ -77,17 +77,17 @@ def _convolution(line: str, left, right, result) -> tuple[int, int]:
     """Returns the FLOPs and the columns of a convolution, without its products by padding."""
     labels = _LABELS.search(line)
     assert labels is not None
-    of_left, of_right, of_result = labels.groups()
+    left_axes, right_axes, result_axes = labels.groups()
     window = _window(line)
     taps, outside = 1, 1  # products for each result along its spatial axes; the results there
-    for axis in sorted(set(of_right) - {"i", "o"}):
+    for axis in sorted(set(right_axes) - {"i", "o"}):
         one = {name: values[int(axis)] for name, values in window.items()}
-        length = result[of_result.index(axis)]
-        taps *= _taps(left[of_left.index(axis)], right[of_right.index(axis)], length, one)
+        length = result[result_axes.index(axis)]
+        taps *= _taps(left[left_axes.index(axis)], right[right_axes.index(axis)], length, one)
         outside *= length
-    columns = result[of_result.index("f")]
+    columns = result[result_axes.index("f")]
     others = math.prod(result) // max(outside, 1)
-    return 2 * others * taps * right[of_right.index("i")], columns
+    return 2 * others * taps * right[right_axes.index("i")], columns
 
 
 def _window(line: str) -> dict[str, list]:

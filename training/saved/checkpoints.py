@@ -151,8 +151,8 @@ def shows_damage(error: BaseException | None) -> bool:
     """
     found = False
     for one in causes(error):
-        of_system = isinstance(one, OSError) and not isinstance(one, _ABSENT)
-        if of_system or _OF_STORAGE.search(str(one)):
+        is_system_error = isinstance(one, OSError) and not isinstance(one, _ABSENT)
+        if is_system_error or _OF_STORAGE.search(str(one)):
             return False
         undecoded = isinstance(one, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
         found |= undecoded or isinstance(one, _ABSENT) or bool(_OF_DAMAGE.match(str(one)))
@@ -295,10 +295,10 @@ class Checkpoints:
         arrays, process = saved_of(state), jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
-        of_arrays = _checksums(arrays)  # computed by all processes together
+        array_sums = _checksums(arrays)  # computed by all processes together
         if process == 0 or not self._shared:
             shapes = {name: [str(x.dtype), x.shape] for name, x in _by_path(arrays).items()}
-            about = self._about(arrays) | {"arrays": of_arrays, "shapes": shapes}
+            about = self._about(arrays) | {"arrays": array_sums, "shapes": shapes}
             about[_LOSS] = ranked
             files[_ABOUT] = json.dumps(whole_files.sealed(about)).encode()
         context = self._context()
@@ -706,8 +706,8 @@ FEW = 2**16  # values, which NumPy sums: to compile a program for each shape wou
 
 
 def _sum_of(x):
-    of_processes = isinstance(x, jax.Array) and not x.is_fully_addressable
-    if x.size > FEW or of_processes:
+    is_distributed = isinstance(x, jax.Array) and not x.is_fully_addressable
+    if x.size > FEW or is_distributed:
         return jax.device_get(_sum_bits(x))
     x = np.asarray(x)
     return _weighted_sum(x.view(_UNSIGNED[x.dtype.itemsize]).astype(np.uint32), np)

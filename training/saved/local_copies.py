@@ -93,8 +93,8 @@ class LocalCopies(Checkpoints):
         """
         last = max(self._of.steps(), default=-1)
         later = [step for step in self.steps() if step > last and step != steps]
-        of_processes = _gathered(later)
-        known, shared = set.union(*of_processes), set.intersection(*of_processes)
+        steps_by_process = _gathered(later)
+        known, shared = set.union(*steps_by_process), set.intersection(*steps_by_process)
         restored, problem = None, ""
         if shared:
             loaded, problem = self._sound(max(shared), target)
@@ -103,7 +103,7 @@ class LocalCopies(Checkpoints):
                 damaged = tuple(self._of.set_aside_at_opening)
                 restored = Restored(state, _exchanged(files), damaged, copied=True)
         elif known:
-            lacking = [i for i, found in enumerate(of_processes) if max(known) not in found]
+            lacking = [i for i, found in enumerate(steps_by_process) if max(known) not in found]
             problem = f"process {', '.join(map(str, lacking))} has none"
         if problem:
             self.unused = f"The local copy of step {max(shared or known)} is not used: {problem}."
@@ -222,11 +222,11 @@ class LocalCopies(Checkpoints):
 
 def _bytes_of_parts(arrays) -> int:
     """Returns the bytes of what this process writes: each part that its devices hold, once."""
-    of_parts = (
+    part_sizes = (
         {str(shard.index): shard.data.nbytes for shard in x.addressable_shards}
         for x in jax.tree.leaves(arrays)
     )
-    return sum(sum(parts.values()) for parts in of_parts)
+    return sum(sum(parts.values()) for parts in part_sizes)
 
 
 def _parts(arrays) -> int:
@@ -260,13 +260,13 @@ def _exchanged(files: Files) -> Callable[[str], bytes]:
     mine = np.frombuffer(text.encode(), np.uint8)
     sizes = _of_processes(np.array(mine.size))
     padded = np.pad(mine, (0, int(sizes.max()) - mine.size))
-    of_all: dict[str, str] = {}
+    all_files: dict[str, str] = {}
     for row, size in zip(_of_processes(padded), sizes):
-        of_all |= json.loads(bytes(row[:size]))
+        all_files |= json.loads(bytes(row[:size]))
 
     def read(name: str) -> bytes:
-        if name not in of_all:
+        if name not in all_files:
             raise FileNotFoundError(name)
-        return base64.b64decode(of_all[name])
+        return base64.b64decode(all_files[name])
 
     return read
