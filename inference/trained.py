@@ -32,7 +32,9 @@ class Trained(NamedTuple):
 
 def cls_and_sep(ids: TokenIds) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the ids before and after a text that an encoder reads, as far as there are any."""
-    return () if ids.cls is None else (ids.cls,), () if ids.sep is None else (ids.sep,)
+    before: tuple[int, ...] = () if ids.cls is None else (ids.cls,)
+    after: tuple[int, ...] = () if ids.sep is None else (ids.sep,)
+    return before, after
 
 
 def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:

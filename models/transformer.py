@@ -76,8 +76,8 @@ class Transformer(nn.Module):
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         ahead = {name: ProjectionAhead(c) for name in c.ahead_projections}
-        built = [HEADS[name] for name in c.heads if name in HEADS and HEADS[name].build]
-        self.projections = {head.name: head.build(c) for head in built} | ahead
+        known = [HEADS[name] for name in c.heads if name in HEADS]
+        self.projections = {head.name: head.build(c) for head in known if head.build} | ahead
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
         if c.num_decoder_layers:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from .model_requirements import Requirement
-from .splicing import Documents
 
 Array = Any  # a NumPy or JAX array
 NOTHING: Mapping = MappingProxyType({})
@@ -42,13 +41,13 @@ class StackRow(NamedTuple):
     stack: str  # the layout: "encoder", "decoder" or "encoder_decoder"
     features: dict[str, Array]  # of the objective; columns that it does not give are i32[0]
     lengths: dict[str, int]  # slots of the model's stacks
-    documents: Documents | None = None  # of the stack
-    given: Documents | None = None  # of the stream `inputs`
+    documents: Any = None  # `Documents` of the stack
+    given: Any = None  # and of the stream `inputs`
     segments: Array = None  # i32[T] segment ids of the stack's slots
     # (columns of inputs, columns of targets) -> i32[T] of the stack's slots
-    in_stack: Callable | None = None
+    in_stack: Any = None
     # targets -> what the slots that predict them are given: each target one slot later
-    shifted: Callable | None = None
+    shifted: Any = None
     input_slot: Array = None  # i32[I] the slot of each input in the stack
 
     def place_inputs(self, column: str) -> Array:
@@ -71,7 +70,7 @@ class Stream(NamedTuple):
     name: str
     about: str  # what it gives, for messages and the documentation
     columns: tuple[str, ...]
-    in_use: str | None = None  # the column that is above 0 in the slots in use, if one is
+    in_use: str = ""  # the column that is above 0 in the slots in use; "": there is none
     per_document: bool = False  # every document of a row has separate slots, whatever its length
     # For each layout that has a place for the stream, what it adds to or changes of the model's
     # batch: (StackRow, batch) -> {name: array}, in the order in which streams were registered.
@@ -140,15 +139,15 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
     for name, x in features.items():
         if name not in stream_of:
             raise ValueError(unknown("feature", name, stream_of))
-        stream = stream_of[name].name
-        if stream not in lengths:
+        slots = lengths.get(stream_of[name].name)
+        if slots is None:
             raise ValueError(
-                f"The feature {name!r} is of the stream {stream!r}, which `lengths` does not give "
-                "slots."
+                f"The feature {name!r} is of the stream {stream_of[name].name!r}, which `lengths` "
+                "does not give slots."
             )
-        if tuple(x.shape) != (lengths[stream],):
+        if tuple(x.shape) != (slots,):
             raise ValueError(
-                f"The feature {name!r} is of shape {list(x.shape)}, expected [{lengths[stream]}]."
+                f"The feature {name!r} is of shape {list(x.shape)}, expected [{slots}]."
             )
         if x.dtype != jnp.int32:
             raise ValueError(f"The feature {name!r} is of {x.dtype}, expected int32.")

@@ -295,7 +295,10 @@ def test_tensorflow_is_not_loaded():
             r"1,000 tokens.*slots of the encoder; there are 512: shorten",
         ),
         (["--length=1", "--text=ab"], r"there are 1"),
-        (["--layout=encoder", "--text=some words"], r"An encoder predicts in place"),
+        (
+            ["--layout=encoder", "--text=some words"],
+            r"'encoder' has no place for the stream 'targets'",
+        ),
         (["--gin.objectives.span_corruption.noise_density=2", "--text=abc"], r"noise_density"),
         (["--run=/tmp"], r"--run or --vocabulary, not both"),
         (["--rows=0"], r"expected a whole number, 1 or more, got '0'"),

@@ -59,7 +59,8 @@ def _show_embeddings(
     records: list[dict],
 ) -> None:
     """Prints cosines of the embeddings of items (rows) with those of others, else of each other."""
-    items, against = request.items, [{"text": text} for text in options.own["against"] or ()]
+    items = request.items
+    against: Sequence[dict] = [{"text": text} for text in options.own["against"] or ()]
     # Of two towers, the second reads what is compared with; to one encoder both are the same.
     second = dataclasses.replace(options, second=True)
     their_records = answer(trained, "embed", against, second)

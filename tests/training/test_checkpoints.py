@@ -256,7 +256,7 @@ def test_checksums_that_lack_an_entry_are_damaged(run_dir, content):
     (run_dir / "checkpoints/3/data/checksums.json").write_text(content)
     restored = restore(run_dir)
     assert_is(restored, 2)
-    assert "checkpoint 3 is damaged (checksums.json has no " in restored.damaged[0]
+    assert "checkpoint 3 is damaged (checksums.json is damaged" in restored.damaged[0]
 
 
 def test_a_changed_loss_is_damage(run_dir):
