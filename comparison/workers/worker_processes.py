@@ -121,7 +121,7 @@ def run_cells(
                 if status is not None:
                     workers = [other for other in workers if other is not worker]
                     free.append(worker.cores)
-                    if not worker.cell.is_complete:
+                    if not worker.cell.state.is_complete:
                         _note_failure(worker.cell, status)
                         failed.append(worker.cell)
             watch([worker.cell for worker in workers], failed)
@@ -152,10 +152,11 @@ def _note_failure(cell: Cell, status: int) -> None:
 
 def _lacking(cell: Cell) -> str:
     """Returns what a cell lacks whose process ended without an error."""
-    if not cell.is_trained:
+    state = cell.state
+    if not state.is_trained:
         return f"its process ended before its {cell.run.steps} steps were taken: see its {LOG}"
     return (
-        f"its process ended without the figures of {', '.join(cell.unmeasured)}: see its {LOG}. "
+        f"its process ended without the figures of {', '.join(state.unmeasured)}: see its {LOG}. "
         "Where it printed that it measured them, a setting of theirs may have another text in each "
         "process, as that of an object has which has no __repr__"
     )

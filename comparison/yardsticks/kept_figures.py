@@ -14,7 +14,7 @@ import hashlib
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,20 +93,28 @@ def _checked(name: str, figures: Any) -> list[Figure]:
 
 def read_measured(
     run_dir: str,
-    step: int | None,
-    yardsticks: Iterable[Callable],
+    steps: Iterable[int],
+    yardsticks: Sequence[Callable],
     corpus: Callable | None = None,
-) -> list[Measured | None]:
-    """Returns what each yardstick, as it is now, measured of a checkpoint last; None of one that
-    has not.
+) -> dict[int, list[Measured | None]]:
+    """Returns, for each checkpoint, what each yardstick measured of it last.
 
-    `corpus` is the factory of the run's corpus, whose world may have changed.
+    A measurement is None if the yardstick, with its present code and settings, has not measured the
+    checkpoint. The file is read once.
+
+    Args:
+      steps: of the checkpoints.
+      corpus: the factory of the run's corpus, whose world may have changed.
 
     Raises ValueError, naming the file and the line, where it is damaged.
     """
     kept = _kept(run_dir)[::-1]
-    lines = (_line(step, yardstick, corpus).items() for yardstick in yardsticks)
-    return [next((one for line, one in kept if wanted <= line.items()), None) for wanted in lines]
+
+    def latest(step: int, yardstick: Callable) -> Measured | None:
+        wanted = _line(step, yardstick, corpus).items()
+        return next((one for line, one in kept if wanted <= line.items()), None)
+
+    return {step: [latest(step, yardstick) for yardstick in yardsticks] for step in steps}
 
 
 def write_measured(

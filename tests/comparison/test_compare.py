@@ -246,6 +246,23 @@ def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
 
+def test_a_state_reads_each_file_once(own):
+    """What it has read stays as it was, although the files are gone."""
+    one = read_comparison(own[0], trusted=["tests"])
+    of = {v: read_facts(one.directory, v) for v in one.variants}
+    cell, *_ = cells_of(one, runs_of_variants(one), of)
+    state = cell.state
+    assert state.is_complete and state.last_step == cell.run.steps
+    names = set(state.evaluation_metrics)
+    folder = pathlib.Path(cell.run.run_dir)
+    for file in ("metrics.jsonl", "result.json", "evaluation/yardsticks.jsonl"):
+        (folder / file).unlink()
+    assert state.is_complete and state.last_step == cell.run.steps
+    assert not state.unmeasured and not state.refusals and set(state.evaluation_metrics) == names
+    now = cell.state
+    assert not now.is_trained and now.last_step == 0 and now.unmeasured == ["norm"]
+
+
 @pytest.mark.slow
 def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
     file, started = own
@@ -546,7 +563,7 @@ def test_jobs_of_a_cluster(own):
     start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
     failed = worker_processes.run_cells([cell], start, [[0]], lambda *_: None)
     assert failed == [cell] and "has no len" in failures.failure_of(cell.run.run_dir)
-    assert cell.refusals == {"refusing": "no such model can be measured"}
+    assert cell.state.refusals == {"refusing": "no such model can be measured"}
 
 
 @pytest.fixture

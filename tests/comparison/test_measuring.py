@@ -106,7 +106,7 @@ def test_what_reports_would_mistake_is_refused(returned, said):
 
 def last_of(run_dir, step, yardstick):
     """What one yardstick measured last."""
-    (measured,) = read_measured(run_dir, step, [yardstick])
+    ((measured,),) = read_measured(run_dir, [step], [yardstick]).values()
     return measured
 
 
@@ -145,9 +145,9 @@ def test_a_run_whose_world_has_other_code_is_measured_again(tmp_path, monkeypatc
     world = importlib.import_module("world_of_measuring").drawn
     corpus = Bound(world_documents, world=world)
     write_measured(run, 3, sized, Measured((), "no such model"), corpus)
-    assert read_measured(run, 3, [sized], corpus)[0].refusal
+    assert read_measured(run, [3], [sized], corpus)[3][0].refusal
     file.write_text("def drawn(*, seed):\n    return 2\n")
-    assert read_measured(run, 3, [sized], corpus) == [None]
+    assert read_measured(run, [3], [sized], corpus) == {3: [None]}
 
 
 def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch, tmp_path):
