@@ -71,19 +71,6 @@ class Cell(NamedTuple):
         """What the files of its run say now."""
         return CellState(self)
 
-    @property
-    def changed_code(self) -> str:
-        """Why it can be measured no more as it was planned, since code has changed on disk, and
-        what to do; "" where none has."""
-        changed = kept_figures.changed_code(self.yardsticks, self.run.corpus)
-        if not changed:
-            return ""
-        return (
-            f"The code that measures has changed while the comparison ran: {'; '.join(changed)}. "
-            "Start the comparison again: it goes on from the runs that there are, and measures "
-            "again what the changed code measures."
-        )
-
 
 class CellState:
     """What the files of a cell's run say.
@@ -244,7 +231,7 @@ def train_and_measure(cell: Cell) -> int:
     keep_compiled()
 
     def work() -> int:
-        kept_figures.read_code(cell.yardsticks, cell.run.corpus)
+        kept_figures.remember_versions(cell.yardsticks, cell.run.corpus)
         if not cell.state.is_trained:
             _link_shared(cell.directory, cell.run.run_dir)
             console = PrintableConsole(width=120, highlight=False)
