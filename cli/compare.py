@@ -269,7 +269,8 @@ def run_missing(
     cells: Sequence[Cell],
 ) -> list[Cell]:
     """Runs what cells lack; returns those that failed."""
-    missing = [cell for cell in cells if not cell.is_complete or cell.refusals]
+    states = [cell.state for cell in cells]
+    missing = [one.cell for one in states if not one.is_complete or one.refusals]
     start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
     if not missing:
         return []

@@ -5,13 +5,14 @@ Its run's directory, runs/VARIANT/seed_S, also has `compare.log`, `failure.txt` 
 """
 
 import dataclasses
+import functools
 import os
 import shutil
 import statistics
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..settings import run_directory, trust, whole_files
 from ..settings.bound import Bound, bound, parameters
@@ -25,10 +26,19 @@ from .facts import Facts
 from .failures import STOPPED, exit_status, failure_words
 from .figures import labelled, settings_in_words
 from .measured_checkpoints import measured_steps, with_checkpoints
+from .results import HELDOUT
 from .variants import RUNS, SHARED
 from .yardsticks import kept_figures
 from .yardsticks.kept_figures import Measured
 from .yardsticks.subject import Subject
+
+
+class ResultFile(NamedTuple):
+    """The part of a run's result file that a comparison reads."""
+
+    finished: bool
+    step: int
+    evaluation_metrics: frozenset[str]  # names of held-out figures that are not losses
 
 
 class Cell(NamedTuple):
@@ -52,81 +62,112 @@ class Cell(NamedTuple):
         return Path(self.run.run_dir).relative_to(self.directory).as_posix()
 
     @property
+    def measured_steps(self) -> tuple[int, ...]:
+        """The steps of the checkpoints that are measured, the last one first: it matters most."""
+        return (self.run.steps, *self.earlier)
+
+    @property
+    def state(self) -> "CellState":
+        """What the files of its run say now."""
+        return CellState(self)
+
+
+class CellState:
+    """What the files of a cell's run say.
+
+    Each file is read at most once, when something in it is first asked for. To see what a run that
+    is still in progress has done since, take `Cell.state` again.
+    """
+
+    def __init__(self, cell: Cell):
+        self.cell = cell
+
+    @functools.cached_property
+    def metrics(self) -> list[dict[str, float]]:
+        """The entries that the run has logged, oldest first."""
+        return read_metrics(self.cell.run.run_dir)
+
+    @functools.cached_property
+    def measured(self) -> Mapping[int, Sequence[Measured | None]]:
+        """What each yardstick has measured, by the checkpoint's step; None if it has not yet."""
+        cell = self.cell
+        return kept_figures.read_measured(
+            cell.run.run_dir, cell.measured_steps, cell.yardsticks, cell.run.corpus
+        )
+
+    @functools.cached_property
+    def _result(self) -> ResultFile | None:
+        path = Path(self.cell.run.run_dir) / run_directory.RESULT
+        return whole_files.read_record(path, _result_of) if path.exists() else None
+
+    @property
     def last_step(self) -> int:
-        """The last step that its run has logged; 0 before the first."""
-        entries = read_metrics(self.run.run_dir)
-        return int(entries[-1]["step"]) if entries else 0
+        """The last step that the run has logged; 0 before the first."""
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     @property
     def is_trained(self) -> bool:
-        """Whether its run has taken its steps and been evaluated."""
-        path = Path(self.run.run_dir) / run_directory.RESULT
-        if not path.exists():
-            return False
-        return whole_files.read_record(
-            path, lambda record: record["finished"] and record["step"] == self.run.steps
-        )
+        """Whether the run has taken its steps and been evaluated."""
+        result = self._result
+        return result is not None and result.finished and result.step == self.cell.run.steps
 
     @property
-    def measured_steps(self) -> tuple[int, ...]:
-        """The steps of the checkpoints that are measured, its end first: it says the most."""
-        return (self.run.steps, *self.earlier)
-
-    def measured(self, step: int) -> list[Measured | None]:
-        """Returns what each yardstick has measured of a checkpoint; None of one that has not."""
-        run = self.run
-        return kept_figures.read_measured(run.run_dir, step, self.yardsticks, run.corpus)
+    def evaluation_metrics(self) -> Collection[str]:
+        """The names of held-out figures that are not losses, such as accuracies."""
+        return () if self._result is None else self._result.evaluation_metrics
 
     @property
     def measured_share(self) -> float:
-        """The share of its measurements that are taken; of a trial, which has none, of its own
-        evaluation."""
-        taken = [one is not None for step in self.measured_steps for one in self.measured(step)]
+        """The share of measurements that have been taken.
+
+        A trial has no yardsticks. Its only measurement is its own evaluation.
+        """
+        taken = [one is not None for of_step in self.measured.values() for one in of_step]
         return statistics.fmean(taken or [self.is_trained])
 
     @property
     def unmeasured(self) -> list[str]:
-        """The names of the yardsticks that have not measured all of its checkpoints."""
-        by_step = [self.measured(step) for step in self.measured_steps]
+        """The names of the yardsticks that have not measured all checkpoints."""
         return [
             bound(yardstick).function.__name__
-            for yardstick, *measured in zip(self.yardsticks, *by_step)
+            for yardstick, *measured in zip(self.cell.yardsticks, *self.measured.values())
             if None in measured
         ]
 
     @property
-    def changed_code(self) -> str:
-        """Why it can be measured no more as it was planned, since code has changed on disk, and
-        what to do; "" where none has."""
-        changed = kept_figures.changed_code(self.yardsticks, self.run.corpus)
-        if not changed:
-            return ""
-        return (
-            f"The code that measures has changed while the comparison ran: {'; '.join(changed)}. "
-            "Start the comparison again: it goes on from the runs that there are, and measures "
-            "again what the changed code measures."
-        )
-
-    @property
     def is_complete(self) -> bool:
-        """Whether it is trained, and all yardsticks have measured it or refused."""
+        """Whether the run is trained, and every yardstick has measured it or refused to."""
         return self.is_trained and self.measured_share == 1
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why yardsticks could not measure it, by their names; of one that measured its end with
-        the step of the first checkpoint that it could not."""
-        found, by_step = {}, {step: self.measured(step) for step in self.measured_steps}
-        for k, yardstick in enumerate(self.yardsticks):
+        """Why yardsticks could not measure the run, by their names.
+
+        If a yardstick refused only an earlier checkpoint, the step is part of the name.
+        """
+        found: dict[str, str] = {}
+        yardsticks = self.cell.yardsticks
+        for yardstick, *measured in zip(yardsticks, *self.measured.values()):
             name = bound(yardstick).function.__name__
-            name = labelled(name, settings_in_words(yardstick, self.yardsticks))
-            for step, of_yardsticks in by_step.items():
-                measured = of_yardsticks[k]
-                if measured is not None and measured.refusal:
-                    at = "" if step == self.run.steps else f" at step {step}"
-                    found[name + at] = measured.refusal
+            name = labelled(name, settings_in_words(yardstick, yardsticks))
+            for step, one in zip(self.measured, measured):
+                if one is not None and one.refusal:
+                    at = "" if step == self.cell.run.steps else f" at step {step}"
+                    found[name + at] = one.refusal
                     break
         return found
+
+
+def _result_of(record: Mapping[str, Any]) -> ResultFile:
+    return ResultFile(
+        finished=record["finished"],
+        step=record["step"],
+        evaluation_metrics=frozenset(
+            f"{HELDOUT}{score['member']}/{score['term']}"
+            for score in record["scores"]
+            if score["metric"]
+        ),
+    )
 
 
 def cells_of(
@@ -190,8 +231,8 @@ def train_and_measure(cell: Cell) -> int:
     keep_compiled()
 
     def work() -> int:
-        kept_figures.read_code(cell.yardsticks, cell.run.corpus)
-        if not cell.is_trained:
+        kept_figures.remember_versions(cell.yardsticks, cell.run.corpus)
+        if not cell.state.is_trained:
             _link_shared(cell.directory, cell.run.run_dir)
             console = PrintableConsole(width=120, highlight=False)
             if not trainer.train(cell.run, console, cell.trusted).finished:
@@ -225,9 +266,9 @@ def _measure(cell: Cell) -> None:
     """
     run, broken = cell.run, []
     kept_figures.forget_refusals(run.run_dir)
-    for step in cell.measured_steps:
+    for step, of_step in cell.state.measured.items():
         subject = Subject(run.run_dir, step, cell.trusted)
-        for yardstick, measured in zip(cell.yardsticks, cell.measured(step)):
+        for yardstick, measured in zip(cell.yardsticks, of_step):
             if measured is not None:
                 continue
             name = bound(yardstick).function.__name__

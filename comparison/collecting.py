@@ -1,18 +1,15 @@
 """Collects the results of a comparison from the directories of its cells."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ..settings import run_directory, whole_files
 from ..settings.bound import flattened
-from ..training.reporting.metrics import read_metrics
 from ..training.run import Run
 from .budgets import budget_words
-from .cells import Cell
+from .cells import Cell, CellState
 from .comparison import Comparison, trained_variants
 from .facts import Facts
 from .failures import failure_of
@@ -58,9 +55,10 @@ def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
         looks=c.planned_looks,
         wanted=c.wanted or {},
     )
-    ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
-    ended.sort(key=lambda cell: list(variants).index(cell.variant))
-    runs = [_trained_run(cell) for cell in ended]
+    states = [cell.state for cell in cells]
+    ended = [one for one in states if failure_of(one.cell.run.run_dir) or one.is_trained]
+    ended.sort(key=lambda one: list(variants).index(one.cell.variant))
+    runs = [_trained_run(one) for one in ended]
     measured = _measurements(ended, runs)
     return Results(
         setup,
@@ -87,14 +85,14 @@ def learning_rate(run: Run) -> float | None:
     return rates[0] if len(rates) == 1 else None
 
 
-def _measurements(cells: Sequence[Cell], runs: Sequence[TrainedRun]) -> list[Measurement]:
+def _measurements(states: Sequence[CellState], runs: Sequence[TrainedRun]) -> list[Measurement]:
     """Returns the figures of cells, of which those of one name can be compared: where a yardstick
     gives several units, or comes with several settings, its name has which: "norm (power=4)".
 
     Args:
       runs: of the cells.
     """
-    measures = [one for cell, run in zip(cells, runs) for one in _measured(cell, run)]
+    measures = [one for state, run in zip(states, runs) for one in _measured(state, run)]
     units: dict[str, set[str]] = {}
     for *_, figures in measures:
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
@@ -109,13 +107,13 @@ def _measurements(cells: Sequence[Cell], runs: Sequence[TrainedRun]) -> list[Mea
 
 
 def _measured(
-    cell: Cell, run: TrainedRun
+    state: CellState, run: TrainedRun
 ) -> Iterator[tuple[Cell, Spent | None, Callable, Sequence[Figure]]]:
     """Yields what each yardstick measured of each checkpoint of a cell; `Spent` None: its end."""
-    entries = read_metrics(cell.run.run_dir)
-    for step in cell.measured_steps:
-        spent = None if step == cell.run.steps else spent_at(run, entries, step)
-        for yardstick, measured in zip(cell.yardsticks, cell.measured(step)):
+    cell = state.cell
+    for step, of_step in state.measured.items():
+        spent = None if step == cell.run.steps else spent_at(run, state.metrics, step)
+        for yardstick, measured in zip(cell.yardsticks, of_step):
             if measured is not None and measured.figures:
                 yield cell, spent, yardstick, measured.figures
 
@@ -130,10 +128,10 @@ def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int)
     )
 
 
-def _trained_run(cell: Cell) -> TrainedRun:
-    run_dir, facts = cell.run.run_dir, cell.facts
-    entries = read_metrics(run_dir)
-    logged = tokens_by_step(entries)
+def _trained_run(state: CellState) -> TrainedRun:
+    cell = state.cell
+    facts = cell.facts
+    logged = tokens_by_step(state.metrics)
     tokens = max(logged.values())
     return TrainedRun(
         cell.variant,
@@ -143,10 +141,10 @@ def _trained_run(cell: Cell) -> TrainedRun:
         flops_per_token=flops_of_a_token(facts, logged),
         text_tokens=round(tokens),
         steps=facts.steps,
-        seconds=tokens * seconds_per_token(entries),
-        curves=learning_curves(run_dir),
-        error="" if cell.is_complete else failure_of(run_dir),
-        refusals=cell.refusals,
+        seconds=tokens * seconds_per_token(state.metrics),
+        curves=learning_curves(state.metrics, state.evaluation_metrics),
+        error="" if state.is_complete else failure_of(cell.run.run_dir),
+        refusals=state.refusals,
     )
 
 
@@ -190,20 +188,25 @@ def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
     return seconds / tokens if tokens else 0.0
 
 
-def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
-    """Returns what a run logged while it trained, over the tokens of text it had read.
+def learning_curves(
+    entries: Sequence[Mapping[str, float]], evaluation_metrics: Collection[str] = ()
+) -> dict[str, Curve]:
+    """Returns what a run logged while it trained, over the number of text tokens it had read.
 
-    "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than
-    once, and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means
-    over `POINTS` groups of equally many finite points.
+    "loss" is its training loss. "heldout/…" is a held-out loss that was evaluated more than once,
+    and "metric/…" a held-out figure that is not a loss, such as an accuracy. A curve of many points
+    is reduced to the means of `POINTS` groups with equal numbers of finite points.
+
+    Args:
+      entries: of the run's metrics, oldest first.
+      evaluation_metrics: the names of those that are not losses, as they were logged.
     """
-    entries, metrics = read_metrics(run_dir), _metrics(run_dir)
     tokens = tokens_by_step(entries)
     names = dict.fromkeys(
         name for entry in entries for name in entry if name == "loss" or name.startswith(HELDOUT)
     )
     curves = {
-        METRIC + name.removeprefix(HELDOUT) if name in metrics else name: [
+        METRIC + name.removeprefix(HELDOUT) if name in evaluation_metrics else name: [
             (tokens[e["step"]], e[name])
             for e in entries
             if math.isfinite(e.get(name, math.nan)) and e["step"] in tokens
@@ -211,17 +214,6 @@ def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
         for name in names
     }
     return {name: _thinned(points) for name, points in curves.items() if len(points) > 1}
-
-
-def _metrics(run_dir: str | Path) -> set[str]:
-    """Returns what a run that is finished has logged of held-out text that is no loss."""
-    path = Path(run_dir) / run_directory.RESULT
-
-    def metrics(record: Mapping[str, Any]) -> set[str]:
-        metric = (one for one in record["scores"] if one["metric"])
-        return {f"{HELDOUT}{one['member']}/{one['term']}" for one in metric}
-
-    return whole_files.read_record(path, metrics) if path.exists() else set()
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Curve:

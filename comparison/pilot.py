@@ -110,7 +110,7 @@ def pilot_seeds(cells: Sequence[Cell]) -> list[int]:
     """Returns the seeds of which all variants are complete; where these are fewer than `SEEDS`,
     with the first of the others."""
     seeds = list(dict.fromkeys(cell.seed for cell in cells))
-    lacking = {cell.seed for cell in cells if not cell.is_complete}
+    lacking = {cell.seed for cell in cells if not cell.state.is_complete}
     complete = [seed for seed in seeds if seed not in lacking]
     first = [*complete, *(seed for seed in seeds if seed in lacking)][:SEEDS]
     return complete if len(complete) >= SEEDS else first

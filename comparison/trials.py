@@ -119,7 +119,7 @@ def _keep(directory: str, trials: Sequence[tuple[Trial, Cell]]) -> None:
     ended, failed = [], []
     for trial, cell in trials:
         run_dir = cell.run.run_dir
-        if cell.is_trained:
+        if cell.state.is_trained:
             ended.append(trial._replace(loss=heldout_loss(run_dir)))
         elif has_diverged(run_dir):
             ended.append(trial._replace(error=failure_of(run_dir)))

@@ -9,17 +9,18 @@ from .equality import unequal
 from .summary import Summary
 
 FEW = 5  # differences that do not hold, in words
+TRIALS = "held-out loss of each trial, by the variant's own objective"
 
 
 def print_summary(console: Console, summary: Summary) -> None:
     console.print(Text(f"\n{summary.setup.question}", "bold"))
     console.print(Text(wording.setting(summary), "dim"))
     if summary.tuned:
-        console.print(_of_trials(summary))
+        console.print(_table(tables.trials(summary), TRIALS))
     for line in wording.tuning(summary):
         console.print(Text(line, "dim"))
     if summary.columns:
-        console.print(_table(summary))
+        console.print(_means(summary))
     for line in wording.in_short(summary):
         console.print(Text(f"• {line}"))
     for line in wording.best_at_equal(summary):
@@ -36,29 +37,21 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(Text(failed, "red"), soft_wrap=True)
 
 
-def _of_trials(summary: Summary) -> Table:
-    tried = tables.trials(summary)
-    columns = (Column(Text(head), justify="right") for head in tried.heads[1:])
-    table = Table("", *columns, box=None, header_style="bold", caption_justify="left")
-    table.caption = "held-out loss of each trial, by the variant's own objective"
-    for i, row in enumerate(tried.rows):
-        strong = [(i, j) in tried.strong for j, _ in enumerate(row)]
-        table.add_row(*(Text(x, "bold green" if s else "") for x, s in zip(row, strong)))
-    return table
-
-
-def _table(summary: Summary) -> Table:
+def _means(summary: Summary) -> Table:
     heads = [
         f"{c.name} {wording.ARROW[c.better]}\n{wording.unit_beside(c)}" for c in summary.columns
     ]
-    of_means = tables.yardsticks(summary, heads)
-    columns = (Column(Text(head), justify="right") for head in of_means.heads[1:])
+    caption = "mean ± half of its 95% interval over seeds; the best mean is green"
+    means = tables.yardsticks(summary, heads)
+    return _table(means, caption, dim=len(summary.setup.variants))
+
+
+def _table(of: tables.Table, caption: str, dim: int | None = None) -> Table:
+    """Returns a table whose strong cells are green; `dim` is the index of a row that is dim."""
+    columns = (Column(Text(head), justify="right") for head in of.heads[1:])
     table = Table("", *columns, box=None, header_style="bold", caption_justify="left")
-    table.caption = "mean ± half of its 95% interval over seeds; the best mean is green"
-    for i, row in enumerate(of_means.rows):
-        cells = [
-            Text(text, "bold green" if (i, j) in of_means.strong else "")
-            for j, text in enumerate(row)
-        ]
-        table.add_row(*cells, style="dim" if i == len(summary.setup.variants) else None)
+    table.caption = caption
+    for i, row in enumerate(of.rows):
+        styles = ("bold green" if (i, j) in of.strong else "" for j in range(len(row)))
+        table.add_row(*map(Text, row, styles), style="dim" if i == dim else None)
     return table

@@ -115,7 +115,8 @@ class ComparisonProgress:
 
 def _done(cell: Cell) -> tuple[int, float]:
     """Returns the steps that a run has logged, and the share of its measurements that is done."""
-    return cell.last_step, cell.measured_share
+    state = cell.state
+    return state.last_step, state.measured_share
 
 
 def _duration(seconds: float) -> str:

@@ -102,9 +102,6 @@ def run_cells(
       watch: called with the cells that run and those that failed so far, a few times a second.
 
     However it is left, as by Ctrl-C, each process is terminated so that it saves, and waited for.
-
-    Raises ValueError before it runs a cell whose yardsticks have other code on disk than when this
-    process began: it would not know the figures.
     """
     waiting, free = list(cells), list(shares)
     workers: list[Worker] = []
@@ -113,15 +110,13 @@ def run_cells(
         while waiting or workers:
             while waiting and free:
                 cell, cores = waiting.pop(0), free.pop(0)
-                if changed := cell.changed_code:
-                    raise ValueError(changed)
                 workers.append(Worker(cell, start(cell, cores), cores))
             for worker in workers[:]:
                 status = worker.process.poll()
                 if status is not None:
                     workers = [other for other in workers if other is not worker]
                     free.append(worker.cores)
-                    if not worker.cell.is_complete:
+                    if not worker.cell.state.is_complete:
                         _note_failure(worker.cell, status)
                         failed.append(worker.cell)
             watch([worker.cell for worker in workers], failed)
@@ -138,7 +133,7 @@ def _note_failure(cell: Cell, status: int) -> None:
         return
     words = f"its process ended with status {status}: see its {LOG}"
     if status == 0:
-        words = cell.changed_code or _lacking(cell)
+        words = _lacking(cell)
     elif status == STOPPED:
         words = "its process was stopped before the end, by SIGTERM or its cluster, and has saved"
     elif status < 0:
@@ -152,12 +147,14 @@ def _note_failure(cell: Cell, status: int) -> None:
 
 def _lacking(cell: Cell) -> str:
     """Returns what a cell lacks whose process ended without an error."""
-    if not cell.is_trained:
+    state = cell.state
+    if not state.is_trained:
         return f"its process ended before its {cell.run.steps} steps were taken: see its {LOG}"
     return (
-        f"its process ended without the figures of {', '.join(cell.unmeasured)}: see its {LOG}. "
-        "Where it printed that it measured them, a setting of theirs may have another text in each "
-        "process, as that of an object has which has no __repr__"
+        f"its process ended without the figures of {', '.join(state.unmeasured)}: see its {LOG}. "
+        "If it printed that it measured them, either the file of a yardstick or of a world has "
+        "changed since this command began, and starting it again measures them again; or a setting "
+        "is printed differently in each process, as an object without a __repr__ is"
     )
 
 

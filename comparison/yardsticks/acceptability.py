@@ -26,6 +26,7 @@ from .parts.noise import is_read_by_noise, nats_by_noise
 from .parts.python_pairs import MinimalPair, python_pairs
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SEED = 20_240_607  # of noise; the same in every run
 TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make of equal ones
 

@@ -15,6 +15,7 @@ from .parts.likelihoods import AFTER_READING, BOUND, PSEUDO, log_probs, reading_
 from .parts.ranking import share_right
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 _LEAST = 1e-30  # a probability, so that none has a logarithm of minus infinity
 
 

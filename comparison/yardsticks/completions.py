@@ -10,6 +10,8 @@ from .known_answers import world_of
 from .parts.python_prompts import Gap
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
 
 @checked
 def world_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[Figure]:

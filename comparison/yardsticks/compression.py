@@ -33,6 +33,7 @@ from .parts.likelihoods import (
 from .parts.noise import is_read_by_noise, nats_by_noise
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SEED = 20_200_102  # of the positions and masks that are drawn; the same in every run
 BY_NOISE = "by noise"  # a bound, by the noise of training
 UNITS = {

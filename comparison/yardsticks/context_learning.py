@@ -12,6 +12,7 @@ from ..figures import Figure
 from .known_answers import figures_of_questions
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SEED = 20_220_801  # of the questions; a corpus of this seed alone would train on them
 
 

@@ -17,6 +17,8 @@ from ..budgets import targets_of_steps, tokens_of
 from ..figures import NEITHER, Figure
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
 
 @checked
 def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:

@@ -18,6 +18,7 @@ from ..figures import HIGHER, NEITHER, Figure
 from .parts.python_prompts import Gap, continuations, continues_to_parse, hidden_lines, parses
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SAMPLED: dict[str, Any] = dict(temperature=1.0, top_p=0.95)
 GRAM = 4  # words, whose repetition within a text is counted
 IN_MASKS = ("unmask", "denoise")  # modes that write into a given number of masks

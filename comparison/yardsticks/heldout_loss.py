@@ -26,6 +26,7 @@ from ...training.run_configuration import read_fields
 from ..figures import HIGHER, LOWER, NATS, NATS_SAVED, Figure
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 TOKENS = 20_000  # of held-out text
 ROW_TOKENS = 120  # with its special tokens a row fits the 128 slots of the small runs
 

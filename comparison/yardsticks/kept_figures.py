@@ -2,35 +2,25 @@
 
     RUN/evaluation/yardsticks.jsonl    a line for each measurement, of which the latest counts
 
-A line has the yardstick's settings with defaults, the checkpoint's step, and a checksum of the
-code, so that a yardstick that has changed is measured again; of a run whose corpus is a world also
-one of the world's code, which asks the questions.
+A line has the yardstick's settings with their defaults, the checkpoint's step and the yardstick's
+version, so that a yardstick that has changed is measured again. For a run on a world it also has
+the version of the world, which asks the questions.
 """
 
-import ast
-import contextlib
 import functools
-import hashlib
-import importlib.util
 import math
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...inference.prompting.windows import BeyondTraining
-from ...settings import run_directory
+from ...settings import run_directory, whole_files
 from ...settings.bound import bound
 from ..figures import HIGHER, LOWER, NEITHER, Figure, figure_of, settings_of_yardstick
 from ..results import read_lines, write_lines
 from .subject import Subject
-
-# Modules whose code is a yardstick's, beside its own: what is measured, and of which examples.
-CODE = (
-    "pretrax.comparison.",
-    "pretrax.corpora.python_library.",
-    "pretrax.corpora.worlds.",
-)
 
 
 class Measured(NamedTuple):
@@ -93,20 +83,28 @@ def _checked(name: str, figures: Any) -> list[Figure]:
 
 def read_measured(
     run_dir: str,
-    step: int | None,
-    yardsticks: Iterable[Callable],
+    steps: Iterable[int],
+    yardsticks: Sequence[Callable],
     corpus: Callable | None = None,
-) -> list[Measured | None]:
-    """Returns what each yardstick, as it is now, measured of a checkpoint last; None of one that
-    has not.
+) -> dict[int, list[Measured | None]]:
+    """Returns, for each checkpoint, what each yardstick measured of it last.
 
-    `corpus` is the factory of the run's corpus, whose world may have changed.
+    A measurement is None if the yardstick, with its present code and settings, has not measured the
+    checkpoint. The file is read once.
+
+    Args:
+      steps: of the checkpoints.
+      corpus: the factory of the run's corpus, whose world may have changed.
 
     Raises ValueError, naming the file and the line, where it is damaged.
     """
     kept = _kept(run_dir)[::-1]
-    lines = (_line(step, yardstick, corpus).items() for yardstick in yardsticks)
-    return [next((one for line, one in kept if wanted <= line.items()), None) for wanted in lines]
+
+    def latest(step: int, yardstick: Callable) -> Measured | None:
+        wanted = _line(step, yardstick, corpus).items()
+        return next((one for line, one in kept if wanted <= line.items()), None)
+
+    return {step: [latest(step, yardstick) for yardstick in yardsticks] for step in steps}
 
 
 def write_measured(
@@ -135,16 +133,16 @@ def _line(step: int | None, yardstick: Callable, corpus: Callable | None) -> dic
         "step": step,
         "settings": settings_of_yardstick(yardstick),
     }
-    modules = _modules(yardstick, corpus).items()
-    return line | {whose: checksum_of_code(module) for whose, module in modules}
+    return line | _versions(yardstick, corpus)
 
 
-def _modules(yardstick: Callable, corpus: Callable | None) -> dict[str, str]:
-    """Returns the modules whose code is kept with a figure: "code" is that of the yardstick,
-    "world" that of the corpus's world, where it has one."""
-    modules = {"code": bound(yardstick).function.__module__}
+def _versions(yardstick: Callable, corpus: Callable | None) -> dict[str, int | None]:
+    """Returns the version of the yardstick, and that of the corpus's world if it has one."""
+    versions = {"version": version_of(bound(yardstick).function)}
     world = None if corpus is None else bound(corpus).settings.get("world")
-    return modules if world is None else {**modules, "world": bound(world).function.__module__}
+    if world is not None:
+        versions["world_version"] = version_of(bound(world).function)
+    return versions
 
 
 def _path(run_dir: str) -> Path:
@@ -158,83 +156,29 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
     return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
 
 
-def read_code(yardsticks: Iterable[Callable], corpus: Callable | None = None) -> None:
-    """Reads the checksums of code that `write_measured` will keep: call it before hours of
-    training, in which files may change whose code this process has imported."""
+def remember_versions(yardsticks: Iterable[Callable], corpus: Callable | None = None) -> None:
+    """Reads the versions that `write_measured` will keep.
+
+    Call it before a training of hours, during which the files of imported modules may change.
+    """
     for yardstick in yardsticks:
-        for module in _modules(yardstick, corpus).values():
-            checksum_of_code(module)
+        _versions(yardstick, corpus)
 
 
-def changed_code(yardsticks: Iterable[Callable], corpus: Callable | None = None) -> list[str]:
-    """Returns the modules whose code has changed on disk since this process first read it, each
-    with both checksums; those of yardsticks, and of the world of this corpus."""
-    modules = [m for one in yardsticks for m in _modules(one, corpus).values()]
-    found = []
-    for module in dict.fromkeys(modules):
-        was = checksum_of_code(module)
-        try:
-            now = _checksum_on_disk(module)
-        except (SyntaxError, ValueError, OSError) as error:  # half of an update
-            now = f"none, for it cannot be read: {error}"
-        if now != was:
-            found.append(f"{module} (its checksum was {was}, is {now})")
-    return found
+def version_of(function: Callable) -> int | None:
+    """Returns the version of the code of a yardstick or a world.
+
+    It is its module's `FIGURES_VERSION`. Increase that number when the same checkpoint would give
+    other figures. The version of a module that has no such number is the checksum of its file, so
+    that every change to it counts; None if it has no file.
+    """
+    module = sys.modules.get(function.__module__)
+    version = getattr(module, "FIGURES_VERSION", None)
+    return _checksum(function.__module__) if version is None else version
 
 
 @functools.lru_cache(maxsize=64)
-def checksum_of_code(module: str) -> str:
-    """Returns a checksum of the code of a yardstick's module, or a world's, without comments and
-    docstrings, as it was when this process first asked for it."""
-    return _checksum_on_disk(module)
-
-
-def _checksum_on_disk(module: str) -> str:
-    trees = sorted((name, ast.dump(tree)) for name, tree in code_of(module).items())
-    return hashlib.sha256(repr(trees).encode()).hexdigest()[:16]
-
-
-def code_of(module: str) -> dict[str, ast.Module]:
-    """Returns the code of a module and of those of `CODE` that it, or one of them, imports."""
-    trees: dict[str, ast.Module] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        path = None if name in trees else _path_of(name)
-        if path is None:
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        waiting += [one for one in _imported(tree, package) if one.startswith(CODE)]
-        trees[name] = _without_docstrings(tree)
-    return trees
-
-
-def _path_of(module: str) -> Path | None:
-    """Returns a module's file; None of what is none, such as a function's name."""
-    with contextlib.suppress(ImportError, ValueError, AttributeError):
-        spec = importlib.util.find_spec(module)
-        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
-            return Path(spec.origin)
-    return None
-
-
-def _imported(tree: ast.Module, package: str) -> list[str]:
-    """Returns the names of what a module of a package imports, and of the modules it is from."""
-    names = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            relative = "." * node.level + (node.module or "")
-            source = importlib.util.resolve_name(relative, package)
-            names += [source, *(f"{source}.{alias.name}" for alias in node.names)]
-    return names
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef
-    for node in ast.walk(tree):
-        if isinstance(node, documented) and ast.get_docstring(node):
-            node.body = node.body[1:]
-    return tree
+def _checksum(module: str) -> int | None:
+    """Returns the checksum of a module's file, as it was when this process first asked for it."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return whole_files.checksum(path) if path and Path(path).exists() else None

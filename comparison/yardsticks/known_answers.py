@@ -13,6 +13,8 @@ from ..figures import HIGHER, Figure
 from .parts.ranking import Question, answer_log_probs, share_right
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
 
 @checked
 def world_questions(subject: Subject) -> list[Figure]:

@@ -27,6 +27,8 @@ from .parts.frozen import Layers, chosen_layers, text_features, word_features
 from .parts.probing import probed, standardisation
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
 
 @checked
 def classify(

@@ -17,6 +17,8 @@ from .parts.class_tasks import class_task
 from .parts.ranking import Question, answer_log_probs, share_right
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
 
 @checked
 def rank_classes(

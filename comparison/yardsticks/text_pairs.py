@@ -21,6 +21,7 @@ from .parts.bags_of_words import Bags, bags_of
 from .parts.probing import best_probe
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 TRAINING_SEED = 20_200_104  # of the corruption of training rows; the same for every run
 BATCH = 16  # rows
 

@@ -18,6 +18,7 @@ from ..figures import HIGHER, Figure
 from .compression import heldout_rows
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SEED = 20_250_206  # of the tokens that are masked; the same in every run
 ORDERS: Sequence[LikeliestOrder] = get_args(LikeliestOrder)
 STEPS = (1, 2, 4, 8, 16, 32)  # the last: one for each mask of a row of 64 tokens

@@ -22,6 +22,7 @@ from ..figures import HIGHER, NEITHER, Figure
 from .parts.frozen import Layers, chosen_layers
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
 PROSE, CODE = 0, 1
 # Lowercase letters between single spaces; in prose between two words of such letters.
 _WORD = re.compile(r"(?<= )[a-z]{3,}\b")

@@ -20,6 +20,8 @@ from .parts.python_prompts import Gap
 from .parts.ranking import SENTINEL, Question, answered_tokens
 from .subject import Subject
 
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
 
 @checked
 def world_answers(

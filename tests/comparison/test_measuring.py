@@ -4,12 +4,14 @@ import importlib
 import json
 import math
 import re
+import sys
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pretrax.comparison import results
 from pretrax.comparison.figures import LOWER, Figure
 from pretrax.comparison.yardsticks import YARDSTICKS, kept_figures, measuring
 from pretrax.comparison.yardsticks.kept_figures import Measured, read_measured, write_measured
@@ -106,7 +108,7 @@ def test_what_reports_would_mistake_is_refused(returned, said):
 
 def last_of(run_dir, step, yardstick):
     """What one yardstick measured last."""
-    (measured,) = read_measured(run_dir, step, [yardstick])
+    ((measured,),) = read_measured(run_dir, [step], [yardstick]).values()
     return measured
 
 
@@ -129,74 +131,60 @@ def test_the_latest_figures_of_a_step_count(tmp_path):
     assert last_of(run, 5, yardstick) is last_of(run, 3, sized) is None
 
 
-def test_a_yardstick_whose_code_has_changed_is_measured_again(tmp_path, monkeypatch):
+def module_of(folder, monkeypatch, name: str, text: str):
+    """A module that is imported from a file of its own, as a user's is."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    kept_figures._checksum.cache_clear()
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+def test_a_yardstick_whose_file_has_changed_is_measured_again(tmp_path, monkeypatch):
+    def mine(text: str):
+        return module_of(tmp_path, monkeypatch, "yardsticks_of_measuring", text).mine
+
+    code = "def mine(subject):\n    return 1\n"
+    first = mine(code)
+    write_measured(str(tmp_path), 3, first, Measured((), "no such model"))
+    (tmp_path / "yardsticks_of_measuring.py").write_text("half of an update")
+    assert last_of(str(tmp_path), 3, first).refusal  # the code that this process has imported
+    assert last_of(str(tmp_path), 3, mine(code)).refusal
+    assert last_of(str(tmp_path), 3, mine(code.replace("1", "22"))) is None
+
+
+def test_a_version_counts_instead_of_the_file(tmp_path, monkeypatch):
+    def mine(text: str):
+        return module_of(tmp_path, monkeypatch, "versions_of_measuring", text).mine
+
+    code = "FIGURES_VERSION = 1\n\n\ndef mine(subject):\n    return 1\n"
+    write_measured(str(tmp_path), 3, mine(code), Measured((), "no such model"))
+    assert last_of(str(tmp_path), 3, mine(f"{code}# a comment\n")).refusal
+    assert last_of(str(tmp_path), 3, mine(code.replace("VERSION = 1", "VERSION = 22"))) is None
+
+
+def test_a_run_whose_world_has_changed_is_measured_again(tmp_path, monkeypatch):
+    def corpus(text: str):
+        world = module_of(tmp_path, monkeypatch, "world_of_measuring", text).drawn
+        return Bound(world_documents, world=world)
+
+    code, run = "def drawn(*, seed):\n    return 1\n", str(tmp_path)
+    write_measured(run, 3, sized, Measured((), "no such model"), corpus(code))
+    assert read_measured(run, [3], [sized], corpus(code))[3][0].refusal
+    assert read_measured(run, [3], [sized], corpus(code.replace("1", "22"))) == {3: [None]}
+
+
+def test_a_line_without_a_version_is_measured_again(tmp_path):
+    """Such as one that an earlier version of pretrax kept with a checksum of its code."""
     write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
-    assert last_of(str(tmp_path), 3, sized).refusal
-    monkeypatch.setattr(kept_figures, "checksum_of_code", lambda module: "another")
+    file = tmp_path / "evaluation/yardsticks.jsonl"
+    (line,) = results.read_lines(file, dict)
+    results.write_lines(file, [{k: x for k, x in line.items() if k != "version"} | {"code": "ab"}])
     assert last_of(str(tmp_path), 3, sized) is None
 
 
-def test_a_run_whose_world_has_other_code_is_measured_again(tmp_path, monkeypatch):
-    file, run = tmp_path / "world_of_measuring.py", str(tmp_path)
-    file.write_text("def drawn(*, seed):\n    return 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    uncached = kept_figures.checksum_of_code.__wrapped__
-    monkeypatch.setattr(kept_figures, "checksum_of_code", uncached)
-    world = importlib.import_module("world_of_measuring").drawn
-    corpus = Bound(world_documents, world=world)
-    write_measured(run, 3, sized, Measured((), "no such model"), corpus)
-    assert read_measured(run, 3, [sized], corpus)[0].refusal
-    file.write_text("def drawn(*, seed):\n    return 2\n")
-    assert read_measured(run, 3, [sized], corpus) == [None]
-
-
-def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch, tmp_path):
-    parts = "pretrax.comparison.yardsticks.parts"
-    files = {
-        "mine": "from pretrax.comparison.yardsticks.parts import probing\nimport json\nX = 1",
-        f"{parts}.probing": '"""Probes."""\nfrom ....corpora.python_library.x import f',
-        "pretrax.corpora.python_library.x": "def f():\n    return 2",
-    }
-
-    def checksum(**changed):
-        for name, source in (files | changed).items():
-            (tmp_path / f"{name}.py").write_text(source)
-
-        def path_of(name):
-            path = tmp_path / f"{name}.py"
-            return path if path.exists() else None
-
-        monkeypatch.setattr(kept_figures, "_path_of", path_of)
-        return kept_figures.checksum_of_code.__wrapped__("mine")
-
-    now = checksum()
-    assert checksum(**{f"{parts}.probing": files[f"{parts}.probing"].splitlines()[1]}) == now
-    assert checksum(json="X = 2") == now
-    for name, source in files.items():
-        assert checksum(**{name: source.replace("1", "3").replace("2", "3") + "\nY = 0"}) != now
-
-
-# The modules whose code decides what each yardstick measures.
-MODULES_OF_CODE = {
-    "loss_under": 4,
-    "unmasking": 8,
-    **dict.fromkeys(("bits_per_byte", "minimal_pairs"), 7),
-    "word_in_context": 6,
-    **dict.fromkeys(("continuation", "infilling", "pair_accuracy"), 6),
-    **dict.fromkeys(("classify", "tag", "pairs", "retrieve"), 10),
-    **dict.fromkeys(("finetune", "rank_classes", "fill_in"), 11),
-    "finetune_to_write": 9,
-    "in_context": 10,
-    "world_questions": 8,
-    "world_completions": 11,
-    "world_answers": 11,
-    "world_pairs": 9,
-    "cost": 5,
-}
-
-
 @pytest.mark.parametrize("name", YARDSTICKS)
-def test_the_code_of_a_yardstick_is_found_through_imports_of_all_kinds(name):
-    code = kept_figures.code_of(YARDSTICKS[name].__module__)
-    assert len(code) == MODULES_OF_CODE[name]
-    assert "pretrax.corpora.python_library.python_sources" in code
+def test_yardsticks_that_ship_have_a_version(name):
+    module = sys.modules[YARDSTICKS[name].__module__]
+    assert kept_figures.version_of(YARDSTICKS[name]) == module.FIGURES_VERSION >= 1

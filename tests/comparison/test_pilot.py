@@ -176,7 +176,7 @@ def test_how_a_loss_falls_over_the_last_doubling():
 
 
 def cell(seed: int, complete: bool = True) -> SimpleNamespace:
-    return SimpleNamespace(seed=seed, is_complete=complete)
+    return SimpleNamespace(seed=seed, state=SimpleNamespace(is_complete=complete))
 
 
 @pytest.mark.parametrize(

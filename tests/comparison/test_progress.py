@@ -20,6 +20,10 @@ def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
             self.run = SimpleNamespace(steps=40)
 
         @property
+        def state(self):
+            return self
+
+        @property
         def last_step(self):
             return min(max(clock.now - self.start, 0), 40)
 

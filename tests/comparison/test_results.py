@@ -135,7 +135,7 @@ def test_figures_of_another_kind_name_their_file(tmp_path, content):
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation/yardsticks.jsonl").write_text(content)
     with pytest.raises(ValueError, match=r"yardsticks\.jsonl is damaged \(line 1: "):
-        kept_figures.read_measured(str(tmp_path), 3, [])
+        kept_figures.read_measured(str(tmp_path), [3], [])
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])
@@ -178,7 +178,7 @@ def test_runs_of_unknown_variants_are_refused(tmp_path):
         results.write(tmp_path, made._replace(setup=asked))
 
 
-def test_learning_curves_count_the_text_that_was_seen(tmp_path):
+def test_learning_curves_count_the_text_that_was_seen():
     lines = [
         {"step": 10, "loss": 5.0, "text_tokens": 100.0},
         {"step": 10, "heldout/all/tokens": 5.5, "heldout/all/hits": 0.5},
@@ -186,10 +186,7 @@ def test_learning_curves_count_the_text_that_was_seen(tmp_path):
         {"step": 30, "heldout/all/tokens": 4.5, "heldout/all/hits": 0.6, "heldout/all/once": 1.0},
         {"step": 30, "heldout/all/tokens": math.nan},
     ]
-    scores = [dict(member="all", term=t, metric=t == "hits") for t in ("tokens", "hits", "once")]
-    (tmp_path / "result.json").write_text(json.dumps({"scores": scores}))
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert learning_curves(tmp_path) == {
+    assert learning_curves(lines, {"heldout/all/hits"}) == {
         "loss": ((1000.0, 5.0), (2000.0, 4.0)),
         "heldout/all/tokens": ((1000.0, 5.5), (2000.0, 4.5)),
         "metric/all/hits": ((1000.0, 0.5), (2000.0, 0.6)),
@@ -219,8 +216,7 @@ def test_seeds_whose_texts_differ_in_length_take_the_same_flops():
     assert flops_of_a_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
 
 
-def test_long_learning_curves_are_kept_as_means(tmp_path):
+def test_long_learning_curves_are_kept_as_means():
     lines = [{"step": k, "loss": float(k), "text_tokens": 10.0} for k in range(1, 6001)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (points,) = learning_curves(tmp_path).values()
+    (points,) = learning_curves(lines).values()
     assert len(points) == 60 and points[0] == (505.0, 50.5) and points[-1] == (59505.0, 5950.5)

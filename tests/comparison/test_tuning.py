@@ -208,7 +208,7 @@ def ending(cell, loss: float) -> None:
 
 def run_all(cells) -> None:
     for cell in cells:
-        if not cell.is_complete:
+        if not cell.state.is_complete:
             ending(cell, loss_of(cell))
 
 
@@ -265,7 +265,7 @@ def test_killed_at_any_moment_it_chooses_the_same(compared):
 
     def killed_after_one(cells):
         for cell in cells:
-            if not cell.is_complete:
+            if not cell.state.is_complete:
                 ending(cell, loss_of(cell))
                 next(left)
                 raise Killed

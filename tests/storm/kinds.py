@@ -204,7 +204,7 @@ def write_figures(folder):
 
 
 def kept_figures(folder):
-    return in_words(lambda: read_measured(str(folder), 3, [small.layers]))
+    return in_words(lambda: read_measured(str(folder), [3], [small.layers]))
 
 
 def write_llama(folder):
