@@ -128,7 +128,8 @@ def _admits(kind: Any, value: Any) -> bool:
         return isinstance(value, str) and _is_unicode(value)
     if kind in (bool, type(None)):
         return isinstance(value, kind)
-    origin, args = _origin(kind), typing.get_args(kind)
+    origin = _origin(kind)
+    args = typing.get_args(kind)
     if origin is typing.Union:
         return any(_admits(one, value) for one in args)
     if origin is Literal:
@@ -191,7 +192,8 @@ def _words(kind: Any, several: bool = False) -> str:
             for one, limit in _limits(kind)
         ]
         return _words(kind.__origin__, several) + " and".join(limits)
-    origin, args = _origin(kind), typing.get_args(kind)
+    origin = _origin(kind)
+    args = typing.get_args(kind)
     if origin is typing.Union:
         each = [_words(one, several) for one in args]
         is_long = any(" and " in one or ", " in one for one in each)

@@ -48,7 +48,8 @@ def complete() -> None:
 
     import argcomplete
 
-    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    line = os.environ["COMP_LINE"]
+    point = int(os.environ["COMP_POINT"])
     _, begun, _, words, _ = argcomplete.split_line(line, point)
     if words[1:] and words[1] in VERBS:
         os.environ["_ARGCOMPLETE"] = "2"  # the words of the line that are the program

@@ -106,8 +106,10 @@ def print_laws(console: Console, objective: Objective) -> int:
     """Prints which laws hold, for each member; returns how many are broken that must hold."""
     names = [escape(m.name) for m in objective.members] or ["this objective"]
     table = Table("law", *names, box=None, highlight=False)
-    reasons, count = [], 0
-    laws, quiet = (LAWS | USUAL).items(), not console.is_terminal
+    reasons = []
+    count = 0
+    laws = (LAWS | USUAL).items()
+    quiet = not console.is_terminal
     for name, law in track(laws, "Checking", console=console, transient=True, disable=quiet):
         accepted = [broken(law, m.objective, SPECIMEN) for m in members_of(objective)]
         no = "no, as it may" if name in USUAL else "BROKEN"

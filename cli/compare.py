@@ -173,7 +173,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         check_pilot(comparison)
     if options.slurm:
         check_budgets(comparison)
-    directory, paths = comparison.directory, given.search_paths
+    directory = comparison.directory
+    paths = given.search_paths
     if "://" in directory:
         raise ValueError(f"A comparison's directory is on disk, got {directory}: give another.")
     if options.slurm:
@@ -301,7 +302,8 @@ def planned(
 
     It is alone on a worker's cores, so that it can time steps; this process leaves devices alone.
     """
-    directory, log = comparison.directory, Path(comparison.directory) / LOG
+    directory = comparison.directory
+    log = Path(comparison.directory) / LOG
     if facts_of(comparison).keys() != trained_variants(comparison).keys():
         console.print("Preparing the text, and planning the variants …")
         process = start_process(log, cores, plan_variants, comparison, search_paths)
@@ -317,7 +319,8 @@ def planned(
 def print_failed(console: Console, failed: Sequence[Cell]) -> None:
     """Prints why runs failed, and where all is that they printed."""
     for cell in failed:
-        failure, log = failure_of(cell.run.run_dir), Path(cell.run.run_dir) / LOG
+        failure = failure_of(cell.run.run_dir)
+        log = Path(cell.run.run_dir) / LOG
         words = f"\nFailed: {cell.name}: {failure}\n  (all that it printed: {log})"
         console.print(words, markup=False)
 

@@ -57,7 +57,8 @@ from ..training.saved.result import read_result
 from ..training.saved.runs import load_model
 from . import make_parser
 
-HF, T5X = "hf:", "t5x:"
+HF = "hf:"
+T5X = "t5x:"
 UNTIED = (
     "transformers 5 warns about `tie_word_embeddings` when it loads this model, as it does for "
     "every T5 1.1 and mT5. It loads all weights as they are. Do not set tie_word_embeddings=False, "
@@ -161,7 +162,8 @@ def read(options: argparse.Namespace) -> Imported:
 
 def write_run(console: Console, options: argparse.Namespace, imported: Imported) -> None:
     """Writes the run directory and prints what it holds and what to run next."""
-    run_dir, vocabulary = options.to, imported.vocabulary
+    run_dir = options.to
+    vocabulary = imported.vocabulary
     rows = embedding_rows(imported.model, vocabulary and vocabulary.ids)
     settings = {**imported.settings, **({"dtype": options.dtype} if options.dtype else {})}
     config = config_text(run_dir, options.source, imported.model.layout, settings, rows)
@@ -210,7 +212,8 @@ def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.nda
 
 
 def export(console: Console, options: argparse.Namespace) -> None:
-    target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
+    target = options.to.removeprefix(HF)
+    dtype = options.dtype or "float32"
     hugging_face.check_holds_no_model(target)
     fields = read_directory(options.source, options.trust)
     run = load_model(options.source, fields)
@@ -234,7 +237,8 @@ def export(console: Console, options: argparse.Namespace) -> None:
         notes = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
         if "corpus" in fields:  # it was trained, and not imported alone
             shapes = hugging_face.open_source(folder).shapes.values()
-            result, count = read_result(options.source), sum(map(math.prod, shapes))
+            result = read_result(options.source)
+            count = sum(map(math.prod, shapes))
             named = options.push or Path(target).name
             card = model_card(named, fields, result, run.step, name, count, notes)
             whole_files.write_text(Path(folder) / CARD, card)

@@ -132,7 +132,9 @@ def import_modes(argv: Sequence[str] | None) -> None:
 
 def mistake_of(options: argparse.Namespace) -> str | None:
     """The first thing that is wrong with options of which each is right by itself."""
-    file, out, mode = options.file, options.out, MODES.get(options.mode)
+    file = options.file
+    out = options.out
+    mode = MODES.get(options.mode)
     same = file and out and Path(file).resolve() == Path(out).resolve()
     mistakes = {
         "--file and --out go together: one is read, the other written": bool(file) != bool(out),

@@ -60,7 +60,8 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     console = PrintableConsole(highlight=False)
     if not console.is_terminal:
         console.width = 120
-    p, out = preparation, out_path(preparation)
+    p = preparation
+    out = out_path(preparation)
     source, steps, output = running.parts_of(p)
     settings: dict[str, str] = {}
     for name in ("source", "steps", "output"):

@@ -136,7 +136,8 @@ def show_all(
     """Writes a page of each objective into --out, and one that lists them."""
     text = open_text(console, options, gin_arguments, choose(options, gin_arguments))
     text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
-    pages, refused = {}, {}
+    pages = {}
+    refused = {}
     index = os.path.join(options.out, "index.html")
     console.print(f"Writing {index}, and a page of each objective beside it", markup=False)
     began = time.monotonic()
@@ -164,7 +165,8 @@ def drawn(options: argparse.Namespace, choice: Choice, text: SampleText) -> Draw
     Raises ValueError where the objective is not as `check_objective` wants one of a user's own, or
     does not take this text or what it should hide.
     """
-    tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
+    tokenizer = text.vocabulary.tokenizer
+    ids = text.vocabulary.ids
     layout = options.layout or layout_for(choice, ids)
     objective = choice.build(ids)
     if is_own(objective):
@@ -289,7 +291,9 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
 def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     """What --objective names, else what the gin files bind, else the run's, else span
     corruption."""
-    name, files, lines = options.objective, list(gin_arguments.files), list(gin_arguments.bindings)
+    name = options.objective
+    files = list(gin_arguments.files)
+    lines = list(gin_arguments.bindings)
     if name is None and not files and options.task and _has_objectives(options):
         files = ["corpora/seqio_objectives.gin"]
     if options.task and files:  # what a run of SeqIO's tasks asks for

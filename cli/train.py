@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.compile is not None:
             topology = read_topology(options.compile)
             use_cpu()
-            run, console = read_run(*gin), make_console()
+            run = read_run(*gin)
+            console = make_console()
             console.print(f"Compiling for {topology}, a minute or more …")
             sys.exit(not print_check(console, check(run, topology)))
         run = read_run(*gin)

@@ -143,7 +143,8 @@ def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
 
 
 def _seconds_of_a_step(plan: Plan) -> float:
-    shapes, batches = abstract_state_of(plan), open_batches(plan)
+    shapes = abstract_state_of(plan)
+    batches = open_batches(plan)
     take_step = compiled_step(plan, shapes.shapes)
     with placed_on(plan.mesh):
         state = new_state(shapes, plan.run.seed, plan.mesh)
@@ -158,7 +159,8 @@ def _seconds_of_a_step(plan: Plan) -> float:
 
 def _affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
     """Returns `steps`, or raises ValueError where a run cannot be so short: what it would cost."""
-    least, settings = 1, flattened("", plan.run.optimizer)
+    least = 1
+    settings = flattened("", plan.run.optimizer)
     try:
         plan.run.optimizer(max(steps, 1))
     except ValueError:

@@ -188,7 +188,8 @@ def cells_of(
     cells = []
     for seed in comparison.seeds:
         for variant, run in runs.items():
-            one, folder = facts[variant], f"{RUNS}/{folder_of(variant)}/seed_{seed}"
+            one = facts[variant]
+            folder = f"{RUNS}/{folder_of(variant)}/seed_{seed}"
             run = dataclasses.replace(run, steps=one.steps)
             *earlier, _ = measured_steps(run.steps, one.checkpoints, run.checkpoint_every)
             run = with_checkpoints(run, one.checkpoints)
@@ -264,7 +265,8 @@ def _measure(cell: Cell) -> None:
 
     Raises ValueError, once the others have measured, naming yardsticks that raised anything else.
     """
-    run, broken = cell.run, []
+    run = cell.run
+    broken = []
     kept_figures.forget_refusals(run.run_dir)
     for step, of_step in cell.state.measured.items():
         subject = Subject(run.run_dir, step, cell.trusted)

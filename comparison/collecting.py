@@ -33,12 +33,14 @@ DIGITS = 5  # significant ones of a learning curve
 
 def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
     """Returns the runs of cells that are trained or have failed, and all of their figures."""
-    c, variants = comparison, trained_variants(comparison)
+    c = comparison
+    variants = trained_variants(comparison)
     rates = {cell.variant: learning_rate(cell.run) for cell in cells}
     tuning = None if c.tuning is None else c.tuning()
     found: dict[str, list[str]] = {}
     for cell in cells:
-        tuned, solved = cell.facts.tuned, cell.facts.solved
+        tuned = cell.facts.tuned
+        solved = cell.facts.solved
         found[cell.variant] = [line_of(tuning, tuned)] if tuning and tuned is not None else []
         found[cell.variant] += [solved] if solved else []
     setup = ComparisonSetup(
@@ -167,7 +169,8 @@ def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]
     >>> tokens_by_step([{"step": 2, "text_tokens": 10}, {"step": 3, "text_tokens": 8}])
     {0.0: 0.0, 2: 20.0, 3: 28.0}
     """
-    tokens, step = {0.0: 0.0}, 0.0
+    tokens = {0.0: 0.0}
+    step = 0.0
     for entry in entries:
         if "text_tokens" in entry:
             tokens[entry["step"]] = tokens[step] + entry["text_tokens"] * (entry["step"] - step)
@@ -183,7 +186,8 @@ def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
             continue
         if speed := entry.get("tokens_per_second"):
             read = entry["text_tokens"] * (entry["step"] - step)
-            tokens, seconds = tokens + read, seconds + read / speed
+            tokens = tokens + read
+            seconds = seconds + read / speed
         step = entry["step"]
     return seconds / tokens if tokens else 0.0
 

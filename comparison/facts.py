@@ -132,7 +132,8 @@ def check_unchanged(
                 f"its size was solved to equal {was!r}, is to equal {comparison.reference!r}"
             )
         if (text := settings_text(runs[variant])) != facts.settings:
-            before, now = facts.settings.splitlines(), text.splitlines()
+            before = facts.settings.splitlines()
+            now = text.splitlines()
             changed += [f"was {line}" for line in before if line not in now]
             changed += [f"is {line}" for line in now if line not in before]
         if changed:
@@ -167,13 +168,15 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
 
 
 def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> Facts:
-    one, shared = trained_variants(comparison)[variant], str(Path(comparison.directory) / SHARED)
+    one = trained_variants(comparison)[variant]
+    shared = str(Path(comparison.directory) / SHARED)
 
     def run_with(solved: str) -> Run:
         run = runs_of_variants(comparison, search_paths, {variant: solved})[variant]
         return dataclasses.replace(run, run_dir=shared)
 
-    solved, equal_to = "", ""
+    solved = ""
+    equal_to = ""
     if macro := macro_of(one.lines):
         equal_to = comparison.reference or ""  # never "", by `comparison.check`
         reference = read_facts(comparison.directory, equal_to)
@@ -203,7 +206,8 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
 def _check_nothing_left(comparison: Comparison, variant: str) -> None:
     """Raises ValueError for runs and trials of a variant whose facts were removed: what they are
     of is known no more, and they would be taken for those of the variant as it is now."""
-    directory, folder = Path(comparison.directory), folder_of(variant)
+    directory = Path(comparison.directory)
+    folder = folder_of(variant)
     left = [*(directory / RUNS / folder).glob("seed_*")]
     if comparison.tuning is not None:
         left += directory.glob(f"{TUNING}/{folder}")

@@ -7,8 +7,11 @@ from pathlib import Path
 from ..settings import whole_files
 from ..settings.user_errors import explanation
 
-LOG, FAILURE = "compare.log", "failure.txt"
-FAILED, STOPPED = 1, 75  # exit statuses; 75: it was stopped, and can resume
+LOG = "compare.log"
+FAILURE = "failure.txt"
+# exit statuses; 75: it was stopped, and can resume
+FAILED = 1
+STOPPED = 75
 _DIVERGED = "Diverged: "  # begins the words for a training that was no longer finite
 
 

@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 
 from ..settings.bound import bound, flattened
 
-LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
+LOWER = "lower"
+HIGHER = "higher"
+NEITHER = "neither"
 NATS = "nats per target"  # the unit of held-out losses
 NATS_SAVED = "share of the baseline's nats saved"
 # Parts of a fine-tuning figure: the chosen peak learning rate, and the ends of the grid that it was
 # chosen from.
-PEAK, SMALLEST, LARGEST = "/peak", "/smallest", "/largest"
+PEAK = "/peak"
+SMALLEST = "/smallest"
+LARGEST = "/largest"
 
 
 class Figure(NamedTuple):

@@ -30,7 +30,8 @@ def keep_looks(comparison: Comparison) -> None:
 def check_looks(comparison: Comparison) -> None:
     """Raises ValueError where a comparison that has results, or that a pilot has shown figures of,
     was planned with other looks."""
-    setup, now = results.read_setup(comparison.directory), comparison.planned_looks
+    setup = results.read_setup(comparison.directory)
+    now = comparison.planned_looks
     seen = Path(comparison.directory) / SEEN
     if setup is not None:
         planned = setup.looks

@@ -9,7 +9,8 @@ import bisect
 import re
 from collections.abc import Callable, Sequence
 
-PARAMETERS, FLOPS = "EQUAL_PARAMETERS", "EQUAL_FLOPS"
+PARAMETERS = "EQUAL_PARAMETERS"
+FLOPS = "EQUAL_FLOPS"
 WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs a token"}  # that each macro makes equal
 _MACRO = re.compile(rf"%({PARAMETERS}|{FLOPS})\b")
 _GIVEN = re.compile(rf"({PARAMETERS}|{FLOPS}) = \d+")

@@ -122,7 +122,8 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
     Raises ValueError where it has no two variants with two seeds in common, and where something is
     wanted of a figure that it has not.
     """
-    wanted, looks = summary.setup.wanted, max(len(summary.setup.looks), 1)
+    wanted = summary.setup.wanted
+    looks = max(len(summary.setup.looks), 1)
     check_wanted(wanted, summary.differences)
     noises = {column.name: noise_of(column) for column in summary.columns}
     if not any(noise.freedom for noise in noises.values()):
@@ -189,12 +190,14 @@ def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
     """
     if not noise.freedom:
         return "no two variants have two seeds of it"
-    values, sign = _table(column), 1 if column.better == HIGHER else -1
+    values = _table(column)
+    sign = 1 if column.better == HIGHER else -1
     if np.ptp(values) <= NO_SPREAD * np.max(np.abs(values)):
         return f"every run has {values.mean():.4g}"
     # Of variants by themselves, whose noise is pooled too: seeds that are good for all count.
     error = math.sqrt(float(np.mean(np.var(values, axis=1, ddof=1))) / values.shape[1])
-    means, best = sign * values.mean(1), float(column.better == HIGHER)
+    means = sign * values.mean(1)
+    best = float(column.better == HIGHER)
     if column.baseline is not None and np.max(means) <= sign * column.baseline + CLEAR * error:
         more = "; more steps may help, as losses still fall" if still_falls else ""
         return f"no variant is clear of the baseline, {column.baseline:.4g}{more}"
@@ -236,7 +239,8 @@ def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, flo
     from scipy import optimize, stats
 
     # Beyond this SciPy gives up, and one seed more or less is all that it says.
-    t, tail = min(effect * math.sqrt(seeds), 1e3), (1 - COVERED) / 2
+    t = min(effect * math.sqrt(seeds), 1e3)
+    tail = (1 - COVERED) / 2
 
     def end(chance: float) -> float:
         def excess(noncentrality: float) -> float:

@@ -20,9 +20,13 @@ from ..settings import whole_files
 from ..settings.whole_files import UNLIKE, One, read_record
 from .figures import Figure, figure_of
 
-COMPARISON, RUNS, RESULTS = "comparison.json", "runs.jsonl", "results.jsonl"
+COMPARISON = "comparison.json"
+RUNS = "runs.jsonl"
+RESULTS = "results.jsonl"
 TRIALS = "tuning.jsonl"
-HELDOUT, METRIC = "heldout/", "metric/"  # what the names of curves begin with: losses, and metrics
+# what the names of curves begin with: losses, and metrics
+HELDOUT = "heldout/"
+METRIC = "metric/"
 
 Curve = tuple[tuple[float, float], ...]  # (text tokens read, value), in order
 
@@ -118,7 +122,8 @@ def write(directory: str | Path, results: Results) -> None:
     checkpoint keep their order.
     """
     _check_variants(results)
-    folder, variants = Path(directory), list(results.setup.variants)
+    folder = Path(directory)
+    variants = list(results.setup.variants)
     ends = {(run.variant, run.seed): run.spent for run in results.runs}
 
     def key(one: TrainedRun | Measurement) -> tuple[int, int]:
@@ -158,7 +163,8 @@ def read(directory: str | Path) -> Results:
 
     Raises ValueError, naming the file, where one is missing or damaged.
     """
-    folder, setup = Path(directory), read_setup(directory)
+    folder = Path(directory)
+    setup = read_setup(directory)
     if setup is None:
         raise ValueError(
             f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
@@ -193,7 +199,8 @@ def read_setup(directory: str | Path) -> ComparisonSetup | None:
 def _setup(record: Mapping[str, Any]) -> ComparisonSetup:
     setup = of_fields(ComparisonSetup, record)
     variants = {name: [*lines] for name, lines in setup.variants.items()}
-    shares, looks = tuple(setup.shares), tuple(setup.looks)
+    shares = tuple(setup.shares)
+    looks = tuple(setup.looks)
     return setup._replace(variants=variants, shares=shares, looks=looks)
 
 

@@ -157,7 +157,8 @@ def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, 
 
 def _paired(values: Values, variant: str, other: str) -> np.ndarray:
     """Returns the differences f64[seeds]; 0 of values that are equal but for rounding."""
-    first, second = values[variant], values[other]
+    first = values[variant]
+    second = values[other]
     both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     known = [(a, b) for a, b in both if math.isfinite(a - b)]
     return np.array([0.0 if math.isclose(a, b, rel_tol=NO_SPREAD) else a - b for a, b in known])
@@ -238,6 +239,7 @@ def power(effect: float, seeds: int, level: float) -> float:
     from scipy import stats
 
     # The other direction's tail is what "two-sided" would add.
-    freedom, threshold = seeds - 1, stats.t.isf(level / 2, seeds - 1)
+    freedom = seeds - 1
+    threshold = stats.t.isf(level / 2, seeds - 1)
     chance = float(stats.nct.sf(threshold, freedom, effect * math.sqrt(seeds)))
     return 1.0 if math.isnan(chance) else chance  # SciPy gives up far out, where it is 1

@@ -38,7 +38,8 @@ def tune(
     Raises ValueError where a trial failed otherwise than by diverging, and for a variant all of
     whose trials diverged.
     """
-    c, directory = comparison, comparison.directory
+    c = comparison
+    directory = comparison.directory
     pending = {variant: one for variant, one in facts.items() if one.tuned is None}
     if c.tuning is None or not pending:
         return dict(facts)
@@ -94,9 +95,12 @@ def _with_cell(
     directory: str, tuning: Tuning, trial: Trial, run: Run, facts: Facts, trusted: Sequence[str]
 ) -> tuple[Trial, Cell]:
     """Returns a trial with its directory and steps, and its cell."""
-    variant, value, seed = trial.variant, trial.value, trial.seed
+    variant = trial.variant
+    value = trial.value
+    seed = trial.seed
     parts = folder_of(variant), folder_of(repr(value)), f"round_{trial.round + 1}", f"seed_{seed}"
-    folder, steps = "/".join((TUNING, *parts)), trial_steps(tuning.shares[trial.round], facts.steps)
+    folder = "/".join((TUNING, *parts))
+    steps = trial_steps(tuning.shares[trial.round], facts.steps)
     name = f"{variant}, {value:g}, round {trial.round + 1}"
     run = with_value(tuning, run, value)
     cell = cell_of(directory, folder, name, seed, run, facts, (), trusted)
@@ -116,7 +120,8 @@ def _with_cell(
 
 def _keep(directory: str, trials: Sequence[tuple[Trial, Cell]]) -> None:
     """Keeps what trials came to; raises ValueError naming those that came to nothing."""
-    ended, failed = [], []
+    ended = []
+    failed = []
     for trial, cell in trials:
         run_dir = cell.run.run_dir
         if cell.state.is_trained:

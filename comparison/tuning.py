@@ -83,9 +83,11 @@ def successive_halving(
     for name, some in (("values" if factors is None else "factors", given), ("seeds", seeds)):
         if len(set(some)) < len(some):
             raise ValueError(f"tuning.successive_halving.{name} has one twice, got {list(some)}.")
-    shares, tried = [share], _kept(len(given), eta)
+    shares = [share]
+    tried = _kept(len(given), eta)
     while tried > 1:
-        shares, tried = [shares[0] / eta, *shares], _kept(tried, eta)
+        shares = [shares[0] / eta, *shares]
+        tried = _kept(tried, eta)
     return Tuning(parameter, sorted(given), factors is not None, list(seeds), shares, eta)
 
 

@@ -18,7 +18,10 @@ from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
 from .tuning import values_for
 
-RUNS, SHARED, TUNING = "runs", "shared", "tuning"  # folders of a comparison's directory
+# folders of a comparison's directory
+RUNS = "runs"
+SHARED = "shared"
+TUNING = "tuning"
 # Settings that variants may differ in, by their path, and the function whose they are: what leaves
 # held-out text and vocabulary as they are; and the order in which a world writes tokens that are
 # the same otherwise, so that its questions ask the same.

@@ -134,7 +134,8 @@ def _of_openai(message: dict) -> tuple[str, str]:
             f"a message has the weight {message['weight']!r}: every answer counts here, so leave "
             "out dialogues of which some must not"
         )
-    role, content = str(message.get("role")), message.get("content")
+    role = str(message.get("role"))
+    content = message.get("content")
     if isinstance(content, list):  # of parts
         kinds = {str(part.get("type") if isinstance(part, dict) else part) for part in content}
         if kinds - {"text"}:

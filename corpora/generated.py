@@ -38,7 +38,8 @@ def world_documents(
     documents, questions or answers or encodes two answers of a question alike, and for a run that
     was trained on other documents than the world now has.
     """
-    drawn, name = drawn_world(world, seed), bound(world).function.__name__
+    drawn = drawn_world(world, seed)
+    name = bound(world).function.__name__
     texts = {TRAIN: _split(drawn.documents), HELDOUT: _split(drawn.heldout)}
     made = vocabulary(run_dir, VocabularySource(lambda: iter(drawn.documents)))
     tokens = tokenised(run_dir, texts, made)

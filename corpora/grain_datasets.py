@@ -66,7 +66,9 @@ class _DatasetStream(DocumentStream):
     def __init__(self, dataset: Any, piece_of: Callable[[Any], Piece | None]):
         if hasattr(dataset, "to_iter_dataset"):  # of a MapDataset
             dataset = dataset.to_iter_dataset()
-        self._iterator, self._piece_of, self._read = iter(dataset), piece_of, 0
+        self._iterator = iter(dataset)
+        self._piece_of = piece_of
+        self._read = 0
 
     def next_document(self) -> Piece:
         for element in self._iterator:

@@ -17,7 +17,8 @@ from .python_library.python_sources import SKIPPED_FOLDERS, Document, docstrings
 from .tokenising import corpus_of, tokenised
 from .vocabularies import Factory, VocabularySource
 
-_PROSE, _CODE = (".md", ".rst", ".txt"), (".py",)
+_PROSE = (".md", ".rst", ".txt")
+_CODE = (".py",)
 _SHORTEST = 200  # bytes: stubs and empty modules teach nothing
 _FORMS: dict[str, Callable[[str], str]] = {
     "all": str,

@@ -180,7 +180,8 @@ def with_heldout(tokens: Tokenised, split: FileSplit) -> tuple[Tokenised, str]:
     """The tokens with held-out documents, and how these were chosen, in words."""
     if HELDOUT in tokens.documents:
         return tokens, f"from {counted(split.paths.get(HELDOUT, []))}"
-    documents, every = tokens.documents[TRAIN], split.heldout_every
+    documents = tokens.documents[TRAIN]
+    every = split.heldout_every
     train, heldout = split_heldout(documents, every=every)
     tokens = tokens._replace(documents={TRAIN: train, HELDOUT: heldout})
     count = document_count(documents)

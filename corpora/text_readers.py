@@ -119,7 +119,8 @@ def _parts(path: str, advance: Callable[[int], object]) -> Iterator[TextPart | B
 
 def _decodable_lines(block: bytes, path: str, number: int) -> tuple[str, list[Bad]]:
     """The lines of a block, whose first has this number, that are text; and the others."""
-    lines, bad = [], []
+    lines = []
+    bad = []
     for line in block.splitlines(keepends=True):
         try:
             lines.append(decoded(line))

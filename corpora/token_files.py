@@ -53,7 +53,8 @@ def token_files(
     if heldout_files is None:
         train, heldout = split_heldout_of_files(training_files, every=heldout_every)
     else:
-        train, heldout = training_files, opened(heldout_files)
+        train = training_files
+        heldout = opened(heldout_files)
 
     @functools.cache
     def order() -> Shuffled:

@@ -84,7 +84,8 @@ def tokenised(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
             longest=None,
             about=lambda: {"source": source, "left_out": left_out},
         )
-        store, outdated = open_store(os.path.join(run_dir, DATA)), False
+        store = open_store(os.path.join(run_dir, DATA))
+        outdated = False
     documents = {split: store.documents(split) for split in store.splits}
     return Tokenised(store, documents, outdated)
 
@@ -127,7 +128,8 @@ def corpus_of(
 
     Its summary says `what` the text is and how it was `held_out`; `longest` is as in `Corpus`.
     """
-    train, heldout = tokens.documents[TRAIN], tokens.documents[HELDOUT]
+    train = tokens.documents[TRAIN]
+    heldout = tokens.documents[HELDOUT]
     note = ""
     if tokens.outdated:
         note = (

@@ -43,7 +43,9 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
 
 def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
     """Returns held-out documents of at least n tokens, or all: those that come again are few."""
-    stream, found, known = whole.train(0, 1), list[Piece](), set[int]()
+    stream = whole.train(0, 1)
+    found = list[Piece]()
+    known = set[int]()
     again = tokens = 0
     while tokens < n and again < _PATIENCE:
         piece = _next(stream, every, held_out=True)

@@ -90,7 +90,9 @@ class Collator:
         seed: Natural = 0,
     ):
         check_settings(Collator.__init__, {"packing": packing, "seed": seed}, "Collator.")
-        self._builder, self._ids, self._seed = builder, check_token_ids(ids), seed
+        self._builder = builder
+        self._ids = check_token_ids(ids)
+        self._seed = seed
         objective = _facts_of(builder, ids)
         self._layout = _layout_of(objective)
         self._pairs_rows = pair_loss in _losses_of(objective)
@@ -219,7 +221,8 @@ def _losses_of(objective: Objective) -> Sequence[Callable]:
 def _layout_of(objective: Objective) -> str:
     """Raises ValueError, saying why, where no model of `transformers` computes the loss."""
     unknown = [loss for loss in _losses_of(objective) if loss not in (token_loss, pair_loss)]
-    heads, streams = list(objective.heads), set(objective.lengths(2)) - {"sentinels", "both"}
+    heads = list(objective.heads)
+    streams = set(objective.lengths(2)) - {"sentinels", "both"}
     if objective.rows.column:
         raise ValueError(
             f"The objective reads {objective.rows.description}, expected one that reads text "
@@ -313,8 +316,10 @@ def _of_decoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarr
     slots = live.shape[1]
     targets = batch["decoder_target_tokens"][:, :slots]
     labels = np.where(_counts(batch["decoder_loss_weights"][:, :slots]), targets, IGNORED)
-    ids, first = np.pad(named["input_ids"], ((0, 0), (0, 1)), constant_values=pad), live[:, :1]
-    rows, last = np.arange(len(ids)), live.sum(1)
+    ids = np.pad(named["input_ids"], ((0, 0), (0, 1)), constant_values=pad)
+    first = live[:, :1]
+    rows = np.arange(len(ids))
+    last = live.sum(1)
     ids[rows, last] = targets[rows, np.maximum(last - 1, 0)]
     return {
         "input_ids": ids,

@@ -137,7 +137,8 @@ def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
 
     Reading them raises ValueError as `objectives.contract.check_classes` and `check_parts` do.
     """
-    num_classes, num_parts = objective.rows.num_classes, objective.rows.num_parts
+    num_classes = objective.rows.num_classes
+    num_parts = objective.rows.num_parts
     if num_classes is None and num_parts is None:
         return corpus
 
@@ -169,7 +170,8 @@ def derived_stream(
 
 class _DerivedStream:
     def __init__(self, stream: DocumentStream, read: Callable[[DocumentStream], Piece]):
-        self._stream, self._read = stream, read
+        self._stream = stream
+        self._read = read
 
     def next_document(self) -> Piece:
         return self._read(self._stream)

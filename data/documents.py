@@ -22,8 +22,10 @@ class DocumentRecords:
     def __init__(
         self, documents: DocumentArrays, longest: int, *, checksum: int = 0, block: int = BLOCK
     ):
-        self._pieces, self._block = _cut(documents, longest), block
-        self.name, self.tokens = documents.name, documents.tokens
+        self._pieces = _cut(documents, longest)
+        self._block = block
+        self.name = documents.name
+        self.tokens = documents.tokens
         whole, rest = divmod(len(self._pieces), block)
         self.counts = np.asarray([block] * whole + [rest] * (rest > 0), np.int64)
         self.fingerprint = _fingerprint(documents, len(self._pieces), checksum)
@@ -102,7 +104,8 @@ def split_heldout_of_files(
     held = np.zeros(len(files), bool)
     if single.all():
         held = _held_out(np.array([each.tokens for each in files]), every)
-    trained, held_out = [], []
+    trained = []
+    held_out = []
     for i, each in enumerate(files):
         if not single[i]:
             train, heldout = split_heldout(each, every=every)
@@ -146,10 +149,13 @@ def _held_out(sizes: np.ndarray, every: int) -> np.ndarray:
 def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, DocumentArrays]:
     """Returns all but the last of `every` equal parts of the tokens, and that part."""
     kept = max(1, int(documents.tokens * (1 - 1 / every)))
-    starts, ends, closed = documents.starts, documents.ends, documents.closed
+    starts = documents.starts
+    ends = documents.ends
+    closed = documents.closed
     before = np.cumsum(ends - starts) - (ends - starts)  # tokens in earlier pieces
     cut = starts + np.clip(kept - before, 0, ends - starts)  # where each piece is cut
-    first, second = cut > starts, cut < ends
+    first = cut > starts
+    second = cut < ends
     return (
         dataclasses.replace(documents, ends=cut, closed=closed & ~second).take(first),
         dataclasses.replace(documents, starts=cut).take(second),
@@ -166,7 +172,8 @@ def joined(documents: DocumentArrays) -> DocumentArrays:
     last = np.append(first[1:], True)
     ends = np.cumsum(documents.ends - documents.starts)
     starts = np.append(0, ends[:-1])[first]
-    block, closed = np.zeros(len(starts), np.int64), documents.closed[last]
+    block = np.zeros(len(starts), np.int64)
+    closed = documents.closed[last]
     return DocumentArrays(documents.name, [columns], block, starts, ends[last], closed)
 
 
@@ -182,7 +189,8 @@ def _cut(documents: DocumentArrays, longest: int) -> DocumentArrays:
         return documents
     whole = documents.take(np.repeat(np.arange(len(counts)), counts))
     piece = np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts)
-    length, pieces = whole.ends - whole.starts, np.repeat(counts, counts)
+    length = whole.ends - whole.starts
+    pieces = np.repeat(counts, counts)
     return dataclasses.replace(
         whole,
         starts=whole.starts + length * piece // pieces,

@@ -12,7 +12,9 @@ import fsspec
 from ..settings.extras import words_of_absent
 from ..settings.whole_files import read_record
 
-_STATE, _INFO = "state.json", "dataset_info.json"  # that `datasets` saves
+# that `datasets` saves
+_STATE = "state.json"
+_INFO = "dataset_info.json"
 _SPLITS = "dataset_dict.json"
 # Where a bucket's file system says which version of a file it has: the hub's is a blob of git.
 _VERSIONS = ("ETag", "etag", "generation", "blob_id", "mtime", "created")
@@ -81,7 +83,8 @@ def _matches(pattern: str) -> Iterator[str]:
 
 def _folders(start: str) -> Iterator[str]:
     """Yields a folder and all below it, each once, as "a/"; "" is the working directory."""
-    waiting, entered = deque([start]), set()
+    waiting = deque([start])
+    entered = set()
     while waiting:
         folder = waiting.popleft()
         if (real := os.path.realpath(folder)) in entered:

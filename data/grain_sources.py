@@ -32,7 +32,8 @@ class StoreSource:
     """
 
     def __init__(self, path: str | os.PathLike, split: str = TRAIN):
-        self._path, self._split = os.fspath(path), split
+        self._path = os.fspath(path)
+        self._split = split
         store = open_store(path)
         if split not in store.splits:
             raise ValueError(

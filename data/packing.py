@@ -195,7 +195,8 @@ class ShardReader:
         column: str | None = None,
         rows_of_a_step: int = 1,
     ):
-        self._stream, self._column = stream, column
+        self._stream = stream
+        self._column = column
         self._names = ["waiting"] + ([f"waiting_{column}"] if column else [])  # in a state
         self._ends = end_of_document is not None
         documents = iter(stream.next_document, None)
@@ -275,7 +276,8 @@ class MemberReaders:
         readers: one for each text.
         member_sources: the index of each member's reader. Empty: all members share one reader.
         """
-        self._readers, self._sources = tuple(readers), tuple(member_sources)
+        self._readers = tuple(readers)
+        self._sources = tuple(member_sources)
 
     def begin_step(self, step: int) -> None:
         for reader in self._readers:
@@ -387,7 +389,8 @@ def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -
     """Returns the oldest piece and those `following`, a method of what waits."""
     free = [len(longest) - 1 for longest in limits.longest]
     # The oldest comes first; else a piece that always leaves gaps would never be used.
-    pieces, piece = [], waiting.oldest(limits.raw)
+    pieces = []
+    piece = waiting.oldest(limits.raw)
     while piece is not None:
         pieces.append(piece)
         free = [slots - taken[piece.shape[1]] for slots, taken in zip(free, limits.taken)]
@@ -453,8 +456,10 @@ class _Waiting:
     def __init__(
         self, source: Iterator[np.ndarray], column: str | None, *, pool: int, at_least: int
     ):
-        self._source, self._column = source, column
-        self._pool, self._at_least = pool, at_least
+        self._source = source
+        self._column = column
+        self._pool = pool
+        self._at_least = at_least
         self.replace([])
 
     def gather(self) -> bool:
@@ -462,7 +467,9 @@ class _Waiting:
 
         Returns whether there are any.
         """
-        pieces, least, most = self._pieces, self._at_least, self._pool
+        pieces = self._pieces
+        least = self._at_least
+        most = self._pool
         while len(pieces) < least or (len(pieces) < most and self.tokens < POOL_TOKENS):
             if (piece := next(self._source, None)) is None:
                 break

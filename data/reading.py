@@ -141,7 +141,8 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
     Raises MalformedLine for an archive, for what is no file, such as a named pipe, and, while it is
     read, for a compressed file that is damaged; OSError for a file that cannot be opened.
     """
-    remote, packed = "://" in path, os.path.splitext(path)[1].lower()
+    remote = "://" in path
+    packed = os.path.splitext(path)[1].lower()
     if not remote and not stat.S_ISREG(os.stat(path).st_mode):  # its reader would wait for a writer
         raise malformed(Bad(path, "malformed", "a pipe, socket or device, expected a file"))
     if unpacked(path).endswith(_ARCHIVES):
@@ -171,7 +172,8 @@ class _Counted(io.RawIOBase):
     """A file that says how many of its bytes were read."""
 
     def __init__(self, raw: Any, advance: Callable[[int], object]):
-        self._raw, self._advance = raw, advance
+        self._raw = raw
+        self._advance = advance
 
     def readable(self) -> bool:
         return True
@@ -194,7 +196,8 @@ def _zstd_contents(file: io.BufferedReader, zstandard: Any) -> Iterator[bytes]:
     Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a
     file that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
     """
-    frame, rest = None, b""
+    frame = None
+    rest = b""
     while packed := rest or file.read(1 << 14):
         frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
         try:
@@ -212,7 +215,8 @@ class _Joined(io.RawIOBase):
     """A file of these contents, one after another."""
 
     def __init__(self, contents: Iterator[bytes]):
-        self._contents, self._left = contents, memoryview(b"")
+        self._contents = contents
+        self._left = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -232,12 +236,15 @@ def lines(
 
     The content is None for a line of more than `LONGEST` bytes, which is passed over.
     """
-    at, number = start, 0
+    at = start
+    number = 0
     if at:  # the line that a range starts in is the business of the range before
         file.seek(at - 1)
         at += len(file.readline()) - 1
     while (end is None or at < end) and (line := file.readline(LONGEST + 1)):
-        first, at, number = at, at + len(line), number + 1
+        first = at
+        at = at + len(line)
+        number = number + 1
         if len(line) <= LONGEST:
             yield number, first, line
             continue
@@ -270,7 +277,9 @@ def json_lines(
 
     A line's value is of one of `kinds`.
     """
-    path, first, before = file_range.path, 0, None
+    path = file_range.path
+    first = 0
+    before = None
     for number, at, line in lines(file, file_range.start, file_range.end):
         first = at if number == 1 else first
         try:
@@ -305,7 +314,8 @@ def _lines_before(path: str, end: int) -> int:
     count = 0
     with opened(path) as file:
         while end > 0 and (block := file.read(min(end, BUFFER))):
-            count, end = count + block.count(b"\n"), end - len(block)
+            count = count + block.count(b"\n")
+            end = end - len(block)
     return count
 
 
@@ -351,7 +361,8 @@ def _rows(
     """Yields the rows of batches of a table."""
     import pyarrow
 
-    path, number = file_range.path, 0
+    path = file_range.path
+    number = 0
     try:
         for batch in batches(file):
             batch.validate(full=True)  # otherwise wrong offsets crash the process
@@ -388,7 +399,8 @@ def _arrow_batches(file: Any) -> Iterator[Any]:
 def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator[Record | Bad]:
     from warcio.archiveiterator import ArchiveIterator
 
-    path, number = file_range.path, 0
+    path = file_range.path
+    number = 0
     archive = ArchiveIterator(file, no_record_parse=True)  # warcio's parser needs an address
     try:
         for record in archive:

@@ -57,7 +57,8 @@ class DocumentArrays:
         return dataclasses.replace(self, **{name: getattr(self, name)[some] for name in _OF_PIECES})
 
     def piece(self, i: int) -> Piece:
-        columns, cut = self.columns[self.block[i]], slice(self.starts[i], self.ends[i])
+        columns = self.columns[self.block[i]]
+        cut = slice(self.starts[i], self.ends[i])
         values = {name: column[cut].astype(np.int32) for name, column in columns.items()}
         return Piece(ends=bool(self.closed[i]), **values)
 
@@ -90,7 +91,8 @@ class Shuffled:
     def __init__(self, records: Records, seed: int):
         if seed < 0:
             raise ValueError(f"The seed of a corpus must be 0 or more, got {seed}.")
-        self.records, self.seed = records, seed
+        self.records = records
+        self.seed = seed
         self.size = int(records.counts.sum())  # records
         how = () if len(records.counts) <= WHOLE else (ROUND, LANES)
         self.fingerprint = zlib.crc32(repr((records.fingerprint, seed, *how)).encode())
@@ -115,7 +117,8 @@ class Shuffled:
         """Returns the order of blocks, and the number of records up to the end of each round."""
         # SeedSequence takes (seed, epoch) for (seed, epoch, 0), the key of the first round.
         blocks = _permutation((self.seed, epoch, 0, 1), len(self.records.counts)).astype(np.uint32)
-        counts, firsts = self.records.counts[blocks], np.arange(0, len(blocks), ROUND)
+        counts = self.records.counts[blocks]
+        firsts = np.arange(0, len(blocks), ROUND)
         return blocks, np.cumsum(np.add.reduceat(counts, firsts, dtype=np.int64))
 
 
@@ -123,7 +126,9 @@ class Round:
     """Some blocks, whose records are read from several lanes in turn, from position `first` on."""
 
     def __init__(self, records: Records, key: tuple[int, int, int], first: int, blocks: np.ndarray):
-        self._records, self._key, self._blocks = records, key, blocks
+        self._records = records
+        self._key = key
+        self._blocks = blocks
         self._counts = records.counts[blocks].astype(np.int64)
         self._ends = np.cumsum(self._counts)
         self.first, self.end = first, first + int(self._ends[-1])
@@ -187,7 +192,8 @@ class Unread:
         >>> Unread(0, np.zeros(0, int)).after([3, 1])    # 0, 2, 4 and 1 were read
         Unread(first=3, taken=array([4]))
         """
-        shards, counts = len(read), np.asarray(read, np.int64)
+        shards = len(read)
+        counts = np.asarray(read, np.int64)
         least = int(np.min(np.arange(shards) + counts * shards))  # the first that nobody has read
         beyond = [
             np.arange(s + shards * max(-(-(least - s) // shards), 0), s + shards * n, shards)
@@ -216,13 +222,16 @@ class RecordStream(DocumentStream):
 
     def __init__(self, order: Shuffled, shard: int, num_shards: int):
         check_shard(shard, num_shards)
-        self._order, self.shard, self.num_shards = order, shard, num_shards
+        self._order = order
+        self.shard = shard
+        self.num_shards = num_shards
         self.fingerprint = order.fingerprint
         self._start([], 0)
 
     def _start(self, earlier: list[np.ndarray], read: int) -> None:
         """Continues after `read` records, where `earlier` shards had read these numbers before."""
-        self._earlier, self._read = earlier, read
+        self._earlier = earlier
+        self._read = read
         self._unread = functools.reduce(Unread.after, map(list, earlier), ALL)
         # From this one on, none is taken.
         self._plain = int(np.max(self._unread.before, initial=-1)) + 1
@@ -230,7 +239,8 @@ class RecordStream(DocumentStream):
         self._round: Round | None = None
 
     def next_document(self) -> Piece:
-        position, now = self.position, self._round
+        position = self.position
+        now = self._round
         self._read += 1
         if now is None or not now.first <= position < now.end:
             now = self._round = self._order.round(position)
@@ -288,7 +298,8 @@ def _counts(flat: np.ndarray) -> list[np.ndarray]:
     >>> _counts(np.array([2, 7, 8, 1, 9]))
     [array([7, 8]), array([9])]
     """
-    counts, at = [], 0
+    counts = []
+    at = 0
     while at < len(flat):
         counts.append(flat[at + 1 : at + 1 + flat[at]])
         at += 1 + int(flat[at])
@@ -308,7 +319,8 @@ class Joined:
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:
         owners = np.searchsorted(self._ends, blocks, side="right")
-        loaded, before = [], 0
+        loaded = []
+        before = 0
         for i in np.unique(owners):
             first = self._ends[i] - len(self._records[i].counts)
             one = self._records[i].load(blocks[owners == i] - first)
@@ -324,7 +336,8 @@ def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:
     pieces: list[Piece] = []
     for records in heldout:
         order = Shuffled(records, 0)
-        stream, left = RecordStream(order, 0, 1), -(-n // len(heldout))
+        stream = RecordStream(order, 0, 1)
+        left = -(-n // len(heldout))
         for _ in range(order.size):
             if left <= 0:
                 break

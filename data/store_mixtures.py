@@ -202,8 +202,11 @@ class MixedStream(DocumentStream):
         mean_tokens: Sequence[float],  # of a record of each
         seed: int,
     ):
-        self._names, self._streams = list(streams), list(streams.values())
-        self._rates, self._mean_tokens, self._seed = list(rates), list(mean_tokens), seed
+        self._names = list(streams)
+        self._streams = list(streams.values())
+        self._rates = list(rates)
+        self._mean_tokens = list(mean_tokens)
+        self._seed = seed
         self._prefixes = tuple(f"{stream.fingerprint:08x}." for stream in self._streams)
         self._tokens = [0] * len(self._streams)
         self._draw, self._stride = self._streams[0].shard, self._streams[0].num_shards

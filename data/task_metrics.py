@@ -112,7 +112,8 @@ def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
     {'exact_match': 0.0, 'f1': 0.75}
     """
-    matches, scores = [], []
+    matches = []
+    scores = []
     for target, prediction in _pairs(targets, predictions):
         predicted = _squad_words(prediction)
         answers = [_squad_words(answer) for answer in _answers(target)]

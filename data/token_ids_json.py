@@ -56,7 +56,8 @@ def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
                 f"{where}: got {tokens.dtype}{list(tokens.shape)}, expected one-dimensional "
                 "integers."
             )
-        low, high = int(tokens.min()), int(tokens.max())
+        low = int(tokens.min())
+        high = int(tokens.max())
         if first <= low and high < last:
             return
         if low < 0 or high >= ids.size:

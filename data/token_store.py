@@ -19,7 +19,9 @@ from .records import DocumentArrays
 from .token_ids_json import ids_from_json
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
 
-TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads
+# the splits that a run reads
+TRAIN = "train"
+HELDOUT = "heldout"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +105,11 @@ class StoreRecords:
     """
 
     def __init__(self, store: TokenStore, split: str, blocks: np.ndarray):
-        self.name, self.blocks = store.folder.where(split), blocks  # of `block_dtype`
-        self._folder, self._files = store.folder, store.splits[split]["files"]
+        # of `block_dtype`
+        self.name = store.folder.where(split)
+        self.blocks = blocks
+        self._folder = store.folder
+        self._files = store.splits[split]["files"]
         self._dtypes = {"tokens": token_dtype(store.ids)}
         self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
         self.counts = blocks["records"].astype(np.uint16)  # BLOCK at most
@@ -131,7 +136,8 @@ class StoreRecords:
             {kind: content[kind].view(dtype) for kind, dtype in self._dtypes.items()}
             for content in contents
         ]
-        starts, closed = ends - (entries >> 1), (entries & 1).astype(bool)
+        starts = ends - (entries >> 1)
+        closed = (entries & 1).astype(bool)
         return DocumentArrays(self.name, columns, block_of_record, starts, ends, closed)
 
     def index(self) -> list[np.ndarray]:
@@ -154,9 +160,12 @@ class StoreRecords:
     def _range(self, row: np.void, kind: str) -> tuple[str, int, int]:
         """Returns the file of a kind of a block's content, and where it starts and ends there."""
         if kind == "index":
-            start, count, size = row["first_record"], row["records"], 4
+            start = row["first_record"]
+            count = row["records"]
+            size = 4
         else:
-            start, count = row["first_token"], row["tokens"]
+            start = row["first_token"]
+            count = row["tokens"]
             size = self._dtypes[kind].itemsize
         first = int(start) * size
         return f"{self._files[row['file']]}.{kind}", first, first + int(count) * size

@@ -117,9 +117,11 @@ class StoreWriter:
         settings = {"part": part, "columns": columns, "longest": longest}
         check_settings(StoreWriter.__init__, settings, "StoreWriter.")
         check_token_ids(ids)
-        self._folder, self._name = Folder(path), f"{split}/{part:05d}"
+        self._folder = Folder(path)
+        self._name = f"{split}/{part:05d}"
         _check_unfinished(self._folder)
-        self._ids, self._columns = ids, tuple(columns)
+        self._ids = ids
+        self._columns = tuple(columns)
         self._longest = None if columns else longest
         self._check = text_checker(ids)
         self._dtypes = {"tokens": token_dtype(ids)} | dict.fromkeys(columns, np.dtype("<i4"))
@@ -167,7 +169,8 @@ class StoreWriter:
         arrays = {"tokens": np.asarray(piece.tokens)}
         arrays |= {name: np.asarray(x) for name, x in columns.items() if x is not None}
         shapes = {name: array.shape for name, array in arrays.items()}
-        where, tokens = f"Document {self._documents} for {self._name}", arrays["tokens"]
+        where = f"Document {self._documents} for {self._name}"
+        tokens = arrays["tokens"]
         if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:
             raise ValueError(
                 f"{where}: got {shapes}, expected tokens and {list(self._columns) or 'nothing'} "
@@ -214,7 +217,9 @@ class StoreWriter:
         self._blocks.append((*sizes, first_record, first_token, *checksums))
         for kind, content in contents.items():
             self._files[kind].write(content)
-        self._records, self._closed, self._block_tokens = [], [], 0
+        self._records = []
+        self._closed = []
+        self._block_tokens = 0
 
     def _close_files(self) -> None:
         for file in self._files.values():
@@ -338,7 +343,8 @@ def _replacing(path: str | os.PathLike) -> Iterator[str]:
     parent, name = os.path.split(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as beside:
-        new, old = os.path.join(beside, "new"), os.path.join(beside, "old")
+        new = os.path.join(beside, "new")
+        old = os.path.join(beside, "old")
         yield new
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if filecmp.cmp(os.path.join(new, STORE), os.path.join(path, STORE), shallow=False):

@@ -116,7 +116,8 @@ def _next_log_probs_and_hits(ids, model, params, batch):
 def _texts_scored(trained: Trained, texts: Sequence[str], batch_size: int) -> list[float]:
     """Returns the log-probability of each text: every token once, after as many as a row holds."""
     longest = _longest(trained)
-    windows, owners = [], []
+    windows = []
+    owners = []
     for number, text in enumerate(texts):
         prompt, count = answered_prompt(trained, "", text)
         size = longest - 1 if longest else count
@@ -133,7 +134,8 @@ def _texts_scored(trained: Trained, texts: Sequence[str], batch_size: int) -> li
 
 def _answers(trained: Trained, asked: Sequence[tuple[str, dict]], batch_size: int) -> list[str]:
     """Returns the answer to each (context, settings of generation)."""
-    mode, longest = writing_mode(trained), _longest(trained)
+    mode = writing_mode(trained)
+    longest = _longest(trained)
     check_mode(trained, mode)
     answers = [""] * len(asked)
     alike: dict[Decoding, list[int]] = {}
@@ -153,8 +155,10 @@ def _decoding(settings: dict, longest: int | None, batch_size: int) -> Decoding:
     from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
     settings = normalize_gen_kwargs(settings, MAX_NEW)  # the harness's aliases and defaults
-    stops, max_new = settings["until"], int(settings["max_gen_toks"])
-    sampling, temperature = {}, settings.get("temperature", 1.0 if settings.get("do_sample") else 0)
+    stops = settings["until"]
+    max_new = int(settings["max_gen_toks"])
+    sampling = {}
+    temperature = settings.get("temperature", 1.0 if settings.get("do_sample") else 0)
     if temperature > 0:
         sampling = {
             name: settings[name] for name in ("top_k", "top_p", "min_p") if name in settings

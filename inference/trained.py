@@ -44,7 +44,8 @@ def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
       opens: whether both texts of an imported encoder-decoder may begin with an id of its
         vocabulary, such as BART's <s>.
     """
-    ids, imported = trained.ids, trained.model.layout == "encoder_decoder"
+    ids = trained.ids
+    imported = trained.model.layout == "encoder_decoder"
     if trained.frame is not None and imported:
         return PromptForm(mode, before=trained.frame[0], after=trained.frame[1])
     # Ids that were added after the text ids are unknown to imported models.
@@ -147,7 +148,8 @@ def writing_mode(trained: Trained) -> str:
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
     """Returns whether training prompted the model so, or nothing is known of its training."""
-    learned, sought = _learned(trained), MODES[mode]
+    learned = _learned(trained)
+    sought = MODES[mode]
     return not (learned and sought.needs_training) or bool({mode, *sought.learned_as} & {*learned})
 
 
@@ -190,7 +192,8 @@ def check_mode(trained: Trained, mode: str) -> None:
     that its training did not prepare it for, see `Mode.check`."""
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(mode_names())}.")
-    layout, layouts = trained.model.layout, MODES[mode].layouts
+    layout = trained.model.layout
+    layouts = MODES[mode].layouts
     if layout not in layouts:
         raise ValueError(
             f"Got mode {mode!r} for a model of layout {layout!r}, which can "

@@ -122,7 +122,8 @@ def forward(softcap, q, k, v, intervals, bias):
     rows = (q, k, v, intervals)
     # A loop over rows that are sharded over devices would gather each row from its device.
     out, log_sum = jax.lax.map(attend_row, rows) if on_one_cpu() else jax.vmap(attend_row)(rows)
-    out, log_sum = checkpoint_name(out, ATTENTION), checkpoint_name(log_sum, ATTENTION)
+    out = checkpoint_name(out, ATTENTION)
+    log_sum = checkpoint_name(log_sum, ATTENTION)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
 
 
@@ -149,8 +150,11 @@ _attend.defvjp(forward, backward)
 def _row_forward(row, bias_HxTxS, softcap):
     """Returns one row's output [T, H, d] and the logs of its denominators [H, T]."""
     q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT = row
-    heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], v_SxGxd.dtype
-    k_GxSxd, v_GxSxd = _heads_first(k_SxGxd, groups), _heads_first(v_SxGxd, groups)
+    heads = q_TxHxd.shape[1]
+    groups = k_SxGxd.shape[1]
+    dtype = v_SxGxd.dtype
+    k_GxSxd = _heads_first(k_SxGxd, groups)
+    v_GxSxd = _heads_first(v_SxGxd, groups)
     products_HxTxS = _products(_heads_first(q_TxHxd, groups), k_GxSxd, q_TxHxd.shape[0], softcap)
     scores_HxTxS = _scores(products_HxTxS, intervals_2xT, bias_HxTxS)
     top_HxT = scores_HxTxS.max(-1)
@@ -165,7 +169,9 @@ def _row_backward(row, bias_HxTxS, softcap):
     """Returns one row's gradients of q, k, v, and of its scores [H, T, S], which is the bias's."""
     q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, *d_outputs = row
     d_out_TxHxd, d_log_sum_HxT = d_outputs
-    heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], q_TxHxd.dtype
+    heads = q_TxHxd.shape[1]
+    groups = k_SxGxd.shape[1]
+    dtype = q_TxHxd.dtype
     arrays = (q_TxHxd, k_SxGxd, v_SxGxd, d_out_TxHxd)
     q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (_heads_first(x, groups) for x in arrays)
     products_HxTxS = _products(q_GxUxd, k_GxSxd, q_TxHxd.shape[0], softcap)

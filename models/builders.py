@@ -272,7 +272,8 @@ def forward_flops(config, lengths):
         expert_weights = c.experts_per_token * weights + c.emb_dim * c.num_experts
         return 2 * slots * ((layers - sparse) * weights + sparse * expert_weights)
 
-    slots, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
+    slots = lengths.get("decoder", 0)
+    sources = lengths.get("encoder", 0)
     copies = lengths.get("copies", 0)  # attend to each other, and to the clean slots
     layers = _decoder_layers(c)
     total = layers * (attention(slots, slots) + attention(copies, copies))

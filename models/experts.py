@@ -34,7 +34,8 @@ from .sharding import mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
 # Logical axes of the kernels into an expert and out of it.
-INTO, OUT_OF = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
+INTO = ("experts", "embed", "mlp")
+OUT_OF = ("experts", "mlp", "embed")
 SLACK = 1.25  # what a device sends at once, in assignments that it has if experts are balanced
 UNBALANCED = "unbalanced_experts"  # the name of further turns in a program
 
@@ -72,7 +73,8 @@ class Experts(nn.Module):
 
     def _routed(self, x_BxTxE, segment_ids_BxT):
         """Returns the weights of each token's K experts, and their numbers, N for padding."""
-        c, is_token_BxT = self.config, segment_ids_BxT > 0
+        c = self.config
+        is_token_BxT = segment_ids_BxT > 0
         init = partitioned(weights(c), "embed", None)
         router_ExN = self.param("router", init, (c.emb_dim, c.num_experts))
         # In float32, which a TPU and a GPU would round for their products: rounded logits choose
@@ -314,7 +316,8 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     A device sends to each as many rows at once, some more than it has for it where experts are
     balanced. What is beyond follows in further turns.
     """
-    D, N = lax.axis_size(axes), len(kernels[-1])
+    D = lax.axis_size(axes)
+    N = len(kernels[-1])
     order_A, row_Kxn, ends_DN = _in_order(expert_Kxn, D * N)
     sent_DN = jnp.diff(ends_DN, prepend=0)
     begins_D = (ends_DN - sent_DN)[::N]
@@ -442,7 +445,8 @@ def load_balance_loss(routing: Routing) -> jax.Array:
     f_i: the share of assignments that expert i has; P_i: its mean probability, through which the
     gradient flows (Fedus et al. 2021, arXiv:2101.03961, section 2.2).
     """
-    assigned_LxN, probability_LxN = routing.assigned_BxN.sum(1), routing.probability_BxN.sum(1)
+    assigned_LxN = routing.assigned_BxN.sum(1)
+    probability_LxN = routing.probability_BxN.sum(1)
     share_LxN = assigned_LxN / _at_least_one(assigned_LxN.sum(1, keepdims=True))
     mean_LxN = probability_LxN / _at_least_one(routing.tokens_B.sum(1))[:, None]
     return share_LxN.shape[1] * (share_LxN * mean_LxN).sum(1).mean()

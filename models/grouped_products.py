@@ -8,7 +8,8 @@ from .sharding import platform
 
 # Rows of one product, where blocks are multiplied one after another. On a GPU the start of a
 # product takes longest.
-_BLOCK_OF_A_CPU, _BLOCK_OF_A_GPU = 128, 512
+_BLOCK_OF_A_CPU = 128
+_BLOCK_OF_A_GPU = 512
 BLOCK_OF_A_TPU = 512  # of its kernels, for which rows are padded to whole blocks
 
 

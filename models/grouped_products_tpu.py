@@ -26,7 +26,8 @@ def product(block, x_AxI, kernels, sizes_N, transposed):
 
 def outer(block, x_AxI, y_AxO, sizes_N, dtype):
     """Returns the sums of outer products over each group, [N, I, O], added in float32."""
-    x, y = _whole_blocks(block, x_AxI), _whole_blocks(block, y_AxO)
+    x = _whole_blocks(block, x_AxI)
+    y = _whole_blocks(block, y_AxO)
     tile = _within((block, *SIZES_OF_OUTER), *x.shape, y.shape[1])
     return tgmm(x.T, y, sizes_N, dtype, tile)
 

@@ -36,7 +36,8 @@ class Projection(NamedTuple):
 
 def projection(states, embedding_VxE, finish: Callable) -> Projection:
     """Returns the projection [..., E] -> [..., V] by token embeddings, which may be sharded."""
-    kernel_ExV, slot_shards = _gathered(embedding_VxE.T), 1
+    kernel_ExV = _gathered(embedding_VxE.T)
+    slot_shards = 1
     if states.ndim == 3 and (slot_shards := num_shards("length", states.shape[1])) > 1:
         states = constrain(states, "batch", "length", None)
     row_shards = num_shards("batch", states.shape[0])
@@ -117,7 +118,8 @@ class ReplacedHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden):
-        c, activation = self.config, ACTIVATIONS[self.config.mlp_activations[0]]
+        c = self.config
+        activation = ACTIVATIONS[self.config.mlp_activations[0]]
         layer = dense(c.emb_dim, c.dtype, name="layer")
         return _classifier(1, c.dtype)(activation(layer(hidden)))
 

@@ -24,7 +24,8 @@ STREAM = ("batch", "length", None)  # logical axes of the residual stream
 def linear(module, name, x, shape, axes, init=None, inputs=1, slots_last=False, scale=1.0):
     """Returns x times a weight, contracting its first `inputs` axes, plus a bias if it has one,
     and times `scale`; `slots_last`: as in `project`."""
-    c, bias = module.config, None
+    c = module.config
+    bias = None
     kernel = module.param(name, partitioned(init or weights(c), *axes), shape)
     if c.biases or (c.qkv_biases and name in ("query", "key", "value")):
         zeros = partitioned(nn.initializers.zeros, *axes[inputs:])
@@ -44,11 +45,13 @@ def project(x, kernel, axes=1, slots_last=False, bias=None):
     operands: 1.3 to 1.7 times as long. With `slots_last` it is computed, and saved for the
     gradient, as the matrix columns × slots.
     """
-    rows, columns = x.shape[:-axes], kernel.shape[axes:]
+    rows = x.shape[:-axes]
+    columns = kernel.shape[axes:]
     inputs = math.prod(kernel.shape[:axes])
     # Where slots are sharded, XLA would gather them to join them with rows.
     apart = len(rows) > 1 and num_shards("length", rows[1]) > 1
-    x, kernel = x.reshape(*(rows if apart else (-1,)), inputs), kernel.reshape(inputs, -1)
+    x = x.reshape(*(rows if apart else (-1,)), inputs)
+    kernel = kernel.reshape(inputs, -1)
     # By heads, in the shape before or after, XLA for TPUs would compute gradients with columns of
     # 64 for a matrix unit of 128. The kernels of attention write theirs with slots last.
     if axes > 1 and not apart:
@@ -59,7 +62,8 @@ def project(x, kernel, axes=1, slots_last=False, bias=None):
     if slots_last:
         y = jax.lax.dot_general(kernel, x, (((0,), (1,)), ((), ())))
         y = y if bias is None else _with_bias(y, bias.reshape(-1).astype(y.dtype))
-        bias, y = None, y.T
+        bias = None
+        y = y.T
     else:
         y = _product(x, kernel)
     if len(columns) > 1 and not apart:

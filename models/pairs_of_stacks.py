@@ -79,14 +79,17 @@ def electra(
     )
 
     def flops(lengths):
-        E, e = config.emb_dim, small.emb_dim
+        E = config.emb_dim
+        e = small.emb_dim
         stacks = sum(forward_flops(one, lengths | {"predict": 0}) for one in (config, small))
         each_slot = E * e + E * (E + 1)  # into the generator; the head "replaced"
         each_prediction = e * E + E * vocab_size
-        slots, predictions = lengths["encoder"], lengths["predict"]
+        slots = lengths["encoder"]
+        predictions = lengths["predict"]
         return stacks + 2 * (slots * each_slot + predictions * each_prediction)
 
-    network, part = Electra(config, small, disentangled), functools.partial(discriminator, config)
+    network = Electra(config, small, disentangled)
+    part = functools.partial(discriminator, config)
     return _of_stacks(network, config, heads_of("electra"), heads, flops, part=part)
 
 
@@ -95,7 +98,8 @@ def discriminator(config: Config, params: dict) -> Part:
 
     It is what ELECTRA keeps (Clark et al. 2020, section 2): the generator is thrown away.
     """
-    embedding, difference = params["token_embedding"], params.get("embedding_difference")
+    embedding = params["token_embedding"]
+    difference = params.get("embedding_difference")
     kept = {
         "token_embedding": embedding if difference is None else embedding + difference,
         "encoder": params["discriminator"],
@@ -133,7 +137,8 @@ class Electra(nn.Module):
         tokens_BxT = batch["encoder_input_tokens"]
         given_BxTxE = embed_tokens(self, self.token_embedding, tokens_BxT)
         state_BxTxe = self.generator(self.generator_in(given_BxTxE), batch, "encoder")["top"]
-        slots_BxK, labels_BxK = batch["encoder_target_slots"], batch["encoder_target_tokens"]
+        slots_BxK = batch["encoder_target_slots"]
+        labels_BxK = batch["encoder_target_tokens"]
         live_BxK = batch["encoder_loss_weights"] > 0
         masked_BxKxe = jnp.take_along_axis(state_BxTxe, slots_BxK[..., None], axis=1)
         logits_BxKxV = self._generator(masked_BxKxe).logits()
@@ -217,7 +222,8 @@ def masked_autoencoder(vocab_size, heads=("vocabulary", "restored"), **encoder_s
         encoder_lengths = {name: n for name, n in lengths.items() if name != "decoder"}
         return forward_flops(config, encoder_lengths) + decoder_flops
 
-    network, part = MaskedAutoencoder(config), functools.partial(kept_encoder, config)
+    network = MaskedAutoencoder(config)
+    part = functools.partial(kept_encoder, config)
     return _of_stacks(network, config, config.heads, heads, flops, hidden=("restored",), part=part)
 
 
@@ -262,16 +268,20 @@ class RestoringDecoder(nn.Module):
 
     @nn.compact
     def __call__(self, tokens_BxNxE, state_BxNxE, batch):
-        c, positions_BxN = self.config, batch["decoder_positions"]
-        query_BxNxE, rotation = state_BxNxE, None
+        c = self.config
+        positions_BxN = batch["decoder_positions"]
+        query_BxNxE = state_BxNxE
+        rotation = None
         if c.positions == "rotary":
             rotation = rotation_of(positions_BxN, c.head_dim, c.rope_theta, c.rope_scaling)
         else:
-            rows, init = c.max_positions + c.position_offset, embedding_weights(c)
+            rows = c.max_positions + c.position_offset
+            init = embedding_weights(c)
             init = partitioned(init, None, "embed")
             table_PxE = self.param("position_embedding", init, (rows, c.emb_dim))
             placed_BxNxE = embed_tokens(self, table_PxE, positions_BxN + c.position_offset)
-            query_BxNxE, tokens_BxNxE = query_BxNxE + placed_BxNxE, tokens_BxNxE + placed_BxNxE
+            query_BxNxE = query_BxNxE + placed_BxNxE
+            tokens_BxNxE = tokens_BxNxE + placed_BxNxE
         if c.embedding_norm:
             tokens_BxNxE = Norm(c, name="embedding_norm")(tokens_BxNxE)
         is_token_BxNx1 = positions_BxN[..., None] > 0
@@ -293,7 +303,9 @@ class RestoringLayer(Block):
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
-        encoded, rotation, c = context.encoded, context.pattern.rotation, self.config
+        encoded = context.encoded
+        rotation = context.pattern.rotation
+        c = self.config
         attend = Attention(c, name="attention")
         x_BxTxE = self._added(
             "attention_norm",
@@ -333,7 +345,8 @@ def two_towers(
         projection = 2 * lengths["encoder"] * config.emb_dim**2
         return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
 
-    network, known = TwoTowers(config, texts), heads_of("two_towers")
+    network = TwoTowers(config, texts)
+    known = heads_of("two_towers")
     return _of_stacks(network, config, known, heads, flops, texts=texts)
 
 
@@ -359,7 +372,8 @@ class TwoTowers(nn.Module):
 
     def setup(self):
         c = self.config
-        self.first, self.second = Transformer(c), Transformer(c)
+        self.first = Transformer(c)
+        self.second = Transformer(c)
         self.first_out = dense(c.emb_dim, c.dtype, use_bias=False)
         self.second_out = dense(c.emb_dim, c.dtype, use_bias=False)
         self.logit_scale = LogitScale()

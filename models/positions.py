@@ -18,7 +18,9 @@ from .config import Config
 from .linear import on_slots_last
 from .sharding import partitioned
 
-NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
+# T5's relative positions
+NUM_BUCKETS = 32
+MAX_DISTANCE = 128
 
 
 class RelativeBias(nn.Module):
@@ -41,7 +43,8 @@ class RelativeBias(nn.Module):
         heads = self.config.num_heads
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
         if strength := self.config.init_locality:
-            random, near_HxN = init, local_biases(heads, strength, self.bidirectional)
+            random = init
+            near_HxN = local_biases(heads, strength, self.bidirectional)
             init = lambda *args: random(*args) + near_HxN  # noqa: E731
         init = partitioned(init, "heads", "relpos_buckets")
         table_HxN = self.param("table", init, (heads, NUM_BUCKETS))
@@ -109,7 +112,8 @@ def relative_position_buckets(distances, bidirectional):
     Bidirectional: half of the buckets are for keys ahead of the query. Otherwise all keys ahead
     share bucket 0 with the query itself.
     """
-    buckets, ahead = NUM_BUCKETS, np.zeros_like(distances)
+    buckets = NUM_BUCKETS
+    ahead = np.zeros_like(distances)
     if bidirectional:
         buckets //= 2
         ahead = np.where(distances > 0, buckets, 0)

@@ -107,7 +107,8 @@ def links(config: Config) -> list[Link]:
     """
     result = [Link("token_embedding", "token_embedder.embedding", TABLE)]
     for stack, attentions in ATTENTIONS.items():
-        path, tensor_name = f"{stack}/layers/{{i}}", f"{stack}.layers_{{i}}"
+        path = f"{stack}/layers/{{i}}"
+        tensor_name = f"{stack}.layers_{{i}}"
         for name, module, norm in attentions:
             for part, inputs in (("query", 1), ("key", 1), ("value", 1), ("out", 2)):
                 theirs = f"{tensor_name}.{module}.{part}"
@@ -302,7 +303,8 @@ def _check_names(source: TensorFiles, expected: set[str], unscaled: set[str]):
                 f"Got unscaled with {name!r}, expected scales of norms of this model that "
                 f"{source.path} lacks: leave it out."
             )
-    missing, left = expected - unscaled - source.names, source.names - expected
+    missing = expected - unscaled - source.names
+    left = source.names - expected
     if missing or left:
         words = (
             f"The tensors of {source.path} are not those of the model: "

@@ -68,7 +68,8 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        init, shape = embedding_weights(c), (c.vocab_size, c.embedding_width)
+        init = embedding_weights(c)
+        shape = (c.vocab_size, c.embedding_width)
         table_init = partitioned(init, "vocab", "embed")
         self.token_embedding = self.param("token_embedding", table_init, shape)
         if not c.share_encoder_decoder_embeddings:
@@ -94,7 +95,8 @@ class Transformer(nn.Module):
 
         Raises ValueError for a cache with scanned layers.
         """
-        c, encoded_BxSxE = self.config, None
+        c = self.config
+        encoded_BxSxE = None
         caches = self.is_mutable_collection("cache") and not self.is_initializing()
         if caches and c.scan_layers:
             raise ValueError(
@@ -187,7 +189,8 @@ class VocabularyHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden, token_embedding_VxE) -> Projection:
-        c, bias_V = self.config, None
+        c = self.config
+        bias_V = None
         x = hidden.astype(c.dtype)
         if c.vocabulary_layer:
             x = linear(self, "layer", x, (c.emb_dim, c.embedding_width), ("embed", None))
@@ -287,7 +290,8 @@ class Stack(nn.Module):
         the slots of these tokens in the KV cache, where they continue cached ones; key intervals
         then count cache slots too.
         """
-        c, cache_slots_BxT = self.config, batch.get(f"{side}_cache_slots")
+        c = self.config
+        cache_slots_BxT = batch.get(f"{side}_cache_slots")
         embedded_BxTxE = self._embedded(x_BxTxE, batch, side)
         intervals = batch[f"{side}_key_intervals"]
         noised = None
@@ -315,12 +319,14 @@ class Stack(nn.Module):
         else:
             states = self._last_states(x_BxTxE, embedded_BxTxE, context)
         if "next_latent" in c.heads:
-            dynamics, following = LatentDynamics(c, name="dynamics"), _shifted_left(embedded_BxTxE)
+            dynamics = LatentDynamics(c, name="dynamics")
+            following = _shifted_left(embedded_BxTxE)
             states["next_latent"] = dynamics(states["top"], following)
         return states
 
     def _encoded(self, states_BxSxE, batch):
-        c, rotation = self.config, None
+        c = self.config
+        rotation = None
         if c.rotate_encoded and states_BxSxE is not None:
             positions = batch["encoder_positions"]
             rotation = rotation_of(positions, c.head_dim, c.rope_theta, c.rope_scaling)
@@ -328,7 +334,8 @@ class Stack(nn.Module):
 
     def _last_states(self, x_BxTxE, embedded_BxTxE, context):
         """Returns the states after the final norm, and those ahead that depend on them."""
-        c, ahead = self.config, {}
+        c = self.config
+        ahead = {}
         if c.num_ahead and c.ahead == "linear":
             ahead = LinearHeads(c, name="ahead")(x_BxTxE)
         if c.ahead_projections:
@@ -342,8 +349,11 @@ class Stack(nn.Module):
 
     def _embedded(self, x_BxTxE, batch, side):
         """Returns the input of the first layer: token, type and position embeddings summed."""
-        c, width = self.config, x_BxTxE.shape[-1]  # of the tables, mostly E
-        positions_BxT, types_BxT = batch[f"{side}_positions"], batch.get(f"{side}_types")
+        # of the tables, mostly E
+        c = self.config
+        width = x_BxTxE.shape[-1]
+        positions_BxT = batch[f"{side}_positions"]
+        types_BxT = batch.get(f"{side}_types")
         init = partitioned(embedding_weights(c), None, "embed")
         if c.scale_embedding:
             x_BxTxE *= c.emb_dim**0.5
@@ -398,7 +408,8 @@ class Stack(nn.Module):
         return (local, None) if c.global_every is None else (wide, local)
 
     def _layers(self, num_layers, x_BxTxE, context):
-        c, layer = self.config, self._layer()
+        c = self.config
+        layer = self._layer()
         is_local: list[bool | None] = [None] * num_layers
         if c.global_every is not None:
             is_local = [i % c.global_every != c.first_global for i in range(num_layers)]
@@ -416,9 +427,11 @@ class Stack(nn.Module):
             first = 1
         if c.scan_layers:
             over = None if context.local is None else jnp.array(is_local[first:])
-            scanned, more = layer, {"sparse": c.is_sparse(first)}
+            scanned = layer
+            more = {"sparse": c.is_sparse(first)}
             if c.repeated_layers > 1:
-                scanned, more = RepeatedLayers, {"layer": layer}
+                scanned = RepeatedLayers
+                more = {"layer": layer}
                 over = None if over is None else over.reshape(-1, c.repeated_layers)
             length = (num_layers - first) // c.repeated_layers
             unroll = c.unroll_scan and not self.is_initializing()
@@ -459,7 +472,8 @@ class RepeatedLayers(nn.Module):
     def __call__(self, x_BxTxE, context, is_local=None):
         c = self.config
         for i in range(c.repeated_layers):
-            sparse, name = c.is_sparse(i), f"{REPEATED}{i}"
+            sparse = c.is_sparse(i)
+            name = f"{REPEATED}{i}"
             one = self.layer(c, self.cross, self.bidirectional, sparse=sparse, name=name)
             x_BxTxE, _ = one(x_BxTxE, context, None if is_local is None else is_local[i])
         return x_BxTxE, None  # a pair, as scan requires
@@ -595,7 +609,8 @@ class LatentDynamics(nn.Module):
 
     @nn.compact
     def __call__(self, state_BxTxE, following_BxTxE):
-        c, E = self.config, self.config.emb_dim
+        c = self.config
+        E = self.config.emb_dim
         x = Norm(c, name="norm")(jnp.concatenate([state_BxTxE, following_BxTxE], -1))
         for k, width in enumerate((2 * E, E, E)):
             x = ACTIVATIONS["gelu"](x) if k else x
@@ -653,7 +668,9 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
-        c, pattern, bias = self.config, context.pattern, context.bias
+        c = self.config
+        pattern = context.pattern
+        bias = context.bias
         if is_local is not None:
             pattern = jax.tree.map(
                 lambda local, wide: jnp.where(is_local, local, wide), context.local, pattern
@@ -735,7 +752,8 @@ class Attention(nn.Module):
         encoded=None,
     ):
         c = self.config
-        queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
+        queries = (c.num_heads, c.head_dim)
+        keys = (c.num_key_heads, c.head_dim)
         axes = ("embed", "heads", "kv")
         init = weights(c, out_axis=(1, 2), distribution="normal")
         # Where scores are not scaled, the initial query weights hold the scale (T5).
@@ -744,7 +762,8 @@ class Attention(nn.Module):
         # Where kernels take slots last, biases are added to columns. Cross-attention has columns
         # too: XLA for TPUs first fills with zeros what the scans of two stacks save in one shape.
         has_slots_last = self._has_slots_last(x_BxTxE)
-        has_bias, crosses = c.biases or c.qkv_biases, source_BxSxE is not x_BxTxE
+        has_bias = c.biases or c.qkv_biases
+        crosses = source_BxSxE is not x_BxTxE
         lying = dict(slots_last=has_slots_last and has_bias)
         scale = 1.0 if c.qk_norm else c.score_scale
         shape = (c.emb_dim, *queries)
@@ -757,7 +776,8 @@ class Attention(nn.Module):
             q *= c.score_scale
         k = v = encoded_k = encoded_v = None
         if source_BxSxE is not None:
-            joins, own = encoded is not None and encoded.states is not None, source_BxSxE.shape[1]
+            joins = encoded is not None and encoded.states is not None
+            own = source_BxSxE.shape[1]
             if joins:
                 source_BxSxE = jnp.concatenate([source_BxSxE, encoded.states], axis=1)
             key_init = init
@@ -790,7 +810,8 @@ class Attention(nn.Module):
             y_BxTxHxd = attention.over_both(over_own, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
-        shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
+        shape = (*queries, c.emb_dim)
+        axes = ("heads", "kv", "embed")
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
     def _has_slots_last(self, x_BxTxE):
@@ -854,7 +875,8 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxE):
         c = self.config
-        shape, axes = (c.emb_dim, c.mlp_dim), ("embed", "mlp")
+        shape = (c.emb_dim, c.mlp_dim)
+        axes = ("embed", "mlp")
         names = [f"wi_{i}" for i in range(len(c.mlp_activations))]
         projections = [linear(self, name, x_BxTxE, shape, axes) for name in names]
         if len(projections) > 1:
@@ -862,7 +884,9 @@ class MLP(nn.Module):
         inner_BxTxM = activated(c.mlp_activations, projections)
         inner_BxTxM = inner_dropout(self, inner_BxTxM, ("batch", "length", "mlp"))
         inner_BxTxM = constrain(inner_BxTxM, "batch", "length", "mlp")
-        shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), weights(c, to_stream=True)
+        shape = (c.mlp_dim, c.emb_dim)
+        axes = ("mlp", "embed")
+        init = weights(c, to_stream=True)
         return linear(self, "wo", inner_BxTxM, shape, axes, init)
 
 
@@ -879,12 +903,14 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        c, shape = self.config, (x.shape[-1],)
+        c = self.config
+        shape = (x.shape[-1],)
         x32 = x.astype(jnp.float32)
         variance = (x32 * x32).mean(-1, keepdims=True)
         if c.norm == "layer":
             mean = x32.mean(-1, keepdims=True)
-            x32, variance = x32 - mean, jnp.maximum(variance - mean * mean, 0)
+            x32 = x32 - mean
+            variance = jnp.maximum(variance - mean * mean, 0)
         x32 *= jax.lax.rsqrt(variance + c.norm_epsilon)
         init = nn.initializers.zeros if c.zero_centered_norms else nn.initializers.ones
         scale = self.param("scale", partitioned(init, self.axis), shape)
@@ -903,5 +929,6 @@ def _length_of_bias(c: Config, intervals, cache_slots):
 def _within(intervals, before, after, slots_BxT=None):
     """Returns the key intervals [B, 2, T] cut to so many keys before the query, and after it."""
     slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
-    start, end = intervals[:, 0], intervals[:, 1]
+    start = intervals[:, 0]
+    end = intervals[:, 1]
     return jnp.stack([jnp.maximum(start, slot - before), jnp.minimum(end, slot + after + 1)], 1)

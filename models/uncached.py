@@ -24,7 +24,8 @@ def without_cache(model: Model) -> Model:
         return model.apply(params, row), row
 
     def extend(params, row, batch):
-        slots_BxT, row = batch["decoder_cache_slots"], dict(row)
+        slots_BxT = batch["decoder_cache_slots"]
+        row = dict(row)
         rows_Bx1 = jnp.arange(slots_BxT.shape[0])[:, None]
         for name, new in batch.items():
             if name in row and new.ndim == 2:
@@ -43,7 +44,8 @@ def _with_capacity(name: str, x, capacity: int):
     """Returns an array of the decoder with `capacity` slots; new ones are padding."""
     if not name.startswith(("decoder_", "cross_")):
         return x
-    slot, values = jnp.arange(capacity), jnp.zeros((), x.dtype)
+    slot = jnp.arange(capacity)
+    values = jnp.zeros((), x.dtype)
     if name == "decoder_key_intervals":  # itself alone
         values = jnp.stack([slot, slot + 1]).astype(x.dtype)
     if name == "cross_key_intervals":  # the first key: never empty

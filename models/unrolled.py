@@ -55,9 +55,11 @@ def _split(path: str, array: jax.Array, first: int, repeated: int):
     if where is None:
         yield path, array
         return
-    start, rest = 0 if "ahead" in parts else first, parts[where + 1 :]
+    start = 0 if "ahead" in parts else first
+    rest = parts[where + 1 :]
     if repeated > 1:
-        start, rest = int(rest[0].removeprefix(REPEATED)), rest[1:]
+        start = int(rest[0].removeprefix(REPEATED))
+        rest = rest[1:]
     for number in range(array.shape[0]):
         name = f"{parts[where]}_{start + number * repeated}"
         yield "/".join([*parts[:where], name, *rest]), array[number]

@@ -98,7 +98,8 @@ def _answers(text: tuple[int, int], outputs: ModelOutputs, batch) -> _Answers:
     tokens, _, weights = predictions(batch)
     counts = weights > 0
     right = counts & (likeliest_tokens(outputs, batch) == tokens)
-    none, word = jnp.zeros(text[1] - text[0], jnp.int32), _word(text, tokens)
+    none = jnp.zeros(text[1] - text[0], jnp.int32)
+    word = _word(text, tokens)
     return _Answers(*(none.at[word].add(x.astype(jnp.int32)) for x in (counts, right)))
 
 

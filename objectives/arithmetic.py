@@ -49,7 +49,8 @@ def round_ratio(a, b):
     >>> [round_ratio(a, 2) for a in (1, 3, 5)]
     [0, 2, 2]
     """
-    q, r = a // b, a % b
+    q = a // b
+    r = a % b
     return q + ((2 * r > b) | ((2 * r == b) & (q % 2 == 1)))
 
 
@@ -134,5 +135,8 @@ def product24(a, b):
     >>> int(product24(2**23, 2**24 - 1)) == 2**23 - 1
     True
     """
-    a_high, a_low, b_high, b_low = a >> 12, a & 4095, b >> 12, b & 4095
+    a_high = a >> 12
+    a_low = a & 4095
+    b_high = b >> 12
+    b_low = b & 4095
     return a_high * b_high + ((a_high * b_low + a_low * b_high + (a_low * b_low >> 12)) >> 12)

@@ -160,7 +160,8 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
     >>> [round(float(x), 4) for x in losses]
     [0.3133, 0.3133]
     """
-    left_Nxe, right_Mxe = unit(left_Nxe), unit(right_Mxe)
+    left_Nxe = unit(left_Nxe)
+    right_Mxe = unit(right_Mxe)
     similarity_NxM = scale * _products(left_Nxe, right_Mxe)
     N = left_Nxe.shape[0]
     own_N = jnp.arange(N)
@@ -181,7 +182,8 @@ def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
     >>> [round(float(x), 4) for x in losses]
     [0.5514, 0.5514]
     """
-    N, live_K = left_Nxe.shape[0], jnp.concatenate([live_N, live_M])
+    N = left_Nxe.shape[0]
+    live_K = jnp.concatenate([live_N, live_M])
     all_Kxe = unit(jnp.concatenate([left_Nxe, right_Mxe]))
     anchor_A = jnp.arange(2 * N)
     similarity_AxK = scale * _products(all_Kxe[: 2 * N], all_Kxe)
@@ -222,7 +224,8 @@ _LOSSES: dict[Loss, Callable] = {
 
 def _contrastive_loss(texts: int, temperature, pooling: Pooling, name: Loss) -> Callable:
     def loss(outputs, batch) -> dict[str, Term]:
-        top, slots_BxP = outputs.hidden["top"], batch["pools_slots"]
+        top = outputs.hidden["top"]
+        slots_BxP = batch["pools_slots"]
         pooled = _mean_of_segments(top, batch) if pooling == "mean" else at_slots(top, slots_BxP)
         embeddings_BxPxe = outputs.head("embedding", pooled)
         B, P, _ = embeddings_BxPxe.shape

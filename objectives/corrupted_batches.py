@@ -103,7 +103,8 @@ def _check_values(
     objective: Objective, lengths: dict[str, int], rows_B: Row, max_documents: int
 ) -> None:
     members = members_of(objective)
-    low, high = rows_B.member.min(initial=0), rows_B.member.max(initial=0)
+    low = rows_B.member.min(initial=0)
+    high = rows_B.member.max(initial=0)
     if low < 0 or high >= len(members):
         raise ValueError(
             f"Got rows of the members {low} … {high}, expected 0 … {len(members) - 1}."

@@ -19,7 +19,8 @@ from .contract import Array, ClassProjection
 # Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of
 # width 64 and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148
 # at once. Elsewhere it should be large enough for arithmetic to outweigh reading the projection.
-CPU_SLOTS, _SLOTS = 256, 2048
+CPU_SLOTS = 256
+_SLOTS = 2048
 
 
 def cross_entropy(logits, labels):
@@ -71,7 +72,8 @@ def projected_cross_entropy(
     """
     rows, slots = labels_BxK.shape
     cut = _cutter(rows, slots, projection.slot_shards)
-    labels_NxBxC, weights_NxBxC = cut(labels_BxK), cut(weights_BxK.astype(jnp.float32))
+    labels_NxBxC = cut(labels_BxK)
+    weights_NxBxC = cut(weights_BxK.astype(jnp.float32))
     logits = (*labels_NxBxC.shape[1:], projection.kernel.shape[1])
     finish, constants = jax.closure_convert(
         projection.finish, jax.ShapeDtypeStruct(logits, jnp.float32)
@@ -189,7 +191,8 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         return x.reshape(D, rows // D, X, slots // X, *rest)
 
     def kernel_gradient(states_BxCxE, d_products_BxCxV):
-        a, b = apart(states_BxCxE), apart(d_products_BxCxV)
+        a = apart(states_BxCxE)
+        b = apart(d_products_BxCxV)
         return jnp.einsum("dbxce,dbxcv->dxev", a, b, preferred_element_type=jnp.float32)
 
     def add(total, piece):
@@ -199,7 +202,8 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         losses_BxC, log_partition = cross_entropy(logits_BxCxV, labels_BxC)
         z_losses_BxC = z_loss * log_partition**2
         # Of the losses: probabilities, less 1 at the label; of the z-losses: probabilities too.
-        weights, tops = weights_BxC[..., None], log_partition[..., None]
+        weights = weights_BxC[..., None]
+        tops = log_partition[..., None]
         d_logits = jnp.exp(logits_BxCxV - tops) * (weights * (1.0 + 2.0 * z_loss * tops))
         d_logits -= jnp.where(_is_label(labels_BxC, logits_BxCxV), weights, 0.0)
 

@@ -65,7 +65,8 @@ def orders_in_line(segments, count: int, ahead=0) -> dict:
     >>> orders_in_line(jnp.array([1, 1, 1, 1, 1]), 1, 2**23)["inputs_ends"]
     Array([3, 3, 4, 4, 5], dtype=int32)
     """
-    document, slot = documents(segments, count), jnp.arange(segments.size, dtype=jnp.int32)
+    document = documents(segments, count)
+    slot = jnp.arange(segments.size, dtype=jnp.int32)
     first, length = (by_document(x, segments) for x in document)
     end = slot + 1 + product24(ahead, jnp.maximum(first + length - 1 - slot, 0))
     columns = zip(STREAMS["orders"].columns, (slot - first, first, end))

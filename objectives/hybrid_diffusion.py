@@ -120,7 +120,8 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
     spread = isqrt(time * (2**_BITS - time))
     replaced = replacing * spread >> _BITS
     document_L = jnp.maximum(segments - 1, 0)
-    time_L, replaced_L = time[document_L], replaced[document_L]
+    time_L = time[document_L]
+    replaced_L = replaced[document_L]
 
     drawn = below(jax.random.bits(token_key, tokens.shape, jnp.uint32), 2**_BITS + replaced_L)
     other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
@@ -173,9 +174,11 @@ def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
       labels, given: i32[...] the true token, and the noised one.
       time: f32[...], within 0 and 1.
     """
-    number, replaced = noise.text[1] - noise.text[0], noise.replaced(time)
+    number = noise.text[1] - noise.text[0]
+    replaced = noise.replaced(time)
     keeps, each, _ = noise(time)
-    is_mask, is_same = given == noise.mask, given == labels
+    is_mask = given == noise.mask
+    is_same = given == labels
     losses = divergences(noise.text, logits, labels, given, keeps, each, is_mask)
 
     def weighted(mask_weight, replaced_weight, same_weight):

@@ -34,7 +34,8 @@ from .splicing import (
 from .token_ids import TokenIds
 
 # The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle; a form is their order.
-_PLAIN, _PSM = 0, 1
+_PLAIN = 0
+_PSM = 1
 _SPM = {"spm": 2, "spmv2": 3}
 _ORDERS = (
     (0, 1, 4, 5, 2, 3),  # plain: the text as it was, since it has no markers
@@ -102,7 +103,8 @@ def _move_middles(key, row, partner, lengths, max_documents, *, rate, spm_rate, 
     if row.hidden is not None:  # the first run of hidden tokens is the middle
         form = jnp.where(form == _PLAIN, _PSM, form)
         cuts = jnp.concatenate(marked_runs(row.hidden, row.segments, document, 1), axis=1)
-    first, second = cuts[:, :1], cuts[:, 1:]
+    first = cuts[:, :1]
+    second = cuts[:, 1:]
 
     source, (marker_at, eos_at) = with_specials(row.tokens, markers, eos)
     marker = ((form != _PLAIN) & (document.length > 0))[:, None]
@@ -177,7 +179,8 @@ def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels,
     spans = poisson_lengths(bits[:, 0], counts)
     spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))
     ends = jax.vmap(_distinct_cuts)(bits[:, 1:], document.length, 2 * spans)
-    begin, end = ends[:, 0::2], ends[:, 1::2]
+    begin = ends[:, 0::2]
+    end = ends[:, 1::2]
     if row.hidden is not None:
         begin, end = hidden_runs(row, document, S)
 

@@ -19,7 +19,9 @@ from .prompt_forms import PromptForm
 from .splicing import by_document, documents, frame_of, framed, is_of_each, kept
 from .token_ids import TokenIds
 
-COMPLETE, INCOMPLETE = 0, 1  # the classes of the head "stop"
+# the classes of the head "stop"
+COMPLETE = 0
+INCOMPLETE = 1
 CLASSES = "nothing is missing", "something is missing"
 
 
@@ -62,7 +64,8 @@ def insertion_lm(ids: TokenIds) -> Objective:
     >>> insertion_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 510, 'pools': 1}
     """
-    cls, bos = ids.special("cls"), ids.bos
+    cls = ids.special("cls")
+    bos = ids.bos
     return Objective(
         lengths=lambda n: {"inputs": n + 2, "labels": n, "pools": 1},
         corrupt=Partial(

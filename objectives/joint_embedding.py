@@ -111,7 +111,8 @@ def _loss(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
     states = at_slots(outputs.hidden["top"], batch["pools_slots"]).astype(jnp.float32)
     B, _, width = states.shape
     views = states.reshape(B, -1, 1 + VIEWS, width)
-    text, answer = views[:, :, 1], views[:, :, 2]
+    text = views[:, :, 1]
+    answer = views[:, :, 2]
     weights = batch["pools_weights"].reshape(B, -1, 1 + VIEWS)[:, :, 1].astype(jnp.float32)
     alike = jnp.all(text == answer, -1)  # states that are constant are 0 apart: no baseline
     distances = jnp.where(alike, 0.0, 1 - cosine(text, answer)) * weights

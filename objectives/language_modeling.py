@@ -262,7 +262,8 @@ def divided(row, present_D, frame, given: Documents, answer: Documents, lengths)
     The frame is around the inputs, and what closes it closes the targets too.
     """
     source, (before_at, after_at) = with_specials(row.tokens, *frame)
-    opening, closing = piece(before_at, present_D * frame[0].size), piece(after_at, present_D)
+    opening = piece(before_at, present_D * frame[0].size)
+    closing = piece(after_at, present_D)
     inputs = joined(opening, piece(*given), closing)
     targets = joined(piece(*answer), closing)
     return sequence_pair(
@@ -272,7 +273,8 @@ def divided(row, present_D, frame, given: Documents, answer: Documents, lengths)
 
 def _read_stand_ins(row: StackRow, batch: dict) -> dict:
     """Gives later slots the stand-in of a target in place of the target."""
-    targets, stand_ins = row.features["targets"], row.features["targets_stand_ins"]
+    targets = row.features["targets"]
+    stand_ins = row.features["targets_stand_ins"]
     read = jnp.where(stand_ins > 0, stand_ins, targets)
     return {f"{row.stack}_input_tokens": row.in_stack(row.features["inputs"], row.shifted(read))}
 

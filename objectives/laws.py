@@ -30,7 +30,8 @@ DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2,
 RAW_LENGTH = 56  # tokens of a row, its padding included
 PROGRAMS = 256  # compiled ones of a kind that are kept, for each law to find again
 LABELS = 2  # labels of example rows are below
-MORE_PADDING, MORE_SLOTS = 37, 9
+MORE_PADDING = 37
+MORE_SLOTS = 9
 
 _NOT_A_STREAM = ("sentinels", "both")
 _TO_LIFT = "Write the function for one document, and lift it with objectives.each_document."
@@ -70,7 +71,8 @@ def text_row(
     """
     random = np.random.default_rng([seed, *document_lengths])
     documents = [random.integers(*ids.text, n).tolist() for n in document_lengths]
-    tokens, segments = np.full(raw_length, ids.pad, np.int32), np.zeros(raw_length, np.int32)
+    tokens = np.full(raw_length, ids.pad, np.int32)
+    segments = np.zeros(raw_length, np.int32)
     used = sum(document_lengths)
     tokens[:used] = np.concatenate(documents)
     segments[:used] = np.repeat(np.arange(len(documents)) + 1, document_lengths)
@@ -199,7 +201,8 @@ def ids_are_in_range(case: LawExamples) -> None:
     limits |= {"labels_slots": slots, "pools_slots": slots or 1}  # 0 of a pool without inputs
     for name, limit in limits.items():
         if name in features and features[name].size:
-            low, high = features[name].min(), features[name].max()
+            low = features[name].min()
+            high = features[name].max()
             if low < 0 or high >= limit:
                 raise Broken(f"{name} are {low} … {high}, expected 0 … {limit - 1}.")
 
@@ -485,7 +488,8 @@ def loss_is_a_sum_over_rows(case: LawExamples) -> None:
 
 def counts_are_sums(case: LawExamples) -> None:
     """An adaptation counts with integers, summed over the rows, and its state keeps its form."""
-    objective, adaptation = case.objective, case.objective.adaptation
+    objective = case.objective
+    adaptation = case.objective.adaptation
     if adaptation is None:
         return
     batch = _few_rows(case)
@@ -602,7 +606,8 @@ def is_own(objective: Objective) -> bool:
 
 def _modules(function) -> set[str]:
     """Returns the packages of a function and of those that it was made of or closes over."""
-    packages, visited = set(), set()
+    packages = set()
+    visited = set()
     parts = [function]
     while parts:
         part = parts.pop()
@@ -623,7 +628,8 @@ def slots_used(
     case: LawExamples, lengths: Sequence[int], seed: int = 2, parts: int = 2
 ) -> dict[str, np.ndarray]:
     """Returns {stream: slots, "sentinels": ids} that rows of one document of these lengths use."""
-    raw_length, kind = max(lengths), case.objective.rows.kind
+    raw_length = max(lengths)
+    kind = case.objective.rows.kind
     rows = [
         text_row(case.ids, (n,), raw_length, i * (kind == "parts"), 0, kind, parts)[0]
         for i, n in enumerate(lengths)

@@ -52,7 +52,8 @@ def token_loss(
     Terms: "tokens", with its z-losses in a run that has them.
     """
     tokens, slots, weights = predictions(batch)
-    states, w = outputs.hidden[hidden], weights.astype(jnp.float32)
+    states = outputs.hidden[hidden]
+    w = weights.astype(jnp.float32)
     states = states if slots is None else at_slots(states, slots)
     z_loss = getattr(outputs, "z_loss", 0.0)
     losses, z_losses = head_cross_entropy(outputs, head, states, tokens, w, z_loss)
@@ -121,7 +122,8 @@ def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> di
     losses, _ = cross_entropy(logits, classes)
     hits = jnp.argmax(logits, -1) == classes
     weights = weights.astype(jnp.float32)
-    counted, labels = jnp.sum(weights, -1), Labels(classes, weights, head)
+    counted = jnp.sum(weights, -1)
+    labels = Labels(classes, weights, head)
     return {
         head: Term(jnp.sum(losses * weights, -1), counted, labels=labels),
         f"{head}_accuracy": Term(jnp.sum(hits * weights, -1), counted, None, labels),

@@ -73,7 +73,8 @@ def retromae(
     """
     visible = 1 - ratio(decoder_rate, "decoder_rate")
     states = int(1 / visible)  # in the targets of a document: no two in an interval
-    cls, sep = ids.special("cls"), ids.special("sep")
+    cls = ids.special("cls")
+    sep = ids.special("sep")
     encoder = masked_lm(ids, rate)
 
     def lengths(n: int) -> dict[str, int]:
@@ -116,7 +117,8 @@ def _restore(states, visible, key, row, size: int, max_documents: int):
     positions = jnp.append(positions, jnp.zeros_like(states))[origin]
 
     first = by_document(documents(segments, max_documents).start, segments)
-    visible_T, slot = by_document(visible_D, segments), jnp.arange(size, dtype=jnp.int32)
+    visible_T = by_document(visible_D, segments)
+    slot = jnp.arange(size, dtype=jnp.int32)
     last = (states.size - 1) * (visible_T + 1)  # the last [CLS] state of a document
     bits = jax.random.bits(start_key, (size,), jnp.uint32)
     start = first + _interval_start(bits, slot - first, visible_T, last)
@@ -134,7 +136,8 @@ def _restore(states, visible, key, row, size: int, max_documents: int):
 
 def _shuffled(key, row, document):
     """Returns the tokens of each document in random order, and their positions: [CLS] is at 0."""
-    count, bits = document.length.size, jax.random.bits(key, row.tokens.shape, jnp.uint32)
+    count = document.length.size
+    bits = jax.random.bits(key, row.tokens.shape, jnp.uint32)
     order = random_order(bits, jnp.where(row.segments > 0, row.segments - 1, count), count + 1)
     position = jnp.arange(row.tokens.size, dtype=jnp.int32) + 1
     position -= by_document(document.start, row.segments)

@@ -55,7 +55,8 @@ def masked_diffusion(
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
-    form, bound = PromptForm("unmask"), "tokens" if weighted else "bound"
+    form = PromptForm("unmask")
+    bound = "tokens" if weighted else "bound"
     return _at_drawn_rates(ids, lowest_rate, form, bound, weighted)
 
 
@@ -144,14 +145,16 @@ class _DiffusionLoss:
 
     def __call__(self, outputs: ModelOutputs, batch) -> dict[str, Term]:
         stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
-        segments, given = batch[f"{stack}_segment_ids"], batch[f"{stack}_input_tokens"]
+        segments = batch[f"{stack}_segment_ids"]
+        given = batch[f"{stack}_input_tokens"]
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
         # A mask stands for text; other special tokens stay as they are.
         is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
         bounds = loss_by_rates(outputs, batch, rates, is_text & (segments > 0) & (rates > 0))
         if self.weighted:
             return bounds
-        bound, masked = bounds["tokens"], token_loss(outputs, batch)["tokens"]
+        bound = bounds["tokens"]
+        masked = token_loss(outputs, batch)["tokens"]
         return {
             "masked": dataclasses.replace(masked, weights=bound.weights),
             "bound": Term(bound.sums, bound.weights, scale=None),

@@ -144,7 +144,8 @@ def masked_permuted_lm(
     >>> masked_permuted_lm(ids).lengths(510)
     {'inputs': 664, 'labels': 76, 'orders': 664}
     """
-    selection, form = selection_of(ids, rate), _framed_form(ids, framed=True)
+    selection = selection_of(ids, rate)
+    form = _framed_form(ids, framed=True)
 
     def lengths(n: int) -> dict[str, int]:
         chosen = int(quota(n, selection, np))
@@ -301,12 +302,14 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     first = by_slot(documents(segments, max_documents).start)
     number = by_slot(chosen_documents.length)  # of chosen tokens
     length = number + by_slot(rest_documents.length)
-    at, predicts = slot - first, slot - first >= length + number
+    at = slot - first
+    predicts = slot - first >= length + number
     # A chosen token attends to itself, and the mask that predicts it to a mask in its place.
     start = jnp.where(predicts, at - length - number, jnp.maximum(at - length + 1, 0))
     is_mask = (at < number) | predicts
     position = origin - by_slot(documents(text.segments, max_documents).start)
-    live, columns = segments > 0, (position, first + start, first + start + length)
+    live = segments > 0
+    columns = (position, first + start, first + start + length)
     given = jnp.where(is_mask, text.masked[origin], text.tokens[origin])
     return (
         input_sequence((jnp.where(live, given, 0), segments))

@@ -95,7 +95,8 @@ def _mask_fragments(key, row, partner, lengths, max_documents, *, share, replace
     begin = _drawn_begins(document_bits(place_key, max_documents, (2,)), document.length - length)
     if row.hidden is not None:  # the first run of hidden tokens is the fragment
         begins, ends = marked_runs(row.hidden, row.segments, document, 1)
-        begin, length = begins[:, 0], ends[:, 0] - begins[:, 0]
+        begin = begins[:, 0]
+        length = ends[:, 0] - begins[:, 0]
     first = document.start + begin
 
     slot = jnp.arange(row.tokens.size, dtype=jnp.int32)

@@ -140,7 +140,8 @@ def ahead_losses(outputs, batch, count: int):
 
     if "ahead" not in outputs.hidden:
         one_by_one = jax.checkpoint(losses, static_argnums=(0, 2))
-        last, ks = outputs.hidden["last"], range(1, count + 1)
+        last = outputs.hidden["last"]
+        ks = range(1, count + 1)
         return jnp.stack([one_by_one(f"ahead_{k + 1}", last, k) for k in ks])
 
     def one_head(_, numbered):

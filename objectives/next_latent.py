@@ -43,7 +43,8 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
         _, slots, _ = predictions(batch)
         top, expected = (outputs.hidden[name] for name in ("top", "next_latent"))
         if slots is not None:
-            top, expected = at_slots(top, slots), at_slots(expected, slots)
+            top = at_slots(top, slots)
+            expected = at_slots(expected, slots)
         there = jax.lax.stop_gradient(jnp.roll(top, -1, axis=1))
         losses = smooth_l1(expected.astype(jnp.float32) - there.astype(jnp.float32))
         _, weights = ahead_tokens(batch, 1)

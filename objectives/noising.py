@@ -143,7 +143,8 @@ def from_noise(
     """
     targets = targets or untouched()
     sentinels = [noise.sentinels for noise in (inputs, targets) if noise.sentinels]
-    before, after = ids.mode_tokens(mode), (ids.eos,)
+    before = ids.mode_tokens(mode)
+    after = (ids.eos,)
 
     def lengths(n: int) -> dict[str, int]:
         slots = {
@@ -285,7 +286,8 @@ class _Hiding(NamedTuple):
 
 def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
     """Returns (replacement, density, settings of the kernel)."""
-    kind, density = REPLACEMENTS[replace], ratio(noise_density, "noise_density")
+    kind = REPLACEMENTS[replace]
+    density = ratio(noise_density, "noise_density")
     stand_ins = ids.sentinels if kind.stand_in == "sentinel" else (0,)
     if kind.stand_in == "mask":
         stand_ins = (ids.special("mask"),)
@@ -444,7 +446,8 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
         return _compact(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
     hidden_D, most_D = infilling_counts(document.length, density, mean_span_length)
     hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
-    position, live = _position(text, document), text.segments > 0
+    position = _position(text, document)
+    live = text.segments > 0
     length_bits, gap_bits = (
         jax.random.bits(jax.random.fold_in(key, i), position.shape, jnp.uint32) for i in (0, 1)
     )
@@ -466,7 +469,8 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     # The row's r-th remaining token, of a document before which h tokens are hidden, is at gap
     # r + h, and comes after the masks up to there.
     hidden_before_D = jnp.cumsum(hidden_D) - hidden_D
-    masks, slot = running_sum(taken > 0), jnp.arange(position.size, dtype=jnp.int32)
+    masks = running_sum(taken > 0)
+    slot = jnp.arange(position.size, dtype=jnp.int32)
     mask_at = slot - _of(hidden_before_D, text) + masks - 1
     taken = (
         jnp.zeros_like(taken).at[jnp.where(taken > 0, mask_at, slot.size)].set(taken, mode="drop")

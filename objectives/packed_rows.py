@@ -55,7 +55,8 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
 
 def _alone(row: Row, where: Documents, number) -> Row:
     """Returns document `number` of a row as the only one of a row."""
-    start, length = where.start[number], where.length[number]
+    start = where.start[number]
+    length = where.length[number]
     live = jnp.arange(row.tokens.size) < length
 
     def moved(x_L):

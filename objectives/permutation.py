@@ -85,7 +85,9 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     padding = 2 * max_documents
     group = jnp.where(segments > 0, 2 * (segments - 1) + chosen, padding)
     order = random_order(jnp.where(chosen, bits, 0), group, padding + 1)
-    live, chosen, tokens = segments > 0, chosen[order], tokens[order]
+    live = segments > 0
+    chosen = chosen[order]
+    tokens = tokens[order]
 
     first = by_document(document.start, segments)
     own = jnp.arange(tokens.size, dtype=jnp.int32) - first

@@ -29,8 +29,10 @@ def random_order(bits_N, group_N, groups: int):
 
     Returns i32[N], a permutation of 0 … N - 1.
     """
-    bits, group = bits_N >> (32 - _RANDOM), group_N.astype(jnp.uint32)
-    slot_bits, group_bits = (bits.size - 1).bit_length(), (groups - 1).bit_length()
+    bits = bits_N >> (32 - _RANDOM)
+    group = group_N.astype(jnp.uint32)
+    slot_bits = (bits.size - 1).bit_length()
+    group_bits = (groups - 1).bit_length()
     if group_bits + _RANDOM + slot_bits <= 32:
         return _sorted_slots((group << _RANDOM) | bits, slot_bits)
     if max(group_bits, _RANDOM) + slot_bits <= 32:

@@ -142,7 +142,8 @@ def quota(n, selection: Selection, xp=jnp):
     >>> int(quota(512, selection_of(ids, rate=0.15), np))
     77
     """
-    share, whole = n * selection.rate[0], selection.rate[1]
+    share = n * selection.rate[0]
+    whole = selection.rate[1]
     if selection.chance is None:
         number = xp.maximum(round_ratio(share, whole), 1)
     else:
@@ -168,7 +169,8 @@ def choose(key, tokens, segments, count: int, selection: Selection, hidden=None)
     """
     eligible = _eligible(tokens, segments, selection)
     if hidden is not None:
-        chosen, slot = hidden & eligible, jnp.arange(tokens.size, dtype=jnp.int32)
+        chosen = hidden & eligible
+        slot = jnp.arange(tokens.size, dtype=jnp.int32)
         opens = chosen & ~(_shifted(chosen) & (segments == _shifted(segments)))
         return chosen, lax.cummax(jnp.where(opens, slot, 0))
     quota_D = quota(_sum_of_each(eligible, segments, count), selection)
@@ -206,7 +208,8 @@ def _tiling(key, start, segments, count, laws):
     the first is the rest of a cell that the document's start cuts at random: it has k or more units
     with a probability proportional to the mean of max(length - k + 1, 0).
     """
-    L, document_L = start.size, jnp.maximum(segments - 1, 0)
+    L = start.size
+    document_L = jnp.maximum(segments - 1, 0)
     document_start = documents(segments, count).start[document_L]
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
@@ -234,9 +237,11 @@ def _take_tokens(bits, candidate, segments, quota_D):
     last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
     last = by_document(jnp.sort(rank)[last_D], segments)
     # Tokens may have drawn equal bits: of those tied for the last rank, the first fill the quota.
-    ahead, tied = candidate & (rank < last), candidate & (rank == last)
+    ahead = candidate & (rank < last)
+    tied = candidate & (rank == last)
     remaining_D = quota_D - _sum_of_each(ahead, segments, quota_D.size)
-    total, start_D = running_sum(tied), documents(segments, quota_D.size).start
+    total = running_sum(tied)
+    start_D = documents(segments, quota_D.size).start
     so_far = total - by_document((total - tied)[start_D], segments)
     return ahead | (tied & (so_far <= by_document(remaining_D, segments)))
 
@@ -246,7 +251,8 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
 
     The first that does not fit is trimmed, or each is skipped that does not.
     """
-    L, D = start.size, quota_D.size
+    L = start.size
+    D = quota_D.size
     slot = jnp.arange(L, dtype=jnp.int32)
     document_L = jnp.maximum(segments - 1, 0)
     unit = lax.cummax(jnp.where(start, slot, 0))
@@ -281,7 +287,8 @@ def _more_that_fit(taken, sizes, drawn, quota_D):
       taken: bool[L], units up to the first that does not fit.
       sizes, drawn: i32[L] tokens and document of each unit, in random order.
     """
-    L, D = taken.size, quota_D.size
+    L = taken.size
+    D = quota_D.size
     slot = jnp.arange(L, dtype=jnp.int32)
 
     def take_next(_, state):

@@ -36,7 +36,8 @@ from .splicing import (
 from .streams import STREAMS
 from .token_ids import TokenIds
 
-FOLLOWS, FOLLOWS_NOT = 0, 1
+FOLLOWS = 0
+FOLLOWS_NOT = 1
 
 
 @checked
@@ -63,9 +64,11 @@ def next_sentence_prediction(
     >>> next_sentence_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
     """
-    draw, form = _draw_next_from_other, next_sentence_form(ids)
+    draw = _draw_next_from_other
+    form = next_sentence_form(ids)
     if negatives == "same":
-        draw, form = _draw_next_from_same, _form(ids, "follows", "comes later")
+        draw = _draw_next_from_same
+        form = _form(ids, "follows", "comes later")
     return _pair_objective(ids, draw, at_sentence_ends, form)
 
 
@@ -103,7 +106,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     Raises ValueError when the second moves its inputs, either is a mixture, both write the same
     features, or the first makes several segments of a document.
     """
-    one, two = build(first, ids), build(second, ids)
+    one = build(first, ids)
+    two = build(second, ids)
     if one.members or two.members:
         raise ValueError("A mixture cannot be part of `then`: put `then` into the mixture instead.")
     if one.adaptation or two.adaptation:
@@ -170,7 +174,8 @@ def _framed_forms(first: tuple[PromptForm, ...], second: tuple[PromptForm, ...])
     """
     if not first:
         return second
-    before, after = first[0].before, first[0].after
+    before = first[0].before
+    after = first[0].after
     framed = (two._replace(before=before, after=after) for two in second)
     return (*framed, *(one._replace(pooling=None) if one.mode == "embed" else one for one in first))
 
@@ -192,7 +197,8 @@ def pair_loss(outputs, batch) -> dict[str, Term]:
 
 def _form(ids: TokenIds, *classes: str) -> PromptForm:
     """Returns `[CLS] A [SEP] B [SEP]`: the form ends both texts."""
-    cls, sep = ids.special("cls"), ids.special("sep")
+    cls = ids.special("cls")
+    sep = ids.special("sep")
     return PromptForm("pair", (cls,), (sep,), head="pair", pooling="first", classes=classes)
 
 
@@ -229,7 +235,8 @@ def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, c
     a, b, label, counts = draw(bits, source, ends, document, theirs)
 
     present = document.length > 0
-    first, closing = piece(cls_at, present), piece(sep_at, present)
+    first = piece(cls_at, present)
+    closing = piece(sep_at, present)
     framed = joined(first, a, closing, b, closing)
     tokens, segments = splice(source, framed, lengths["inputs"])
     arranged = documents(segments, max_documents)
@@ -280,7 +287,8 @@ def _draw_next_from_other(bits_Dx4, source, ends, document: Documents, theirs: D
 
 def _next_or_not(bits_D, source, document: Documents, cut, other, length):
     """Returns a choice of `length` tokens for B: those after the cut, or those at `other`."""
-    follows, wrong = document.start + cut, _coin(bits_D)
+    follows = document.start + cut
+    wrong = _coin(bits_D)
     a = piece(document.start, cut)
     b = piece(jnp.where(wrong, other, follows), length)
     counts = (length > 0) & _differ(source, follows, other, length)
@@ -303,7 +311,8 @@ def _coin(bits):
 def _whole_sentences(ends, document: Documents) -> Documents:
     """Returns each document from its first sentence end to its last; all of it if there are few."""
     slot = jnp.arange(ends.size)[None]
-    start, end = document.start[:, None], (document.start + document.length)[:, None]
+    start = document.start[:, None]
+    end = (document.start + document.length)[:, None]
     closes = (slot >= start) & (slot < end) & ends[None]
     first = jnp.min(jnp.where(closes, slot, ends.size), axis=1) + 1
     last = jnp.max(jnp.where(closes, slot, -1), axis=1) + 1
@@ -357,7 +366,8 @@ def _places(ends, document: Documents, at_least: int) -> _Places:
 
 def _numbers(places: _Places, document: Documents, last_D):
     """Returns i32[D] each: the number of a document's first place, and how many go to `last`."""
-    start, last = document.start, document.start + jnp.maximum(last_D, 0)
+    start = document.start
+    last = document.start + jnp.maximum(last_D, 0)
     first, beyond = (
         jnp.where(places.at_ends, jnp.where(x > 0, places.ends[x - 1], 0), x) for x in (start, last)
     )

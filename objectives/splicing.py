@@ -84,7 +84,8 @@ def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=N
            [0, 1]], dtype=int32), Array([[3, 4],
            [1, 1]], dtype=int32))
     """
-    D, slot = document.length.size, jnp.arange(segments_L.size, dtype=jnp.int32)
+    D = document.length.size
+    slot = jnp.arange(segments_L.size, dtype=jnp.int32)
     position = slot - by_document(document.start, segments_L)
     marked_L &= segments_L > 0
     opens = marked_L & ~(jnp.roll(marked_L, 1) & (position > 0))
@@ -160,7 +161,8 @@ def with_markers(document: Documents, begin, end, markers: Pieces) -> Pieces:
     """
     text_from = jnp.pad(end, ((0, 0), (1, 0)))
     text_to = jnp.concatenate([begin, document.length[:, None]], axis=1)
-    source, length = document.start[:, None] + text_from, text_to - text_from
+    source = document.start[:, None] + text_from
+    length = text_to - text_from
     before = Pieces(source[:, :-1], length[:, :-1])
     return joined(interleaved(before, markers), Pieces(source[:, -1:], length[:, -1:]))
 

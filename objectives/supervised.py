@@ -119,7 +119,8 @@ def _take_turns(sep, eos, max_turns, key, row, partner, lengths, max_documents):
 
     Pieces, as of `splice`, would be documents times turns: with 16 of each, 50 times the time.
     """
-    segments, parts = row.segments, row.parts
+    segments = row.segments
+    parts = row.parts
     taken = (segments > 0) & (segments <= max_documents) & (parts < max_turns)
     ends = taken & ((_next(parts) != parts) | (_next(segments) != segments))
     is_answer = parts % 2 == 1  # of which the tokens count, and their end
@@ -231,7 +232,8 @@ def _labelled(
     pooling: str | None = "first",
 ) -> Objective:
     """Returns the objective that predicts labels of framed text; without classes, numbers."""
-    before, after = (ids.special("cls"),), (ids.special("sep"),)
+    before = (ids.special("cls"),)
+    after = (ids.special("sep"),)
     return Objective(
         lengths=lengths,
         corrupt=Partial(corrupt, frame_of(before, after)),

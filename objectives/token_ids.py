@@ -128,7 +128,8 @@ def specimen_ids(size: int) -> TokenIds:
     """
     if size < 50:
         raise ValueError(f"Got a vocabulary of {size} ids, expected 50 or more.")
-    every, text = np.arange(size), size * 6 // 10
+    every = np.arange(size)
+    text = size * 6 // 10
     return check_token_ids(
         TokenIds(
             size=size,
@@ -208,7 +209,8 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
                 f"{first} … {last - 1}."
             )
     for name in ("word_starts", "sentence_ends"):
-        got, expected = len(getattr(ids, name)), (ids.size + 7) // 8
+        got = len(getattr(ids, name))
+        expected = (ids.size + 7) // 8
         if got not in (0, expected):
             raise ValueError(
                 f"{name} must be {expected} bytes for {ids.size} ids, got {got}: make it with "

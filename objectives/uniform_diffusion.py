@@ -88,7 +88,8 @@ class UniformNoise:
 
 def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
     document = documents(row.segments, max_documents)
-    present, size = document.length > 0, lengths["inputs"]
+    present = document.length > 0
+    size = lengths["inputs"]
     tokens, segments = framed((row.tokens, row.segments), present, frame, size)
     first, last = text
 
@@ -131,7 +132,8 @@ def uniform_losses(text: tuple[int, int], logits, labels, given, rate, rate_of_c
       rate: f32[...], the probability of a token to be drawn anew, within 0 and 1.
       rate_of_change: its derivative by the time, which is uniform between 0 and 1.
     """
-    keeps, each = 1 - rate, rate / (text[1] - text[0])
+    keeps = 1 - rate
+    each = rate / (text[1] - text[0])
     became = jnp.where(given == labels, keeps, 0.0) + each
     losses = divergences(text, logits, labels, given, keeps, each)
     return rate_of_change * losses / ((text[1] - text[0]) * keeps * became)

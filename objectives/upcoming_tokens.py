@@ -107,11 +107,13 @@ def upcoming(batch, first: int, last: int):
     Those are the tokens `first` … `last - 1` after the next one of each slot, as far as rows go.
     """
     tokens, _, weights = predictions(batch)
-    segments, counts = jnp.asarray(prediction_segments(batch)), jnp.asarray(weights) > 0
+    segments = jnp.asarray(prediction_segments(batch))
+    counts = jnp.asarray(weights) > 0
     slots = tokens.shape[1]
     last = min(last, max(slots, first + 1))
     later = jnp.arange(slots)[:, None] + jnp.arange(first, last)[None]
-    inside, later = later < slots, jnp.minimum(later, slots - 1)
+    inside = later < slots
+    later = jnp.minimum(later, slots - 1)
     live = counts[:, :, None] & counts[:, later] & (segments[:, later] == segments[:, :, None])
     return jnp.asarray(tokens)[:, later], live & inside[None]
 

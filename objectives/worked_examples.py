@@ -114,7 +114,8 @@ def hidden_features(
 
     Raises ValueError for more spans than there are sentinels.
     """
-    size, count = rows_B.tokens.shape[1], max(map(len, documents))
+    size = rows_B.tokens.shape[1]
+    count = max(map(len, documents))
     needs = lengths_of_documents(objective, max(documents, key=sum))
     # One sentinel more stands for the text behind all spans, where `lengths` counts them.
     sentinels = _most_runs(rows_B) + ("sentinels" in needs)

@@ -55,7 +55,8 @@ class Dropped(contextlib.AbstractContextManager):
     """Keeps the first dropped documents of each rule, as an exclusion writer of datatrove."""
 
     def __init__(self, folder: str, rule: str):
-        self._folder, self._rule = folder, rule
+        self._folder = folder
+        self._rule = rule
         self._kept: dict[str, list[dict[str, str]]] = {}
         self._rank = 0
 
@@ -90,7 +91,8 @@ def examples_in(folder: str) -> dict[str, list[dict[str, str]]]:
 class WriteDocuments(PipelineStep):
     """Writes the documents of each task to a file of its own, whole or not at all."""
 
-    type, name = "Writer", "documents"
+    type = "Writer"
+    name = "documents"
 
     def __init__(self, folder: str):
         super().__init__()
@@ -136,7 +138,8 @@ def _plain(value: Any, levels: int = 100) -> Any:
 class ReadDocuments(PipelineStep):
     """Gives the documents that `WriteDocuments` wrote for a task."""
 
-    type, name = "Reader", "documents"
+    type = "Reader"
+    name = "documents"
 
     def __init__(self, folder: str):
         super().__init__()

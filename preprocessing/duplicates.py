@@ -32,7 +32,8 @@ def exact_duplicates() -> Step:
     config = ExactDedupConfig(content_getter=_text)
 
     def passes(folder: str) -> list[Pass]:
-        hashes, found = os.path.join(folder, "hashes"), os.path.join(folder, "found")
+        hashes = os.path.join(folder, "hashes")
+        found = os.path.join(folder, "found")
         return [
             Pass("hash", [ExactDedupSignature(hashes, config)]),
             Pass("find", [ExactFindDedups(hashes, found, config, lines_to_buffer=1000)], tasks=1),
@@ -121,11 +122,13 @@ class _Index(NGramsDecontFilter):
     datatrove's own indexer needs the package lighteval, whatever the texts.
     """
 
-    type, name = "Index", "n-grams"
+    type = "Index"
+    name = "n-grams"
 
     def __init__(self, folder: str, paths: Sequence[str], text_field: str, config):
         super().__init__(folder, config, language=WORDS)
-        self.paths, self.text_field = paths, text_field
+        self.paths = paths
+        self.text_field = text_field
 
     def run(self, data=None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         of = create_hash_func(HashConfig())

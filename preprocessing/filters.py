@@ -377,7 +377,8 @@ class _Rule(_OwnFilter):
 
     def __init__(self, function: Callable[[str, dict], Any], dropped):
         super().__init__(dropped)
-        self.function, self.rule = function, f"The rule {name_of(bound(function).function)}"
+        self.function = function
+        self.rule = f"The rule {name_of(bound(function).function)}"
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         try:

@@ -112,11 +112,14 @@ def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
 class _Tokenise(PipelineStep):
     """Writes the documents of a task as one part of each split of a store."""
 
-    type, name = "Tokenizer", "token store"
+    type = "Tokenizer"
+    name = "token store"
 
     def __init__(self, out: str, documents: str, heldout_every: int):
         super().__init__()
-        self.out, self.documents, self.heldout_every = out, documents, heldout_every
+        self.out = out
+        self.documents = documents
+        self.heldout_every = heldout_every
 
     def run(self, data, rank: int = 0, world_size: int = 1):
         tokenizer, ids, _ = load_vocabulary(self.out)

@@ -74,7 +74,9 @@ def print_table(console: Console, steps: Sequence[StepReport]) -> None:
     for column in table.columns[1:3]:
         column.justify = "right"
     for step in steps:
-        name, dropped = Text(step.name), Text(words_of(step))  # a user's names are no markup
+        # a user's names are no markup
+        name = Text(step.name)
+        dropped = Text(words_of(step))
         table.add_row(name, f"{step.taken:,}", f"{step.given:,}", dropped)
     console.print(table)
 

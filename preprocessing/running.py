@@ -109,7 +109,8 @@ def run(
         with watch(what, tasks) as advance:
             run_tasks(preparation.executor(blocks, tasks, log, workers), advance)
 
-    out, tasks = out_path(preparation), source.tasks
+    out = out_path(preparation)
+    tasks = source.tasks
     reports: list[StepReport] = []
     documents = ""  # the folder of those of the stage before
     *stages, last = stages_of(preparation, source, steps, output)
@@ -127,7 +128,8 @@ def run(
             what = f"{stage.steps[0].name}: {one.name}"
             run_pass(what, blocks, one.tasks or tasks, stage.path("log", one.name))
         own = [step.block(stage.path("passes"), one) for step, one in zip(stage.steps, shown)]
-        documents, log = stage.path(_DOCUMENTS), stage.path("log", _DOCUMENTS)
+        documents = stage.path(_DOCUMENTS)
+        log = stage.path("log", _DOCUMENTS)
         what = ", ".join(name for _, name, _ in named)
         run_pass(what, [head, *own, WriteDocuments(documents)], tasks, log)
         reports += [

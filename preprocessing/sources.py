@@ -246,11 +246,13 @@ def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange
 class _Read(PipelineStep):
     """Gives the documents of a task, which `read` yields by its rank, and counts the bad ones."""
 
-    type, name = "Reader", "read"
+    type = "Reader"
+    name = "read"
 
     def __init__(self, read: Callable[[int], Iterator[Document | Bad]], dropped: Dropped):
         super().__init__()
-        self.read, self.dropped = read, dropped
+        self.read = read
+        self.dropped = dropped
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         with self.dropped:

@@ -127,7 +127,8 @@ def parse_with_gin(
     if others and unread:  # in which the others may be settings
         parser.exit(2, printable(f"\nerror: {unread}\n"))
     if others:
-        known, unknown = [f"--{name.lower()}" for name in macros], others[0].partition("=")[0]
+        known = [f"--{name.lower()}" for name in macros]
+        unknown = others[0].partition("=")[0]
         hint = _where_it_is(unknown, _given_gin(argv).files) or near(
             unknown, known, "; other settings are --gin.NAME=VALUE"
         )

@@ -21,7 +21,8 @@ def own_file(directory: str | os.PathLike, name: str) -> Path:
 
     Raises ValueError, naming it, for a path or a link that leads elsewhere, and for a named pipe.
     """
-    root, path = Path(os.path.realpath(directory)), Path(directory, name)
+    root = Path(os.path.realpath(directory))
+    path = Path(directory, name)
     target = Path(os.path.realpath(path))
     if not any(target.is_relative_to(own) for own in (root, root.parent.parent / "blobs")):
         raise ValueError(

@@ -274,7 +274,9 @@ class GinReader:
     """Collects the bindings of gin files, and resolves the settings of a function like `Run`."""
 
     def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
-        self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
+        self._target = target
+        self._search_paths = list(search_paths)
+        self._trusted = trusted
         self._bindings: dict[_Key, _Binding] = {}
         self._numbers = itertools.count()  # of bindings, in the order of reading
         # For bindings of the command line.
@@ -528,7 +530,8 @@ class GinReader:
         for other in self._used:
             within = other[0].startswith(f"{scope}/" if scope else "")
             if within and other[1:] == (function, name):
-                ours, theirs = self._bindings[key], self._bindings[other]
+                ours = self._bindings[key]
+                theirs = self._bindings[other]
                 if theirs.number < ours.number and theirs.path != ours.path:
                     return other[0]
         return None
@@ -609,7 +612,8 @@ class _Parser(config_parser.ConfigParser):
         super().__init__(*arguments)
 
     def _maybe_parse_container(self) -> tuple[bool, Any]:
-        outer, self._keys = self._keys, []
+        outer = self._keys
+        self._keys = []
         try:
             return super()._maybe_parse_container()
         finally:
@@ -627,7 +631,8 @@ class _Delegate(config_parser.ParserDelegate):
     """What gin's parser makes of `@scope/function`, `@scope/function()` and `%NAME`."""
 
     def __init__(self, reference: Callable[[str, bool], Any], macro: Callable[[str], Any]):
-        self._reference, self._macro = reference, macro
+        self._reference = reference
+        self._macro = macro
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> Any:
         return self._reference(scoped_configurable_name, evaluate)

@@ -39,7 +39,9 @@ def gin_text(
     writer = _Writer(settings)
     selector = writer.selector(function)
     known = parameters(function) or {}
-    values, lines, unnamed = [], [], []
+    values = []
+    lines = []
+    unnamed = []
     for name, value in settings.items():
         if name in known and value == known[name].default:
             continue

@@ -139,6 +139,7 @@ def _files_of(error: BaseException) -> list[str]:
 def _written(values) -> Iterator[str]:
     for value in list(values):
         if isinstance(value, io.IOBase):
-            name, mode = getattr(value, "name", None), str(getattr(value, "mode", ""))
+            name = getattr(value, "name", None)
+            mode = str(getattr(value, "mode", ""))
             if isinstance(name, str) and set(mode) & set("wax+"):
                 yield name

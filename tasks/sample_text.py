@@ -90,7 +90,8 @@ class _VocabularyMade(Exception):
 
     def __init__(self, vocabulary: Vocabulary, texts: Callable[[], Iterable[str]]):
         super().__init__("The vocabulary is made.")
-        self.vocabulary, self.texts = vocabulary, texts
+        self.vocabulary = vocabulary
+        self.texts = texts
 
 
 def of_corpus(corpus: Callable, length: int) -> SampleText:

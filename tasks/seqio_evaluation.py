@@ -11,7 +11,8 @@ from .seqio.quiet_tensorflow import seqio
 from .seqio.seqio_caches import add_cache_dirs, is_read_from_cache
 from .seqio.seqio_tasks import REPEATABLE_SEED, check_task, found_tasks, readable, splits_of
 
-MetricValue, Scalar = seqio.metrics.MetricValue, seqio.metrics.Scalar
+MetricValue = seqio.metrics.MetricValue
+Scalar = seqio.metrics.Scalar
 
 MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
 
@@ -59,7 +60,8 @@ def _evaluation_task(
             f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
             "as data.task_metrics.accuracy."
         )
-    predict, scores = task.predict_metric_fns, task.score_metric_fns
+    predict = task.predict_metric_fns
+    scores = task.score_metric_fns
     if others := len(task.metric_objs) - len(predict) - len(scores):
         warnings.warn(
             f"Task {task.name!r}: {others} of its metrics left out, which are no functions of "

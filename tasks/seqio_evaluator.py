@@ -19,7 +19,9 @@ from ..inference.answering.task_scores import longest_answer, written_answers
 from .seqio.quiet_tensorflow import seqio, tf
 from .seqio.seqio_vocabularies import tokenizer_and_ids
 
-_INPUTS, _TARGETS = "encoder_input_tokens", "decoder_target_tokens"  # of the feature converter
+# of the feature converter
+_INPUTS = "encoder_input_tokens"
+_TARGETS = "decoder_target_tokens"
 
 
 def evaluator_functions(
@@ -112,7 +114,8 @@ def _examples(
                 f"{_INPUTS} and {_TARGETS}: make the evaluator with "
                 "seqio.EncDecFeatureConverter(pack=False), also for a model of another layout."
             )
-        text, target = read_inputs(example[_INPUTS]), read_targets(example[_TARGETS])
+        text = read_inputs(example[_INPUTS])
+        target = read_targets(example[_TARGETS])
         examples.append((int(number), text, target))
     if not examples:
         raise ValueError(

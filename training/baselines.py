@@ -29,7 +29,8 @@ class Tally:
 
 def tally(labels: Labels, classes: int) -> Tally:
     """Returns the tally of a batch's labels, of `classes` classes unless they are numbers."""
-    values, weights = labels.values, labels.weights
+    values = labels.values
+    weights = labels.weights
     if jnp.issubdtype(values.dtype, jnp.floating):
         return Tally(jnp.stack([jnp.sum(weights * values**k) for k in range(3)]), numbers=True)
     slots = None if labels.slots is None else jnp.sum(labels.slots)

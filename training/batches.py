@@ -95,7 +95,8 @@ def _check_shares(
             stacklevel=2,
         )
     for number, rate in zip(schedule.members, schedule.rates):
-        planned, actual = rate / sum(schedule.rates), schedule.share(number)
+        planned = rate / sum(schedule.rates)
+        actual = schedule.share(number)
         got = f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows,"
         if not actual:
             raise ValueError(
@@ -166,8 +167,11 @@ class Batches:
         member_sources: the index of each member's text. Empty: all members read the first text.
         """
         packing = packing or concatenation(groups)
-        self._groups, self._schedules, self._shards = groups, schedules, data_shards
-        self._limits, self._sharding = packing.limits, batch_sharding(mesh)
+        self._groups = groups
+        self._schedules = schedules
+        self._shards = data_shards
+        self._limits = packing.limits
+        self._sharding = batch_sharding(mesh)
         rows_of_a_step = sum(schedule.rows for schedule in schedules) // data_shards
         self._readers = {
             shard: MemberReaders(

@@ -93,7 +93,8 @@ def fetch(address: str, checkpoint_dir: str | None = None) -> str:
     copied may have changed here since, and stays. A folder is emptied first where the run, which
     the bucket had, is there no more. Returns the folder.
     """
-    bucket, local = Folder(address), folder_of(address)
+    bucket = Folder(address)
+    local = folder_of(address)
     kept = os.path.join(local, _COPIED)
     before = read_json(kept) if os.path.exists(kept) else {}
     names = _small_files(bucket, checkpoint_dir)
@@ -101,7 +102,8 @@ def fetch(address: str, checkpoint_dir: str | None = None) -> str:
         shutil.rmtree(local)
     copied = {}
     for name in names:
-        path, content = Path(local, name), bucket.read(name)
+        path = Path(local, name)
+        content = bucket.read(name)
         if name in before and before[name][-1] == zlib.crc32(content) and path.exists():
             copied[name] = before[name]
         else:
@@ -117,16 +119,19 @@ def push(directory: str) -> None:
     Raises OSError where the bucket does not take it, and where the record of what was copied is
     gone. What was not copied is, by the next push, also that of a later start.
     """
-    address, kept = address_of(directory), os.path.join(directory, _COPIED)
+    address = address_of(directory)
+    kept = os.path.join(directory, _COPIED)
     if directory != folder_of(address):
         return
-    bucket, copied = Folder(address), read_json(kept)
+    bucket = Folder(address)
+    copied = read_json(kept)
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     files = [path for path in files if not path.name.startswith(".")]
     files.sort(key=lambda path: (path.name == CONFIG, path))  # a run is whole then
     try:
         for path in files:
-            name, now = path.relative_to(directory).as_posix(), _state(path)
+            name = path.relative_to(directory).as_posix()
+            now = _state(path)
             if copied.get(name, [])[:-1] != now:
                 content = path.read_bytes()
                 bucket.write(name, content)
@@ -159,7 +164,8 @@ def on_this_disk(directory: str) -> str:
     """
     if not is_bucket(directory):
         return directory
-    bucket, local = Folder(directory), stand_in(directory, "read")
+    bucket = Folder(directory)
+    local = stand_in(directory, "read")
     if not bucket.exists(CONFIG):
         raise ValueError(f"{directory} is no run directory: it holds no {CONFIG}.")
     write_bytes(os.path.join(local, CONFIG), bucket.read(CONFIG))

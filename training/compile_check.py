@@ -99,7 +99,8 @@ def check(run: Run, topology: Topology) -> Check:
         run = dataclasses.replace(run, run_dir=folder_of(run.run_dir))
     check_run(run)
     planned = plan(run, *_elsewhere(run, devices_of(topology)))
-    state, mesh = abstract_state_of(planned).shapes, planned.mesh
+    state = abstract_state_of(planned).shapes
+    mesh = planned.mesh
     groups = zip(planned.recipe.groups, planned.schedules)
     tokens = sum(
         schedule.rows * schedule.share(number) * raw
@@ -113,7 +114,8 @@ def check(run: Run, topology: Topology) -> Check:
     kept = state.opt_state, state.adaptation, state.ema
     memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(kept), 0, 0)
     collectives: Mapping[str, Traffic] = {}
-    refusal, estimated = "", None
+    refusal = ""
+    estimated = None
     try:
         program = compiled(planned, lowered)
     except jax.errors.JaxRuntimeError as error:

@@ -45,7 +45,9 @@ class Duties:
         self.ahead = ahead
         self.evaluation: Evaluation | None = None  # the last one
         self._evaluated = 0  # its step
-        self._training, self._monitor, self._evaluate = training, monitor, evaluate
+        self._training = training
+        self._monitor = monitor
+        self._evaluate = evaluate
         self._writer, console, self._wall_time = reports
         self._warn = functools.partial(print_warning, console)
         self._saved = self._copied = time.monotonic()
@@ -98,7 +100,8 @@ class Duties:
             self._save(at)
 
     def _copy_in_time(self, at: AfterStep) -> None:
-        run, copies = self._training.run, self._training.copies
+        run = self._training.run
+        copies = self._training.copies
         checkpoints = self._training.checkpoints
         minutes = run.local_checkpoint_minutes or 0
         due = time.monotonic() - max(self._saved, self._copied) >= 60 * minutes

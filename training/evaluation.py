@@ -120,7 +120,8 @@ class Evaluator:
         steps: of the run, at whose end a scale that follows the step is taken.
         member_sources: the index of each member's text. Empty: all members read the first text.
         """
-        self._mesh, self._steps = mesh, steps
+        self._mesh = mesh
+        self._steps = steps
         size = _up(rows, math.lcm(2, batch_shards(mesh)))
         # Replicated, so that every process can read the figures.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))

@@ -102,7 +102,8 @@ def recipe_under(
     Raises ValueError where the layouts do not fit, the model lacks a head or positions, the
     vocabulary sentinels, or the corpus what the objective reads.
     """
-    model, ids = plan.recipe.model, plan.recipe.ids
+    model = plan.recipe.model
+    ids = plan.recipe.ids
     check_columns(plan.corpus, objective)
     layout = LAYOUTS[model.layout]
     needs = longest(layout.lengths(m.objective.lengths(row_tokens)) for m in members_of(objective))

@@ -48,7 +48,8 @@ def take_steps(
 
     Raises FloatingPointError at a loss spike after which the run is not, or no more, rolled back.
     """
-    run, step = plan.run, int(state.step)
+    run = plan.run
+    step = int(state.step)
     writer, console, wall_time = reports
     users = own_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
@@ -65,7 +66,8 @@ def take_steps(
         duties = Duties(training, ahead, monitor, evaluate, reports)
         hooks = [*duties.hooks(), *users]
         with wall_time.of("compile"):
-            rows, shapes = abstract_rows(plan, batch_sharding(plan.mesh)), training.shapes.shapes
+            rows = abstract_rows(plan, batch_sharding(plan.mesh))
+            shapes = training.shapes.shapes
             take_step = compiled(plan, compiled_step(plan, shapes).lower(shapes, rows))
         while step < run.steps:
             step += 1
@@ -75,7 +77,8 @@ def take_steps(
                     rows = next(ahead)
                 with wall_time.of("step"):
                     state, metrics = take_step(state, rows)
-            last, stopping = step == run.steps, should_stop()
+            last = step == run.steps
+            stopping = should_stop()
             due = [hook for hook in hooks if hook.is_due(step, last, stopping)]
             try:
                 with wall_time.of("step"):

@@ -79,7 +79,8 @@ def plan(run: Run, corpus: Corpus, mesh: Mesh | None = None) -> Plan:
 
 
 def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
-    ids, optimizer = corpus.ids, run.optimizer(run.steps)
+    ids = corpus.ids
+    optimizer = run.optimizer(run.steps)
     objective = run.objective(ids)
     check_columns(corpus, objective)
     _check_sources(corpus, objective)
@@ -88,7 +89,8 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
-    lengths, most = run.sequence_lengths, documents_of_a_row(policy, run.max_documents)
+    lengths = run.sequence_lengths
+    most = documents_of_a_row(policy, run.max_documents)
     try:
         groups = objectives.plan(objective, layout, ids, row_shapes(lengths), most)
     except ValueError as error:  # whose messages name no setting of a run
@@ -144,7 +146,8 @@ def open_batches(plan: Plan) -> Batches:
 def abstract_state_of(plan: Plan) -> Abstract:
     """Returns the shapes and shardings of the state; allocates nothing."""
     recipe = plan.recipe
-    adaptation, averaged = recipe.objective.adaptation, recipe.ema_decay is not None
+    adaptation = recipe.objective.adaptation
+    averaged = recipe.ema_decay is not None
     return abstract_state(
         recipe.model,
         recipe.optimizer,
@@ -224,7 +227,8 @@ def check_run(run: Run) -> None:
 
 
 def _check_checkpoints(run: Run) -> None:
-    saved, evaluated = run.checkpoint_every, run.evaluate_every
+    saved = run.checkpoint_every
+    evaluated = run.evaluate_every
     if run.keep_every is not None and (saved is None or run.keep_every % saved):
         raise ValueError(
             f"training.Run.keep_every = {run.keep_every} keeps checkpoints of a multiple of so "
@@ -237,7 +241,8 @@ def _check_checkpoints(run: Run) -> None:
             f"and with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have "
             "none: make checkpoint_every a multiple of evaluate_every."
         )
-    local, minutes = run.local_checkpoint_dir, run.local_checkpoint_minutes
+    local = run.local_checkpoint_dir
+    minutes = run.local_checkpoint_minutes
     if (local is None) != (minutes is None):
         raise ValueError(
             f"training.Run.local_checkpoint_dir = {local!r} says where copies of the newest state "
@@ -299,7 +304,8 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
 def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
     """Raises ValueError for rows whose slots the mesh does not divide, so that every device would
     compute all of them."""
-    model, shards = recipe.model, mesh.shape["context"]
+    model = recipe.model
+    shards = mesh.shape["context"]
     if shards == 1:
         return
     biased = model.attention == "fused" and model.config and model.config.positions == "relative"
@@ -320,7 +326,8 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
 def check_attention(model: Model, mesh: Mesh) -> None:
     if model.attention != "fused":
         return
-    device, config = mesh.devices.flat[0], model.config
+    device = mesh.devices.flat[0]
+    config = model.config
     platform = device.platform
     kernels = fused_attention.kernels_of(platform)
     plain = "give the model attention='plain', such as --gin.models.decoder.attention=plain."
@@ -344,7 +351,8 @@ def check_attention(model: Model, mesh: Mesh) -> None:
 
 
 def _check_experts(model: Model, mesh: Mesh) -> None:
-    experts, devices = model.config.num_experts if model.config else 0, mesh.shape["expert"]
+    experts = model.config.num_experts if model.config else 0
+    devices = mesh.shape["expert"]
     if experts % devices:
         raise ValueError(
             f"Got a model of {experts} experts on a mesh that spreads them over {devices} devices, "
@@ -370,7 +378,8 @@ def _warn_of_undivided(model: Model, mesh: Mesh) -> None:
         del sizes["num_kv_heads"]
     undivided: dict[tuple, list[str]] = {}
     for name, (logical, size) in sizes.items():
-        wanted, taken = dict(RULES[::-1])[logical], spec_of((logical,), (size,), mesh, RULES)
+        wanted = dict(RULES[::-1])[logical]
+        taken = spec_of((logical,), (size,), mesh, RULES)
         axes = tuple(axis for axis in mesh_axes(wanted) if mesh.shape[axis] > 1)
         if axes != (left := mesh_axes(*taken)):
             undivided.setdefault((axes, left), []).append(name)

@@ -38,9 +38,13 @@ UNREACHABLE_AFTER = 60  # seconds
 _MISSING_AFTER = 300  # seconds in which all processes are started
 _SAY_SO_EVERY = 30  # seconds, meanwhile
 _PAUSED_AT_MOST = 600  # seconds; then JAX aborts the others, in C++
-_IDLE, _BETWEEN = 15, 5  # seconds until a silent host is probed, and between two probes
+# seconds until a silent host is probed, and between two probes
+_IDLE = 15
+_BETWEEN = 5
 _NEWS = 2  # seconds in which the end of another process is heard of
-_ADDRESS, _SETTINGS = "pretrax/watch", "pretrax/settings"  # keys of JAX's key-value store
+# keys of JAX's key-value store
+_ADDRESS = "pretrax/watch"
+_SETTINGS = "pretrax/settings"
 
 
 class ProcessWatch:
@@ -51,7 +55,9 @@ class ProcessWatch:
 
     def __init__(self, run: Run):
         state: Any = distributed.global_state  # initialised, so that none of its fields is None
-        self._run, self._number, self._processes = run, state.process_id, state.num_processes
+        self._run = run
+        self._number = state.process_id
+        self._processes = state.num_processes
         self._connections: dict[int, Connection] = {}
         self._ending = threading.Lock()  # never released by what ends this process's watch
         if self._number == 0:

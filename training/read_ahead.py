@@ -31,7 +31,8 @@ class ReadAhead:
     """
 
     def __init__(self, batches: Batches, steps: int):
-        self._batches, self._unread = batches, steps
+        self._batches = batches
+        self._unread = steps
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "read_ahead")
         self._last = _Read((), batches.position(), batches.progress())
         self._waiting: collections.deque[concurrent.futures.Future[_Read]] = collections.deque()

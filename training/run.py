@@ -156,7 +156,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> differences({"steps": 700}, {"steps": 1400, "seed": 0})
     ['steps: was 700, is 1400']
     """
-    old, new = _flat(before), _flat(now)
+    old = _flat(before)
+    new = _flat(now)
     both = ((name, old.get(name, _NOT_SET), new.get(name, _NOT_SET)) for name in old | new)
     return [f"{name}: was {was!r}, is {now!r}" for name, was, now in both if was != now]
 

@@ -68,7 +68,8 @@ class Spikes:
             raise LossSpike(step, f"At step {step} the training is no longer finite: {values}.")
         loss = watched["loss"]
         if self._sigmas is not None and len(self._losses) >= LEAST:
-            mean, deviation = np.mean(self._losses), np.std(self._losses)
+            mean = np.mean(self._losses)
+            deviation = np.std(self._losses)
             if loss > mean + self._sigmas * deviation:
                 message = (
                     f"At step {step} the loss {loss:.4g} is a spike: in the {len(self._losses)} "

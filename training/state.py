@@ -63,7 +63,8 @@ def abstract_state(
 
     with placed_on(mesh.abstract_mesh):  # its devices may be elsewhere: nothing is computed
         boxes = jax.eval_shape(boxed, jax.random.key(0))
-        params, param_shardings = unboxed(boxes), shardings_of(boxes, mesh)
+        params = unboxed(boxes)
+        param_shardings = shardings_of(boxes, mesh)
         # The optimizer is given plain arrays here as in every step: it may tell them apart by their
         # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
         opt_state = jax.eval_shape(optimizer.init, params)

@@ -45,7 +45,9 @@ class Recipe(NamedTuple):
 
 def check_recipe(recipe: Recipe) -> Recipe:
     """Raises ValueError when the objective requires what the model or the rows do not have."""
-    objective, model, groups = recipe.objective, recipe.model, recipe.groups
+    objective = recipe.objective
+    model = recipe.model
+    groups = recipe.groups
     _check_heads(objective, model)
     _check_texts(objective, model)
     if objective.couples_rows and len(groups) > 1:
@@ -74,7 +76,8 @@ def _check_heads(objective: Objective, model: Model) -> None:
 
 
 def _check_texts(objective: Objective, model: Model) -> None:
-    texts, parts = model.texts, objective.rows.num_parts
+    texts = model.texts
+    parts = objective.rows.num_parts
     if None not in (texts, parts) and texts != parts:
         raise ValueError(
             f"The objective's documents have {parts} texts, the model is one of {texts}, whose "
@@ -120,7 +123,8 @@ def train_step(
     batches = make_batches(recipe, noise_key, rows)
     weights = term_weights(recipe, state.params, batches)
     loss, seen, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
-    grads, params = spread(grads), spread(state.params)
+    grads = spread(grads)
+    params = spread(state.params)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, params)
     params = spread(optax.apply_updates(params, updates))
     metrics = {
@@ -136,7 +140,8 @@ def train_step(
         metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / total
         if term.z_losses is not None:
             metrics[f"z_loss/{name}"] = jnp.sum(term.z_losses) / total
-    taken, adapted = state.step + 1, None
+    taken = state.step + 1
+    adapted = None
     if adaptation:
         adapted = adaptation.update(state.adaptation, seen.counts, taken)
         summary = adaptation.summary(adapted)
@@ -154,7 +159,8 @@ def kind_of(term: Term) -> str:
 
 def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
     """Corrupts and arranges the rows of every group; each row has its own key."""
-    batches, first = [], 0
+    batches = []
+    first = 0
     for group, group_rows in zip(recipe.groups, rows):
         number = first + jnp.arange(group_rows.member.size)
         first += group_rows.member.size

@@ -43,7 +43,9 @@ def open_trained(
             "token ids, or imported without a tokenizer."
         ) from error
     run, reading = load_text_model(run_dir, fields, vocabulary.ids, step, mesh)
-    codec, model, params = vocabulary.codec, run.model, run.params
+    codec = vocabulary.codec
+    model = run.model
+    params = run.params
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
     trained = Trained(

@@ -99,7 +99,8 @@ def _train(
     planned = plan(run, open_corpus(run), mesh)
     print_plan(console, planned)
 
-    shapes, batches = abstract_state_of(planned), open_batches(planned)
+    shapes = abstract_state_of(planned)
+    batches = open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
     # Held first: to open checkpoints for writing clears what a save has left behind.
     with (
@@ -107,7 +108,8 @@ def _train(
         _open_checkpoints(run, where) as checkpoints,
         opened(run.local_checkpoint_dir, where, checkpoints) as copies,
     ):
-        spikes, unreported = Spikes(run.rollback_sigmas), Unreported()
+        spikes = Spikes(run.rollback_sigmas)
+        unreported = Unreported()
         training = Training(run, shapes, batches, spikes, unreported, checkpoints, copies)
         start = _start(planned, training, changed, profiled)
         print_notes(console, start.notes)
@@ -149,7 +151,8 @@ def _start(
     planned: Plan, training: Training, changed: Sequence[str], profiled: Steps | None
 ) -> _Start:
     """Restores a run's latest state or makes its first one, and writes its config.gin."""
-    run, copies = training.run, training.copies
+    run = training.run
+    copies = training.copies
     resumed = resume(training, changed)
     notes = [Note(copies.unused, warns=True)] if copies and copies.unused else []
     if resumed is None:
@@ -184,7 +187,9 @@ def _open_checkpoints(run: Run, where: str) -> Checkpoints:
 
 def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
     """params -> the figures on the run's downstream tasks; none where it has none."""
-    run, corpus, codec = planned.run, planned.corpus, planned.corpus.codec
+    run = planned.run
+    corpus = planned.corpus
+    codec = planned.corpus.codec
     tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
     if not tasks:
         return lambda params: {}
@@ -208,7 +213,8 @@ def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
 
 def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: Console) -> None:
     """Shows held-out passages that the model fills in, here and in TensorBoard."""
-    corpus, recipe = planned.corpus, planned.recipe
+    corpus = planned.corpus
+    recipe = planned.recipe
     if corpus.codec is None:
         return
     trained = recipe.objective, recipe.model, state.evaluated, corpus.ids

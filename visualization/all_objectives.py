@@ -31,7 +31,8 @@ def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: st
 
 
 def _line(name: str, pages: Mapping[str, str]) -> list[str]:
-    entry, shorts = CATALOGUE[name], " ".join(aliases_of(name))
+    entry = CATALOGUE[name]
+    shorts = " ".join(aliases_of(name))
     words = name.replace("_", "_<wbr>")  # lines may end there
     return [
         f'<a href="{escape(pages[name])}">{words}</a> <small>{escape(shorts)}</small>',

@@ -18,7 +18,8 @@ def picture(attention: AttentionPattern, most: int) -> tuple[np.ndarray, np.ndar
            [1., 1., 1.]])
     """
     start, end = attention.intervals
-    queries, keys = start.size, attention.keys
+    queries = start.size
+    keys = attention.keys
     scale = max(1.0, max(queries, keys) / most)
     edges = np.linspace(0, keys, max(1, round(keys / scale)) + 1)
     view = np.minimum(end[:, None], edges[1:]) - np.maximum(start[:, None], edges[:-1])

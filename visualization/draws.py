@@ -62,8 +62,10 @@ def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reade
     """
     texts = surfaces(reader, np.concatenate(documents))
     numbers = np.repeat(np.arange(len(documents)), list(map(len, documents)))
-    whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
-    starts, at = ends - [len(text) for text in texts], 0
+    whole = "".join(texts)
+    ends = np.cumsum([len(text) for text in texts])
+    starts = ends - [len(text) for text in texts]
+    at = 0
     found_in = np.zeros(len(texts), np.int32)
     for number, piece in enumerate(pieces, 1):
         wanted = "".join(f" {x}" for x in reader.words(piece)) if reader.words else piece

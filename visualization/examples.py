@@ -103,7 +103,8 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
     ]
     names = [name for name in (*STACKS, NOISED) if f"{name}_input_tokens" in view.batch]
     stacks = [_stack(view, describe, row, name) for name in names]
-    attentions, pools = _attentions(view, row), _pools(view, row, subject.build(subject.ids))
+    attentions = _attentions(view, row)
+    pools = _pools(view, row, subject.build(subject.ids))
     with_loss = int(view.gives_loss[row].sum())
     return Example(subject.name, documents, stacks, attentions, pools, with_loss)
 
@@ -216,7 +217,10 @@ class _Describer:
     """Makes the `Token`s of one row."""
 
     def __init__(self, view: ModelView, reader: Reader, row: int, spans, labelled):
-        self.view, self.reader, self.row, self.spans = view, reader, row, spans
+        self.view = view
+        self.reader = reader
+        self.row = row
+        self.spans = spans
         self.labelled = set(labelled[labelled >= 0].tolist())
         ids = reader.ids
         self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}

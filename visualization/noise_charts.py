@@ -38,7 +38,8 @@ def _draw_slots(axes, bars) -> None:
 
 
 def _draw_spans(axes, figures: NoiseFigures) -> None:
-    counts, expected = figures.spans, figures.expected_spans
+    counts = figures.spans
+    expected = figures.expected_spans
     k = np.arange(counts.size)
     first = 0 if counts[0] else 1
     share = counts / counts.sum()

@@ -84,7 +84,8 @@ def measure(
 def figures(
     subject: ShownObjective, view: ModelView, span_law=None, span_mean=None
 ) -> NoiseFigures:
-    hidden, predicted = hidden_tokens(view), predicted_tokens(view)
+    hidden = hidden_tokens(view)
+    predicted = predicted_tokens(view)
     left_out = left_out_tokens(view)
     text = np.maximum(np.sum(view.segments > 0), 1)
     used = np.maximum(text - left_out.sum(), 1)
@@ -111,7 +112,8 @@ def _slots_used(view: ModelView) -> dict[str, SlotUse]:
     for stack in STACKS:
         if (segments := view.batch.get(f"{stack}_segment_ids")) is not None:
             live = np.sum(segments > 0, axis=1)
-            least, most = int(live.min()), int(live.max())
+            least = int(live.min())
+            most = int(live.max())
             used[stack] = SlotUse(segments.shape[1], float(live.mean()), least, most)
     return used
 

@@ -100,7 +100,8 @@ def _flow(tokens: Iterable[Token]) -> str:
 
 def _token(token: Token, one_line: bool = False) -> str:
     text = in_one_line(token) if one_line else token.text
-    classes, colour = [], ""
+    classes = []
+    colour = ""
     if token.span != NO_SPAN:
         colour = f' style="--c:var(--s{token.span % SPANS})"'
         classes += [] if token.kind == "sentinel" else ["h"]
@@ -150,7 +151,8 @@ def pattern(attention: AttentionPattern) -> str:
 
 
 def counted_on(stream: str, figures: Sequence[NoiseFigures]) -> str:
-    rows, stack = sum(one.rows for one in figures), next(iter(figures[0].use))
+    rows = sum(one.rows for one in figures)
+    stack = next(iter(figures[0].use))
     slots = f"{max(one.use[stack].slots for one in figures):,} {stack} slots"
     return f"Counted over {rows:,} rows of {stream}, one document each, of up to {slots}."
 

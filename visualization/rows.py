@@ -94,7 +94,8 @@ def first_stack(lengths: Iterable[str]) -> str:
 
 def longest_document(subject: ShownObjective, slots: int) -> int:
     """Returns the tokens of the longest document that fits the first stack of so many slots."""
-    layout, objective = LAYOUTS[subject.layout], subject.build(subject.ids)
+    layout = LAYOUTS[subject.layout]
+    objective = subject.build(subject.ids)
     first = first_stack(layout.lengths(objective.lengths(2)))
     return raw_length(objective, layout, **{first: slots})
 
@@ -118,7 +119,8 @@ def view_of(
         tokens[i, : text.size] = text
         numbers = 1 + np.arange(len(documents))
         segments[i, : text.size] = np.repeat(numbers, list(map(len, documents)))
-    ids, objective = subject.ids, subject.build(subject.ids)
+    ids = subject.ids
+    objective = subject.build(subject.ids)
     members = members_of(objective)
     sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
     lengths = longest([packed_lengths(objective, each) for each in sizes])

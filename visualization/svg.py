@@ -9,7 +9,10 @@ from typing import Any
 from .html import COLOURS
 
 # Drawn in these colours, which are then replaced by the page's own.
-INK, MUTED, FIRST, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
+INK = "#010203"
+MUTED = "#040506"
+FIRST = "#070809"
+SECOND = "#0a0b0c"
 SERIES = tuple(f"#0d0e{k:02x}" for k in range(8))  # of as many curves, which all can tell apart
 ON_PAGE = {
     INK: "var(--ink)",

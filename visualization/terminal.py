@@ -190,7 +190,8 @@ def compact(values: Sequence[int] | np.ndarray, most: int = RUNS) -> str:
     '0 in 4 slots, 1 in 2 slots'
     """
     values = [int(v) for v in values]
-    runs, at = [], 0
+    runs = []
+    at = 0
     while at < len(values):
         step = values[at + 1] - values[at] if at + 1 < len(values) else 0
         end = at + 1

@@ -191,7 +191,8 @@ def _run_with_all_marks(closed, arguments: _Values, marks: _Marks) -> tuple[list
 
 def _scan(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
     settings = equation.params
-    first, end = settings["num_consts"], settings["num_consts"] + settings["num_carry"]
+    first = settings["num_consts"]
+    end = settings["num_consts"] + settings["num_carry"]
     count = settings["num_carry"]
     marks = _all_marks(given, marks)
 

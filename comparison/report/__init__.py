@@ -16,7 +16,8 @@ from .markdown_report import markdown
 from .summary import summary as summary_of
 from .terminal_report import print_summary
 
-MARKDOWN, PAGE = "report.md", "report.html"
+MARKDOWN = "report.md"
+PAGE = "report.html"
 
 
 def write(directory: str | Path, console: Console | None = None) -> None:

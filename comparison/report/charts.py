@@ -53,7 +53,8 @@ def chart_files(summary: Summary) -> dict[str, str]:
 
 def curve_files(summary: Summary) -> dict[str, str]:
     """Returns {name: SVG} of the curves of each yardstick over text tokens, and over FLOPs."""
-    colours, files = numbers_of(summary), {}
+    colours = numbers_of(summary)
+    files = {}
     for column in summary.columns:
         for over in ("text tokens", "FLOPs") if column.name in summary.curves else ():
             draw = functools.partial(_draw_named_curves, column, summary, colours, over)
@@ -137,7 +138,8 @@ def draw_curves(
     tops = []
     for variant, some in curves.items():
         # Seeds end at nearly the same text; the mean is of where all of them are.
-        first, last = max(c[0][0] for c in some), min(c[-1][0] for c in some)
+        first = max(c[0][0] for c in some)
+        last = min(c[-1][0] for c in some)
         x = np.linspace(first, last, GRID)
         y = np.stack([np.interp(x, *np.array(curve).T) for curve in some])
         axes.plot(x, y.mean(0), **_line(colours[variant]))
@@ -156,10 +158,12 @@ def draw_column(
     """Draws a line for each variant: every seed's figure, which links to its run, and their mean
     with its interval; the baseline is a dashed line across."""
     for y, (variant, number) in enumerate(colours.items()):
-        seeds, colour = column.values[variant], _colour(number)
+        seeds = column.values[variant]
+        colour = _colour(number)
         if not seeds:
             continue
-        x, heights = list(seeds.values()), [y + 0.17] * len(seeds)
+        x = list(seeds.values())
+        heights = [y + 0.17] * len(seeds)
         dots = axes.scatter(x, heights, s=13, color=colour, alpha=0.65, linewidths=0)
         dots.set_urls([links.get((variant, seed)) for seed in seeds])
         mean = column.estimates[variant]
@@ -215,7 +219,8 @@ def draw_law(axes: Any, law: FittedLaw) -> None:
     x = np.geomspace(min(tokens), max(tokens), GRID)
     for number, size in enumerate(sizes_of(law)):
         points = [point for point in law.points if point.run.parameters == size]
-        flops, losses = [p.run.flops for p in points], [p.loss for p in points]
+        flops = [p.run.flops for p in points]
+        losses = [p.loss for p in points]
         dots = dict(color=_colour(number), markersize=4, alpha=0.65, markeredgewidth=0)
         axes.plot(flops, losses, "o", **dots)
         axes.plot(x * points[0].run.flops_per_token, law.fit.law.loss(size, x), **_line(number))

@@ -161,7 +161,8 @@ def _yardstick_curves(summary: Summary, colours: Mapping[str, int]) -> str:
 
 
 def _table_of_columns(summary: Summary) -> str:
-    columns, variants = summary.columns, len(summary.setup.variants)
+    columns = summary.columns
+    variants = len(summary.setup.variants)
     _, rows = _of_text(tables.yardsticks(summary, [""] * len(columns)))
     heads = [
         "",

@@ -66,7 +66,8 @@ def equal(summary: Summary) -> str:
 
 def matched(summary: Summary) -> list[str]:
     """Returns a line for each variant whose size was solved to equal the reference's."""
-    of, reference = costs(summary), summary.setup.reference or ""
+    of = costs(summary)
+    reference = summary.setup.reference or ""
     return [
         matched_words(variant, lines[-1], reference, of)
         for variant, lines in summary.setup.variants.items()

@@ -39,7 +39,8 @@ def prose(text: str) -> str:
 def _between(text: str) -> str:
     """Escapes a part of a line and keeps the spaces around it."""
     words = text.strip()
-    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    before = text[: len(text) - len(text.lstrip())]
+    after = text[len(text.rstrip()) :]
     return before + escaped(words) + after if words else text
 
 

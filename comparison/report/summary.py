@@ -102,7 +102,8 @@ def summary(results: Results) -> Summary:
     all_columns = [_column(setup, name, some) for name, some in by_name.items()]
     heads = [column for column in all_columns if not is_part(column.name)]
     columns = [column for column in heads if column.better != NEITHER]
-    values, looks = {column.name: column.values for column in columns}, max(len(setup.looks), 1)
+    values = {column.name: column.values for column in columns}
+    looks = max(len(setup.looks), 1)
     return Summary(
         setup,
         results.runs,

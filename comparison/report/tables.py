@@ -24,7 +24,8 @@ class Table(NamedTuple):
 
 def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
     """Returns the mean of each variant at each yardstick, and the baselines where one is known."""
-    columns, variants = summary.columns, list(summary.setup.variants)
+    columns = summary.columns
+    variants = list(summary.setup.variants)
     rows = [[variant, *(mean_words(c, variant) for c in columns)] for variant in variants]
     strong = {(variants.index(c.best), j) for j, c in enumerate(columns, 1) if c.best is not None}
     if any(column.baseline is not None for column in columns):

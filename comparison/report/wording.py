@@ -86,7 +86,8 @@ class DifferenceWords(NamedTuple):
 
 
 def difference_words(difference: Difference) -> DifferenceWords:
-    d, one = difference, difference.estimate
+    d = difference
+    one = difference.estimate
     places = decimals([one])
     low, high = (number(x, places, sign=True) for x in (one.low, one.high))
     tested = math.isfinite(d.p)
@@ -116,7 +117,8 @@ def setting(summary: Summary) -> str:
 
 def tuning(summary: Summary) -> list[str]:
     """Returns what was tuned, of each variant to what; or that nothing was, as far as is known."""
-    setup, rates = summary.setup, summary.setup.learning_rates
+    setup = summary.setup
+    rates = summary.setup.learning_rates
     if setup.tuned:
         shares = " and ".join(map(percent, setup.shares))
         chosen = (f"{variant} {one.chosen:g}" for variant, one in summary.tuned.items())
@@ -186,8 +188,10 @@ def found(summary: Summary) -> list[str]:
 
 
 def _claim(summary: Summary, difference: Difference) -> str:
-    d, one = difference, difference_words(difference)
-    word, unit = "better" if summary.gain(d) > 0 else "worse", summary.column(d).unit
+    d = difference
+    one = difference_words(difference)
+    word = "better" if summary.gain(d) > 0 else "worse"
+    unit = summary.column(d).unit
     why = why_not_informative(summary, d)
     return (
         f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} {unit} "
@@ -199,7 +203,8 @@ def law_in_short(law: FittedLaw) -> list[str]:
     """Returns a law in words, how well it fits, and what it puts the largest budget on."""
     if law.fit is None:
         return [f"{law.figure}: no law. {law.refusal}"]
-    one, most = law.fit.law, law.budgets[1]
+    one = law.fit.law
+    most = law.budgets[1]
     best = one.optimum(most, law.work)
     low, high = law.fit.interval_of_optimum(most, law.work)
     trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
@@ -305,7 +310,8 @@ def refused(summary: Summary) -> list[str]:
 
 def _left_out(summary: Summary) -> list[str]:
     """Returns a line for each variant of which a yardstick lacks seeds."""
-    seeds, lines = len({run.seed for run in summary.runs}), []
+    seeds = len({run.seed for run in summary.runs})
+    lines = []
     for variant in summary.setup.variants:
         counts = [len(column.values[variant]) for column in summary.columns]
         few = min((count for count in counts if count), default=seeds)
@@ -344,14 +350,16 @@ def _looks(setup: ComparisonSetup) -> str:
 
 def stopped(summary: Summary) -> list[str]:
     """Returns a line where the comparison ended before its last look: at which, and why."""
-    setup, seeds = summary.setup, len({run.seed for run in summary.runs})
+    setup = summary.setup
+    seeds = len({run.seed for run in summary.runs})
     if seeds not in setup.looks[:-1]:
         return []
     wanted = [f"± {size:g} at {figure}" for figure, size in setup.wanted.items()]
     why = "every difference holds"
     if wanted:
         why = f"what is wanted is decided: each difference holds or lies within {'; '.join(wanted)}"
-    number, looks = setup.looks.index(seeds) + 1, len(setup.looks)
+    number = setup.looks.index(seeds) + 1
+    looks = len(setup.looks)
     return [
         f"Ended early, with {seeds} of {setup.looks[-1]} seeds at look {number} of {looks}: {why}."
     ]
@@ -372,7 +380,8 @@ def about_curve(name: str) -> str:
 
 def next_one(difference: Difference) -> str:
     """Such as "40% against 15% at classify: −0.004 (…) may be chance; 43 seeds would show …"."""
-    d, one = difference, difference_words(difference)
+    d = difference
+    one = difference_words(difference)
     return (
         f"{d.variant} against {d.other} at {d.figure}: {one.size} ({one.interval}) {one.holds}; "
         f"{one.needed} seeds would show a difference of this size with a chance of {POWER:.0%}."

@@ -31,7 +31,8 @@ def print_budget(
 ) -> None:
     """Prints a budget, a tenth and ten times as much; without a law given by `REPLICATED`."""
     law, work = _law_and_work(fitted)
-    columns, budgets = [], (0.1 * flops, flops, 10.0 * flops)
+    columns = []
+    budgets = (0.1 * flops, flops, 10.0 * flops)
     for budget in budgets:
         best = law.optimum(budget, work)
         figures = _size_figures(best.parameters, best.tokens, chips, fitted)
@@ -113,9 +114,11 @@ def print_run(
     console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
     _print_columns(console, columns)
     shards = shards_of_state(fields, chips and chips.devices)
-    of, spread = "a device", f", spread over {shards} devices" if (shards or 1) > 1 else ""
+    of = "a device"
+    spread = f", spread over {shards} devices" if (shards or 1) > 1 else ""
     if shards is None:
-        of, spread = "all devices", ", spread over as many as there are (--chips and --of)"
+        of = "all devices"
+        spread = ", spread over as many as there are (--chips and --of)"
     has = f" of the {chips.device_memory}" if chips else ""
     averaged = "parameters, their average" if fields.get("ema_decay") else "parameters"
     console.print(

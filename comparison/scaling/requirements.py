@@ -84,7 +84,9 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     tokens = sum(n * sum(g.raw_lengths) / len(g.raw_lengths) for n, g in zip(counts, groups))
     params = unboxed(abstract_params(model))
     number = sum(x.size for x in jax.tree.leaves(params))
-    steps, optimizer_bytes = fields.get("steps"), 8 * number  # Adam's two moments
+    # Adam's two moments
+    steps = fields.get("steps")
+    optimizer_bytes = 8 * number
     if optimizer := fields.get("optimizer"):
         state = jax.eval_shape(optimizer(steps or 1000).init, params)
         optimizer_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))

@@ -186,10 +186,13 @@ def _groups(values: np.ndarray) -> np.ndarray:
     >>> _groups(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
     [1, 0, 0]
     """
-    found, number, least = np.zeros(values.size, int), -1, -np.inf
+    found = np.zeros(values.size, int)
+    number = -1
+    least = -np.inf
     for i in np.argsort(values):
         if values[i] > (1 + ALIKE) * least:
-            number, least = number + 1, values[i]
+            number = number + 1
+            least = values[i]
         found[i] = number
     return found
 
@@ -225,7 +228,8 @@ def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
     total = most + np.log(np.exp(logs - most).sum(axis=0))
     share = np.exp(logs - total)
     rest = total - np.log(points[2])
-    value, slope = huber(HUBER, rest).sum(), np.clip(rest, -HUBER, HUBER)
+    value = huber(HUBER, rest).sum()
+    slope = np.clip(rest, -HUBER, HUBER)
     of_e, of_a, of_b = (slope * share).sum(axis=1)
     of_alpha = -(slope * share[1] * n).sum()
     of_beta = -(slope * share[2] * d).sum()

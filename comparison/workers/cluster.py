@@ -148,7 +148,9 @@ class _Job:
     """A job as a `Process`; one that is terminated is left for the same command to find again."""
 
     def __init__(self, job: Any, run_dir: str):
-        self._job, self._run_dir, self._left = job, run_dir, False
+        self._job = job
+        self._run_dir = run_dir
+        self._left = False
 
     def poll(self) -> int | None:
         if self._left:

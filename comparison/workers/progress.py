@@ -24,7 +24,9 @@ class ComparisonProgress:
     """
 
     def __init__(self, console: Console, cells: Sequence[Cell], complete: int):
-        self._console, self._cells, self._complete = console, cells, complete
+        self._console = console
+        self._cells = cells
+        self._complete = complete
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -52,7 +54,8 @@ class ComparisonProgress:
         self._bars.stop()
 
     def __call__(self, running: Sequence[Cell], failed: Sequence[Cell]) -> None:
-        now, names = time.monotonic(), [cell.name for cell in running]
+        now = time.monotonic()
+        names = [cell.name for cell in running]
         for name in [name for name in names if name not in self._started]:
             self._started[name] = now
             self._line(f"{name}: started")
@@ -77,7 +80,8 @@ class ComparisonProgress:
             self._refresh(running, set(failures), now)
 
     def _refresh(self, running: Sequence[Cell], failed: set[str], now: float) -> None:
-        share, before = self._share(self._done, failed), self._share(self._first, set())
+        share = self._share(self._done, failed)
+        before = self._share(self._first, set())
         done = self._complete + len(self._started) - len(running) - len(failed)
         words = f"{done}/{self._complete + len(self._cells)} runs"
         if failed:
@@ -87,7 +91,9 @@ class ComparisonProgress:
             words += f", {_duration(left)} left"
         self._bars.update(self._total, completed=share, figures=words)
         for cell in running:
-            name, step, steps = cell.name, self._done[cell.name][0], cell.run.steps
+            name = cell.name
+            step = self._done[cell.name][0]
+            steps = cell.run.steps
             if step >= steps:
                 self._trained.setdefault(name, now)
             if name not in self._tasks:

@@ -16,7 +16,8 @@ _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 def main() -> None:
-    parent, cores = int(sys.argv[1]), sys.argv[2]
+    parent = int(sys.argv[1])
+    cores = sys.argv[2]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops this
     _end_with(parent)
     if hasattr(os, "sched_setaffinity"):  # before JAX counts the cores

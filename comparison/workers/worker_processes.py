@@ -103,13 +103,15 @@ def run_cells(
 
     However it is left, as by Ctrl-C, each process is terminated so that it saves, and waited for.
     """
-    waiting, free = list(cells), list(shares)
+    waiting = list(cells)
+    free = list(shares)
     workers: list[Worker] = []
     failed: list[Cell] = []
     try:
         while waiting or workers:
             while waiting and free:
-                cell, cores = waiting.pop(0), free.pop(0)
+                cell = waiting.pop(0)
+                cores = free.pop(0)
                 workers.append(Worker(cell, start(cell, cores), cores))
             for worker in workers[:]:
                 status = worker.process.poll()

@@ -100,7 +100,8 @@ def log_probs_by_form(
     """Returns the log-probability of the right and of the wrong text of each pair in turn."""
     texts = []
     for pair in pairs:
-        good, bad = trained.encode(pair.good), trained.encode(pair.bad)
+        good = trained.encode(pair.good)
+        bad = trained.encode(pair.bad)
         shared = _shared(good, bad) if reading.kind in AFTER_READING else 0
         texts += [(good[:shared], good[shared:]), (bad[:shared], bad[shared:])]
     return [math.fsum(one) for one in log_probs(trained, reading, texts)]
@@ -137,7 +138,8 @@ def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
 
 
 def _sentences(line: dict) -> tuple[str, str]:
-    right, wrong = line.get("sentence_good"), line.get("sentence_bad")
+    right = line.get("sentence_good")
+    wrong = line.get("sentence_bad")
     if not isinstance(right, str) or not isinstance(wrong, str):
         raise ValueError(
             "expected an object with sentence_good and sentence_bad, as in BLiMP, got "

@@ -35,18 +35,21 @@ def world_pairs(subject: Subject) -> list[Figure]:
     Raises ValueError for a run whose corpus is no world, for a world without pairs, and for a model
     that neither judges pairs nor gives a likelihood.
     """
-    trained, pairs = subject.trained, world_of(subject).pairs
+    trained = subject.trained
+    pairs = world_of(subject).pairs
     if not pairs:
         raise ValueError(
             "Got a world without `pairs`, expected texts of which one follows the other: measure a "
             "run of one that has them, such as runs/processes.gin."
         )
     if "pair" in trained.model.heads:
-        score, how = _judged, "judged by the model's head"
+        score = _judged
+        how = "judged by the model's head"
     else:
         kind = reading_of(trained).kind
         kind = PSEUDO if kind == BOUND else kind  # which `log_probs` gives of either
-        score, how = _likelihoods, f"by {kind} likelihood"
+        score = _likelihoods
+        how = f"by {kind} likelihood"
     rights, wrongs = (score(trained, some) for some in zip(*((x.right, x.wrong) for x in pairs)))
     points = [share_right(np.array(both), 0) for both in zip(rights, wrongs)]
     figures = []
@@ -70,9 +73,11 @@ def _judged(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
 
 def _likelihoods(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
     """Returns the log-likelihood of both texts as one."""
-    reading, texts = reading_of(trained), []
+    reading = reading_of(trained)
+    texts = []
     for first, second in pairs:
-        whole, read = trained.encode(f"{first} {second}"), len(trained.encode(first))
+        whole = trained.encode(f"{first} {second}")
+        read = len(trained.encode(first))
         given = read if reading.kind in AFTER_READING else 0
         texts.append((whole[:given], whole[given:]))
     return [math.fsum(one) for one in log_probs(trained, reading, texts)]

@@ -28,7 +28,8 @@ def world_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[Figur
     Raises ValueError for a run whose corpus is no world, or one that holds out a single document or
     does not say what it accepts, and for a model that does not continue texts.
     """
-    world, trained = world_of(subject), subject.trained
+    world = world_of(subject)
+    trained = subject.trained
     if world.accepts is None:
         raise ValueError(
             "Got a world without `accepts`, expected a function that says whether a text may be a "

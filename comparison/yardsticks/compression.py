@@ -100,7 +100,8 @@ def bits_per_byte(
 
     Raises ValueError for a model that predicts no text, and a corpus without text.
     """
-    trained, corpus = subject.trained, subject.plan.corpus
+    trained = subject.trained
+    corpus = subject.plan.corpus
     kind = _kind(subject)
     rows = heldout_rows(corpus, tokens, row_tokens)
     halved = kind in AFTER_READING
@@ -119,7 +120,8 @@ def bits_per_byte(
     size = sum(row.rest_bytes if halved else row.bytes for row in rows)
     bits = 1 / math.log(2) / size  # a byte, of a nat of the whole text
     baseline = unigram_nats(corpus, predicted, 8 * tokens) * bits
-    unit, note = UNITS[kind], f"{NOTES[kind]}; rows of {row_tokens} tokens"
+    unit = UNITS[kind]
+    note = f"{NOTES[kind]}; rows of {row_tokens} tokens"
     figures = [Figure("bits_per_byte", nats.total * bits, unit, LOWER, baseline, note)]
     if nats.error is not None:
         figures.append(Figure("bits_per_byte/standard_error", nats.error * bits, unit, NEITHER))
@@ -142,7 +144,8 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
             "The corpus is of token ids without text, so there are no bytes: expected a corpus of "
             "text."
         )
-    decode, rows = corpus.codec.decode, []
+    decode = corpus.codec.decode
+    rows = []
     for piece in corpus.heldout(tokens):
         document = piece.tokens[:tokens]
         tokens -= document.size
@@ -164,7 +167,8 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
 
 def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
     """Returns the nats of these tokens by their frequencies in `tokens` of training text."""
-    stream, counts = corpus.train(0, 1), np.zeros((2, corpus.ids.size))
+    stream = corpus.train(0, 1)
+    counts = np.zeros((2, corpus.ids.size))
     while counts[0].sum() < tokens:
         counts[0] += np.bincount(stream.next_document().tokens, minlength=corpus.ids.size)
     counts[1] = np.bincount(np.concatenate(rows), minlength=corpus.ids.size)
@@ -190,7 +194,8 @@ def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: Even) ->
 
     Two independent estimates of each row are averaged; their differences give the standard error.
     """
-    random, hidden = np.random.default_rng(SEED), []
+    random = np.random.default_rng(SEED)
+    hidden = []
     for tokens in rows:
         strata = np.tile(np.arange(draws // 2), 2)
         shares = (strata + random.random(draws)) / (draws // 2)

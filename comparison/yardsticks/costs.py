@@ -59,7 +59,8 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
 def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
     """Returns how often each term of the loss has a target, for each token of text read; see
     `budgets.targets_of_steps`."""
-    tokens, found = 0, Counter[str]()
+    tokens = 0
+    found = Counter[str]()
     for rows, targets in itertools.islice(targets_of_steps(plan), steps):
         tokens += sum(int((group.segments > 0).sum()) for group in rows)
         found.update(targets)

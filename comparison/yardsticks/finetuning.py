@@ -16,7 +16,9 @@ from .parts.probing import HELD_EVERY
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-MOST_DRAWS, DRAWN = 3, 100  # few labelled examples are drawn until there are so many, or so often
+# few labelled examples are drawn until there are so many, or so often
+MOST_DRAWS = 3
+DRAWN = 100
 
 
 @checked

@@ -48,7 +48,8 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     Raises ValueError for a model that cannot continue a text, saying which can.
     """
     subject.check_library_unseen()
-    trained, gaps = subject.trained, continuations(prompts)
+    trained = subject.trained
+    gaps = continuations(prompts)
     truth = [_beginning(trained, gap, max_new) for gap in gaps]
     lines = [(gap.prefix.splitlines()[-1] + "\n") * len(gap.truth) for gap in gaps]
     trivial = [line[: len(text)] for line, text in zip(lines, truth)]
@@ -72,7 +73,8 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
     Raises ValueError for a model that cannot fill in text, saying which can. Args: `continuation`.
     """
     subject.check_library_unseen()
-    trained, gaps = subject.trained, hidden_lines(prompts)
+    trained = subject.trained
+    gaps = hidden_lines(prompts)
     truth = [gap.truth for gap in gaps]
     trivial = [gap.prefix.rstrip().splitlines()[-1].strip() for gap in gaps]
     return _figures("infilling", infilled, trained, gaps, truth, trivial, max_new)
@@ -83,7 +85,8 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 
 def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
     """Returns what the model writes after each prefix."""
-    mode, options = continuing_mode(trained), Options(decoding)
+    mode = continuing_mode(trained)
+    options = Options(decoding)
     if mode in IN_MASKS:
         return in_masks(trained, gaps, decoding)
     if mode == "blocks":
@@ -115,9 +118,12 @@ def continuing_mode(trained: Trained) -> str:
 def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
     """Returns what the model writes into `max_new` masks after each prefix."""
     items = with_masks([{"text": gap.prefix} for gap in gaps], decoding.max_new)
-    mode, options, written = continuing_mode(trained), unmasking_options(decoding), []
+    mode = continuing_mode(trained)
+    options = unmasking_options(decoding)
+    written = []
     for gap, record in zip(gaps, answer(trained, mode, items, options)):
-        read, whole = trained.decode(trained.encode(gap.prefix)), record["answer"]
+        read = trained.decode(trained.encode(gap.prefix))
+        whole = record["answer"]
         written.append(whole[len(os.path.commonprefix([read, whole])) :])
     return written
 

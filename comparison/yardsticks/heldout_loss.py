@@ -58,12 +58,15 @@ def loss_under(
 
     Raises ValueError for a name that is none, or where the model computes no objective.
     """
-    plan, names = subject.plan, [*map(find, objectives)]
+    plan = subject.plan
+    names = [*map(find, objectives)]
     refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):
         evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which raises why
-    trained, home = noises_of(plan.recipe.objective), []
-    figures, gains = [], []
+    trained = noises_of(plan.recipe.objective)
+    home = []
+    figures = []
+    gains = []
     for name in (name for name in names if name not in refused):
         objective = _objective(plan, name)
         home += [name] if trained & noises_of(objective) else []

@@ -77,7 +77,8 @@ def print_measured(
     chosen: Mapping[str, Bound],
 ) -> None:
     """Measures the checkpoints of these steps; prints a table of figures, and their notes."""
-    table, notes = Table(box=None, header_style="bold"), []
+    table = Table(box=None, header_style="bold")
+    notes = []
     for name in ("step", "figure", "value", "baseline", "unit"):
         table.add_column(name, justify="left" if name in ("figure", "unit") else "right")
     for step in steps:

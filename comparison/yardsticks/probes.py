@@ -51,7 +51,8 @@ def classify(
     Raises ValueError for a layer that there is not.
     """
     found = class_task(subject, task, module, data_dir)
-    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
+    trained = subject.trained
+    layers = chosen_layers(subject.trained, layers)
     return probe_figures(
         "classify",
         found,
@@ -69,7 +70,8 @@ def tag(subject: Subject, *, layers: Layers | None = None) -> list[Figure]:
     subject.check_library_unseen()
     split = tagged_examples()
     labels = {part: [kind for one in some for kind in one.kinds] for part, some in split.items()}
-    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
+    trained = subject.trained
+    layers = chosen_layers(subject.trained, layers)
     words = {
         part: [one.text[start:end] for one in some for start, end in one.words]
         for part, some in split.items()
@@ -95,7 +97,8 @@ def pairs(
     subject.check_library_unseen()
     split = pair_examples()
     labels = {part: [str(pair.belongs) for pair in some] for part, some in split.items()}
-    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
+    trained = subject.trained
+    layers = chosen_layers(subject.trained, layers)
 
     def features(read: Callable[[Sequence[str]], dict[Any, np.ndarray]]) -> Callable:
         of_sides = {
@@ -142,8 +145,10 @@ def retrieve(
             f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the "
             "held-out definitions that there are."
         )
-    known, queries = split["train"][: 2 * candidates], split["validation"][:candidates]
-    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
+    known = split["train"][: 2 * candidates]
+    queries = split["validation"][:candidates]
+    trained = subject.trained
+    layers = chosen_layers(subject.trained, layers)
     bags = bags_of([text for pair in known for text in pair])
 
     def ranked(features_NxE: np.ndarray) -> list[float]:
@@ -185,7 +190,8 @@ def reciprocal_rank(queries_NxE, answers_NxE) -> float:
 
     nearness = np.round(unit(queries_NxE) @ unit(answers_NxE).T, 6)  # alike, whatever the rounding
     own = np.diag(nearness)[:, None]
-    before, alike = np.sum(nearness > own, -1), np.sum(nearness == own, -1)
+    before = np.sum(nearness > own, -1)
+    alike = np.sum(nearness == own, -1)
     return float(np.mean([np.mean(1 / (b + np.arange(1, n + 1))) for b, n in zip(before, alike)]))
 
 

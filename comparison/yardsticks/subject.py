@@ -31,7 +31,9 @@ class Subject:
     """
 
     def __init__(self, directory: str, step: int | None = None, trusted: Sequence[str] = ()):
-        self.directory, self.step, self.trusted = directory, step, tuple(trusted)
+        self.directory = directory
+        self.step = step
+        self.trusted = tuple(trusted)
 
     @functools.cached_property
     def run(self) -> Run:
@@ -89,7 +91,8 @@ class Subject:
     def _corpora(self) -> Iterator[tuple[str, Callable | None]]:
         """Yields this run's directory and corpus, and those of the runs that it began from."""
         yield self.directory, self.corpus
-        visited, directory = {self.directory}, self.directory
+        visited = {self.directory}
+        directory = self.directory
         while run_directory.is_run(directory):
             initial = read_directory(directory, self.trusted).get("initial_run")
             if initial is None or initial in visited or not run_directory.is_run(initial):

@@ -51,7 +51,8 @@ def pair_accuracy(
     Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 pairs of
     either kind.
     """
-    plan, decode = subject.plan, subject.trained.decode
+    plan = subject.plan
+    decode = subject.trained.decode
     member, group, form = _pair_member(plan)
     length = plan.packing.limits[member].raw
     pieces = plan.corpus.heldout(pairs * length)
@@ -107,7 +108,8 @@ def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
 
 
 def _training_pieces(plan: Plan, tokens: int) -> list[Piece]:
-    stream, pieces = plan.corpus.train(0, 1), []
+    stream = plan.corpus.train(0, 1)
+    pieces = []
     while tokens > 0:
         pieces.append(stream.next_document())
         tokens -= pieces[-1].tokens.size
@@ -138,7 +140,8 @@ def _batches(
 
 def _joined(batches: Sequence[dict], form: PromptForm, decode) -> TextPairs:
     """Returns the pairs of batches as texts: those that count."""
-    texts, labels = [], []
+    texts = []
+    labels = []
     for batch in batches:
         batch = {name: np.asarray(x) for name, x in batch.items()}
         for row, pool in zip(*np.nonzero(batch["pools_weights"])):

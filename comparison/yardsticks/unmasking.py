@@ -54,7 +54,8 @@ def unmasking(
     Raises ValueError for a model that fills no masks, orders that it does not have, and a corpus
     without text.
     """
-    trained, corpus = subject.trained, subject.plan.corpus
+    trained = subject.trained
+    corpus = subject.plan.corpus
     mode = _filling_mode(trained)
     check_mode(trained, mode)
     orders = orders or ORDERS
@@ -84,8 +85,11 @@ def masked_rows(
     trained: Trained, corpus: Corpus, tokens: int, row_tokens: int, share: float
 ) -> tuple[list[Masked], np.ndarray]:
     """Returns rows of held-out text with masks, and the tokens i32[n] that are behind them."""
-    random, mask = np.random.default_rng(SEED), trained.ids.special("mask")
-    form, rows, truth = prompt_form(trained, _filling_mode(trained)), [], []
+    random = np.random.default_rng(SEED)
+    mask = trained.ids.special("mask")
+    form = prompt_form(trained, _filling_mode(trained))
+    rows = []
+    truth = []
     for row in heldout_rows(corpus, tokens, row_tokens):
         size = row.tokens.size
         hidden = np.sort(random.choice(size, max(round(share * size), 1), replace=False))

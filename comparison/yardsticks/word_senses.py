@@ -23,7 +23,8 @@ from .parts.frozen import Layers, chosen_layers
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-PROSE, CODE = 0, 1
+PROSE = 0
+CODE = 1
 # Lowercase letters between single spaces; in prose between two words of such letters.
 _WORD = re.compile(r"(?<= )[a-z]{3,}\b")
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z] )[a-z]{3,}(?= [a-z])")
@@ -128,7 +129,8 @@ def uses_in(text: str) -> Iterator[WordUse]:
     >>> [(use.word, use.meaning) for use in uses_in("x = list  # make a list of it\\n")]
     [('list', 1), ('list', 0)]
     """
-    kinds, prose = character_kinds(text), {m.start() for m in _BETWEEN_WORDS.finditer(text)}
+    kinds = character_kinds(text)
+    prose = {m.start() for m in _BETWEEN_WORDS.finditer(text)}
     for match in _WORD.finditer(text):
         start, end = match.span()
         of_code = kinds[start] in ("name", "keyword")
@@ -180,7 +182,8 @@ def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
     """Returns a use with its tokens; None where those of the text around it differ, or are few."""
     word = f"{use.before} {use.word}"
     before, there, whole = map(trained.encode, (use.before, word, word + use.after))
-    first, end = len(before), len(there)
+    first = len(before)
+    end = len(there)
     apart = whole[:end] == there and there[:first] == before and first < end
     if not apart or first < context or len(whole) < end + context:
         return None
@@ -197,7 +200,8 @@ def separations(
     """Returns the separation of states in each layer, and of their neighbours' embeddings."""
     of_use = dict(_states(trained, uses, layers))
     states = np.stack([of_use[i] for i in range(len(uses))], 1)
-    words, meanings = [use.word for use in uses], [use.meaning for use in uses]
+    words = [use.word for use in uses]
+    meanings = [use.meaning for use in uses]
     names: list[int | str] = [*layers, NEIGHBOURS]
     return {name: separation(words, meanings, each) for name, each in zip(names, states)}
 
@@ -228,7 +232,8 @@ def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.nda
         of_pair = np.array(meanings)[own]
         same = of_pair[:, None] == of_pair[None]
         pairs = np.triu(np.ones_like(same), 1).astype(bool)
-        one, two = cosines[pairs & same], cosines[pairs & ~same]
+        one = cosines[pairs & same]
+        two = cosines[pairs & ~same]
         greater = one[:, None] > two[None]
         shares.append(np.mean(greater + 0.5 * (one[:, None] == two[None])))
     return float(np.mean(shares))

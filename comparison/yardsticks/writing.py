@@ -140,7 +140,8 @@ def _finetuned(
 ) -> tuple[Trained, float]:
     """Returns the model fine-tuned at the peak that is best on the last fifth of the examples, from
     which it has not learned, and that peak."""
-    model, prompts = trained.model, [prompt for prompt, _ in answered]
+    model = trained.model
+    prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
     start_width = starts_width(model, prompts) if model.layout == "encoder_decoder" else None
     widths = prompts_width(model, prompts), start_width  # one program for all batches
@@ -153,7 +154,8 @@ def _finetuned(
             own_T[answer_slots(model.layout, *row)] = 1
         return batch, own_BxT
 
-    held, numbers = choosing(len(answered)), np.arange(len(answered))
+    held = choosing(len(answered))
+    numbers = np.arange(len(answered))
     best = None
     for peak in peaks:
         loss = jitted(_loss, model)
@@ -186,12 +188,14 @@ def _figures(
     options = Options(Decoding(max_new=_longest(answered)))
     written = [record["answer"] for record in answer(writer, "respond", items, options)]
     usual = [_usual_pair([one for _, one in pairs["train"]])] * len(answers)
-    unit, share = "ROUGE-2 F1", "share"
+    unit = "ROUGE-2 F1"
+    share = "share"
     rouge, of_usual = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
     exact, never = (
         task_metrics.exact_match(answers, some)["exact_match"] for some in (written, usual)
     )
-    nats, baseline = _nats(writer, answered["validation"]), _nats_by_frequency(answered, writer.ids)
+    nats = _nats(writer, answered["validation"])
+    baseline = _nats_by_frequency(answered, writer.ids)
     bits = 1 / math.log(2) / sum(len(one.encode()) for one in answers)  # a byte, of a nat of all
     return [
         Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),

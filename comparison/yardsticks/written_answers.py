@@ -48,10 +48,12 @@ def world_answers(
     Raises ValueError for a run whose corpus is no world, for a model that does not continue texts,
     and for one that does not fill in text where a question has a blank.
     """
-    trained, questions = subject.trained, world_of(subject).questions
+    trained = subject.trained
+    questions = world_of(subject).questions
     written = _written(trained, questions, orders)
     given = "" not in written
-    figures, kinds = [], dict.fromkeys(question.kind for question in questions)
+    figures = []
+    kinds = dict.fromkeys(question.kind for question in questions)
     for kind in kinds:
         chosen = [k for k, question in enumerate(questions) if question.kind == kind]
         usual = collections.Counter(
@@ -73,7 +75,8 @@ def world_answers(
 
 def _is_right(text: str, question: WorldQuestion) -> bool:
     """Returns whether a text begins with the words of a right answer; in a blank, has no others."""
-    words, ends = text.split(), BLANK.search(question.text) is not None
+    words = text.split()
+    ends = BLANK.search(question.text) is not None
     rights = [answer.split() for answer in question.answers[: question.right]]
     return any((words if ends else words[: len(right)]) == right for right in rights)
 
@@ -112,7 +115,9 @@ def _gap(question: WorldQuestion) -> Gap:
 def _in_masks(
     trained: Trained, mode, questions: Sequence[WorldQuestion], order: LikeliestOrder
 ) -> list[str]:
-    form, mask, rows = prompt_form(trained, mode), trained.ids.special("mask"), []
+    form = prompt_form(trained, mode)
+    mask = trained.ids.special("mask")
+    rows = []
     for one in questions:
         asked = Question(one.text, one.answers, one.after)
         tokens, hidden = answered_tokens(trained, asked, one.answers[0])

@@ -260,7 +260,9 @@ def character_kinds(text: str) -> list[str]:
     lines = io.StringIO(text).readlines()  # as `tokenize` divides them: at line feeds alone
     starts = list(itertools.accumulate(map(len, lines), initial=0))
     kinds = [""] * len(text)
-    depth, opened = 0, 0  # of f-strings, which Python 3.12 and later divide into tokens
+    # of f-strings, which Python 3.12 and later divide into tokens
+    depth = 0
+    opened = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         start, end = (starts[row - 1] + column for row, column in (token.start, token.end))
         name = tokenize.tok_name[token.type]

@@ -185,7 +185,8 @@ class _Source:
 
     def module_without_docstrings(self, tree: ast.Module) -> str:
         """The whole text, `...` in place of docstrings that are all of a body."""
-        parts, start = [], 0
+        parts = []
+        start = 0
         for each in (tree, *_definitions(tree)):
             if _has_docstring(each):
                 first, last = self._span(each.body[0])

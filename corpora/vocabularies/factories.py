@@ -98,7 +98,8 @@ def trained(
                 "one of SeqIO tasks or of Grain: give it vocabularies.from_file, "
                 "vocabularies.of_run or, of a task, seqio_vocabularies.of_task."
             )
-        texts, words = source.texts(), os.path.join(run_dir, TOKENIZER)
+        texts = source.texts()
+        words = os.path.join(run_dir, TOKENIZER)
         path = os.path.join(run_dir, SENTENCEPIECE_MODEL)
         with progress_bar("Training a vocabulary"):
             if model_type == "wordpiece" or model_type == "word":
@@ -212,7 +213,8 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
     tokenizer, ids, about = vocabulary
     name = _FILES.get(tokenizer.kind)
     if name is not None and tokenizer.path is not None:
-        own, file = Path(tokenizer.path), Path(run_dir, name)
+        own = Path(tokenizer.path)
+        file = Path(run_dir, name)
         if own.absolute() != file.absolute():
             write_bytes(file, own.read_bytes())
     values: dict[str, Any] = {
@@ -293,7 +295,8 @@ def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
 
 
 def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
-    kind, extra_ids = values["kind"], values["extra_ids"]
+    kind = values["kind"]
+    extra_ids = values["extra_ids"]
     if extra_ids not in range(_MOST_EXTRA_IDS + 1):
         raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")
     if kind == "bytes":

@@ -41,7 +41,8 @@ def token_ids(
 
     Raises ValueError where two special tokens share an id, or too little text is left.
     """
-    named, above = tokenizer.named, itertools.count(tokenizer.size)
+    named = tokenizer.named
+    above = itertools.count(tokenizer.size)
     pad = tokenizer.pad if tokenizer.pad is not None else next(above)
     eos = tokenizer.eos if tokenizer.eos is not None else next(above)
     own_sentinels = _named_sentinels(named)[:sentinels]

@@ -59,13 +59,15 @@ def batches(
     documents: Iterable, size: Callable[[Any], int] = len, characters: int = BATCH_CHARACTERS
 ) -> Iterator[list]:
     """Lists of documents of about so many characters together; `size` counts a document's."""
-    batch, length = [], 0
+    batch = []
+    length = 0
     for document in documents:
         batch.append(document)
         length += size(document)
         if length >= characters:
             yield batch
-            batch, length = [], 0
+            batch = []
+            length = 0
     if batch:
         yield batch
 

@@ -47,7 +47,8 @@ def write_tokenizer(
     made = tokenizer_json(vocabulary)
     if before or after:
         made.post_processor = _framing(made, before, after)
-    names, ids = special_names(vocabulary.tokenizer, vocabulary.ids), vocabulary.ids
+    names = special_names(vocabulary.tokenizer, vocabulary.ids)
+    ids = vocabulary.ids
     roles = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
     config: dict[str, Any] = {f"{key}_token": names[i] for key, i in roles.items() if i is not None}
     if ids.bos in before or ids.bos in after:
@@ -109,7 +110,8 @@ def _of_sentencepiece(path: str):
     with open(path, "rb") as file:
         proto: Any = sentencepiece_model_pb2  # its classes are made at run time
         model = proto.ModelProto.FromString(file.read())
-    normal, trained = model.normalizer_spec, model.trainer_spec
+    normal = model.normalizer_spec
+    trained = model.trainer_spec
     if (
         normal.precompiled_charsmap
         or normal.add_dummy_prefix

@@ -53,6 +53,7 @@ def _chunks(text: str) -> Iterable[str]:
             length += len(part)
             if length >= _CHUNK:
                 yield "".join(parts)
-                parts, length = [], 0
+                parts = []
+                length = 0
     if parts:
         yield "".join(parts)

@@ -78,7 +78,8 @@ def arithmetic(
     Raises ValueError for sums and questions that take more than half of the pairs that there are,
     and for more choices than wrong answers are sure of.
     """
-    most, heldout = 10**digits, -(-sums // _HELDOUT_EVERY)
+    most = 10**digits
+    heldout = -(-sums // _HELDOUT_EVERY)
     if (wanted := sums + heldout + 2 * questions) > most**2 // 4:
         raise ValueError(
             f"Got {sums} sums, {heldout} more that are held out and {2 * questions} questions, of "

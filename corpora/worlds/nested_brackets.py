@@ -99,7 +99,8 @@ def brackets(
         )
     rng = np.random.default_rng(seed)
     asked = [_question(rng, pairs, deepest, hidden, choices) for _ in range(questions)]
-    taken, heldout = {document for document, _ in asked}, -(-documents // _HELDOUT_EVERY)
+    taken = {document for document, _ in asked}
+    heldout = -(-documents // _HELDOUT_EVERY)
     drawn = (
         " ".join(drawn_brackets(rng, pairs, deepest)) for _ in range(_DRAWS * (documents + heldout))
     )
@@ -118,7 +119,8 @@ def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, WorldQuestion]
     for _ in range(_DRAWS):
         document = drawn_brackets(rng, pairs, deepest)
         start = int(rng.integers(1, len(document) - hidden))
-        before, true = document[:start], tuple(document[start : start + hidden])
+        before = document[:start]
+        true = tuple(document[start : start + hidden])
         closing = tuple(itertools.takewhile(lambda one: one not in _OPENS, true))
         opening = true[len(closing) :]
         crosses = closing and opening and _OPENS.keys() >= {*opening}

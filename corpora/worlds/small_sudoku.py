@@ -18,7 +18,8 @@ import numpy as np
 from ...constraints import AtLeastTwo, Count, checked
 from .world import World, WorldQuestion, train_and_heldout
 
-SIDE, BOX = 4, 2
+SIDE = 4
+BOX = 2
 EMPTY = "_"
 _MOST = SIDE**2 - 4  # cells that may have to be given
 _AT_ONCE = 500  # puzzles that are drawn

@@ -46,7 +46,8 @@ class NamedProcess(NamedTuple):
 
     def halves(self) -> tuple[str, str]:
         """Returns its text, cut after half of the sentences."""
-        half, every = len(self.states) // 2, self.sentences
+        half = len(self.states) // 2
+        every = self.sentences
         return " ".join(every[:half]), " ".join(every[half:])
 
 
@@ -89,7 +90,8 @@ def processes(
         )
     rng = np.random.default_rng(seed)
     words = rng.permutation(invented_words(states + names)).tolist()
-    cycle, named = words[:states], words[states:]
+    cycle = words[:states]
+    named = words[states:]
 
     def drawn(name: str) -> NamedProcess:
         start = rng.integers(states)
@@ -120,7 +122,9 @@ def _question(
 ) -> WorldQuestion:
     """Returns the question for a word of the sentence in which the second half begins."""
     before, after = one.halves()
-    sentences, at = after.split(), {"name": 0, "state": 2}[kind]  # a name, a verb, a state, …
+    # a name, a verb, a state, …
+    sentences = after.split()
+    at = {"name": 0, "state": 2}[kind]
     others = rng.choice([word for word in words if word != sentences[at]], choices - 1, False)
     return WorldQuestion(
         kind,

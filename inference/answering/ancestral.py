@@ -30,7 +30,8 @@ def earlier_weights(p_V, token, mask, text: tuple[int, int], noise, time, earlie
     >>> earlier_weights(p, 2, 2, (0, 2), masks_alone, 1.0, 0.5)
     Array([0.125, 0.375, 0.5  ], dtype=float32)
     """
-    ids, before = jnp.arange(p_V.size), noise(earlier)
+    ids = jnp.arange(p_V.size)
+    before = noise(earlier)
     is_text = (ids >= text[0]) & (ids < text[1])
     was = before.keeps * p_V + before.each * is_text + before.masked * (ids == mask)
     return was * became(token, ids, mask, noise, time, earlier)
@@ -39,7 +40,8 @@ def earlier_weights(p_V, token, mask, text: tuple[int, int], noise, time, earlie
 def became(token, ids, mask, noise, time, earlier):
     """Returns f32[N]: of each of the ids i32[N] at the earlier time, the probability to be this
     token at the noisier one."""
-    now, before = noise(time), noise(earlier)
+    now = noise(time)
+    before = noise(earlier)
     stays = now.keeps / before.keeps
     anew = jnp.where(
         token == mask, now.masked - stays * before.masked, now.each - stays * before.each

@@ -60,7 +60,8 @@ def continue_blocks(
     "gibbs" with temperature 0.
     """
     check_order(order, temperature)
-    form, ids = prompt_form(trained, "blocks"), trained.ids
+    form = prompt_form(trained, "blocks")
+    ids = trained.ids
     for text in texts:
         check_words(text)
     rows = [trained.encode(text) for text in texts]
@@ -106,8 +107,10 @@ def _continue(
     temperature,
 ):
     """Returns tokens i32[B, S]: each prompt, and `max_new` or more after it, or those up to eos."""
-    given_BxP, lengths_B = jnp.asarray(prompts.batch["decoder_input_tokens"]), prompts.lengths
-    rows_Bx1, of_block_1xK = jnp.arange(given_BxP.shape[0])[:, None], jnp.arange(size)[None]
+    given_BxP = jnp.asarray(prompts.batch["decoder_input_tokens"])
+    lengths_B = prompts.lengths
+    rows_Bx1 = jnp.arange(given_BxP.shape[0])[:, None]
+    of_block_1xK = jnp.arange(size)[None]
     blocks = -(-max_new // size) + 1  # the first of them may be that in which the prompt ends
     capacity = given_BxP.shape[1] + blocks * size
     limit = model.max_positions or capacity  # a block ends there, as the last one of a document

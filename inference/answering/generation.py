@@ -139,7 +139,9 @@ def generate(
 
     Raises and warns as `check_prompts` does, before any answer is generated.
     """
-    ids, model, params = trained.ids, trained.model, trained.params
+    ids = trained.ids
+    model = trained.model
+    params = trained.params
     numbers = range(len(prompts)) if numbers is None else numbers
     stops = stop_ids(trained)
     settings: dict[str, Any] = dict(
@@ -280,5 +282,7 @@ def _answer(
             return any(stop in text_of(tokens[:n]) for stop in decoding.stop_strings)
 
         count = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=has_stop)
-        text, tokens, ended = text[: min(cuts)], tokens[:count], True
+        text = text[: min(cuts)]
+        tokens = tokens[:count]
+        ended = True
     return Answer(text, tokens, float(log_probs[:count].sum()), ended)

@@ -56,7 +56,9 @@ def insert(
 
     Raises ValueError for more slots than the model has positions.
     """
-    form, ids, model = prompt_form(trained, "insert"), trained.ids, trained.model
+    form = prompt_form(trained, "insert")
+    ids = trained.ids
+    model = trained.model
     rows = [[*form.before, *trained.encode(text), *form.after] for text in texts]
     check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers

@@ -211,7 +211,8 @@ def write_masks(
     """Returns the tokens written into the masks of each row, as `unmask` or `denoise` writes them,
     whose order is its own."""
     check_order(order, temperature)
-    prompt, ids = prompt_form(trained, mode), trained.ids
+    prompt = prompt_form(trained, mode)
+    ids = trained.ids
     order = "ancestral" if mode == "denoise" else order
     check_texts(trained, [row.tokens for row in rows])
     numbers = range(len(rows)) if numbers is None else numbers
@@ -350,7 +351,8 @@ def written(
     if order == "ancestral":
         of_text = (logits_of, temperature, slots_BxK, steps_B, keys_B)
         return _back_in_time(*of_text, noise=noise, allowed_V=allowed_V)
-    mask, total_B = noise.mask, jnp.sum(asked_BxK, 1)
+    mask = noise.mask
+    total_B = jnp.sum(asked_BxK, 1)
     calls_B = steps_B * total_B if order == "gibbs" else steps_B
 
     def predicted(s, tokens_BxK):
@@ -428,7 +430,9 @@ def _back_in_time(
     return lax.fori_loop(0, jnp.max(steps_B), step, start_BxK)
 
 
-DRAW, ORDER = 0, 1  # what a row's key of a call is split into
+# what a row's key of a call is split into
+DRAW = 0
+ORDER = 1
 
 
 def _keys_of_slots(keys_B, call, use, slots_BxK):

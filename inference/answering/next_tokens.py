@@ -38,7 +38,8 @@ def next_tokens(
 
     Raises ValueError for a text with blanks, and for one longer than the model's positions.
     """
-    model, mode = trained.model, writing_mode(trained)
+    model = trained.model
+    mode = writing_mode(trained)
     prompts = [text_prompt(trained, mode, text) for text in texts]
     check_prompts(trained, prompts, 0)
     run = jitted(_likeliest, model, min(top, trained.ids.size))

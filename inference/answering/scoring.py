@@ -251,20 +251,24 @@ def hidden_log_probs(
 
     Raises ValueError for a vocabulary without mask, or a text longer than the model's positions.
     """
-    mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
-    run, before = jitted(_log_probs_at, trained.model, form.head), len(form.before)
+    mask = trained.ids.special("mask")
+    form = prompt_form(trained, "mask")
+    run = jitted(_log_probs_at, trained.model, form.head)
+    before = len(form.before)
     of_text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     predicted_V = of_text_V if form.noise else jnp.ones_like(of_text_V)
     check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
 
     def log_probs(some: list[int]) -> Iterator[np.ndarray]:
         # Full batches only, so that all texts of a length share a program.
-        chosen, rows = some + some[-1:] * (batch_size - len(some)), []
+        chosen = some + some[-1:] * (batch_size - len(some))
+        rows = []
         most = max(len(texts[i][1]) for i in chosen)
         width = 1 if most == 1 else padded_length(most)
         slots_BxK, labels_BxK = np.zeros((2, len(chosen), width), np.int32)
         for row, i in enumerate(chosen):
-            tokens, hidden = np.array(texts[i][0]), np.array(texts[i][1])
+            tokens = np.array(texts[i][0])
+            hidden = np.array(texts[i][1])
             slots_BxK[row, : hidden.size] = before + hidden + form.shift
             labels_BxK[row, : hidden.size] = tokens[hidden]
             tokens[hidden] = mask

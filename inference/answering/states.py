@@ -66,7 +66,9 @@ def token_states(
     batch_size: int = 32,
 ) -> Iterator[tuple[int, TextStates]]:
     """Yields what `states` does, of texts that are token ids."""
-    layers, model, params = tuple(layers), trained.model, trained.params
+    layers = tuple(layers)
+    model = trained.model
+    params = trained.params
     if layers != (TOP,):
         check_layers(trained, layers)
         part = single_transformer(model, params)
@@ -125,7 +127,8 @@ def ending_slot(trained: Trained, text: str, end: int, own: slice) -> int:
 
 def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
     """Returns the batch in which the model's first stack reads these rows."""
-    tokens, form = [row.tokens for row in rows], prompt_form(trained, mode_of(trained))
+    tokens = [row.tokens for row in rows]
+    form = prompt_form(trained, mode_of(trained))
     if trained.model.layout == "encoder":
         return batch_of(trained, tokens)
     if trained.model.layout == "encoder_decoder":

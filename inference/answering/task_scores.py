@@ -38,7 +38,8 @@ def score_task(
 
     Raises ValueError for a mode that writes no answer, such as "embed".
     """
-    mode, options = mode or mode_of(trained), options or Options()
+    mode = mode or mode_of(trained)
+    options = options or Options()
     answers = written_answers(trained, task.texts, mode, options)
     targets = [task.postprocess(text, i, True) for i, text in enumerate(task.targets)]
 

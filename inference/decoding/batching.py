@@ -62,7 +62,8 @@ def in_batches(
 
 def _row_shards() -> int:
     """Returns the devices that rows are sharded over within `training.devices.mesh.placed_on`."""
-    mesh, spec = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
+    mesh = jax.sharding.get_abstract_mesh()
+    spec = nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
 
 

@@ -86,7 +86,8 @@ def _search(
         {name: jnp.repeat(x, beams, 0) for name, x in prompts.batch.items()},
         lengths_BxK.reshape(-1),
     )
-    rows_Bx1, beams_1xK = jnp.arange(prompts.lengths.shape[0])[:, None], jnp.arange(beams)[None]
+    rows_Bx1 = jnp.arange(prompts.lengths.shape[0])[:, None]
+    beams_1xK = jnp.arange(beams)[None]
 
     def logits_of(outputs, hidden):
         logits = outputs.head("vocabulary", hidden)
@@ -129,7 +130,8 @@ def _search(
         # Enough candidates that K stay live when K of them stop.
         candidates = beams * max(2, 1 + len(stop_ids))
         best_BxC, index_BxC = lax.top_k(total_BxKxV.reshape(-1, beams * vocab), candidates)
-        parent_BxC, chosen_BxC = index_BxC // vocab, (index_BxC % vocab).astype(jnp.int32)
+        parent_BxC = index_BxC // vocab
+        chosen_BxC = (index_BxC % vocab).astype(jnp.int32)
         slot_BxC = jnp.broadcast_to(prompts.lengths[:, None] + state.length, chosen_BxC.shape)
         column_1xC = jnp.arange(candidates)[None]
         tokens_BxCxS = state.tokens[rows_Bx1, parent_BxC]
@@ -152,7 +154,8 @@ def _search(
 
         live_BxK = lax.top_k(jnp.where(stopped_BxC, _NEVER, best_BxC), beams)[1]
         log_probs = jnp.where(stopped_BxC, _NEVER, best_BxC)[rows_Bx1, live_BxK]
-        tokens, last = tokens_BxCxS[rows_Bx1, live_BxK], chosen_BxC[rows_Bx1, live_BxK]
+        tokens = tokens_BxCxS[rows_Bx1, live_BxK]
+        last = chosen_BxC[rows_Bx1, live_BxK]
         cache = _of_parents(state.cache, parent_BxC[rows_Bx1, live_BxK])
         batch = next_batch(
             repeated, last.reshape(-1, 1), (lengths_BxK + state.length).reshape(-1, 1)

@@ -88,7 +88,8 @@ def decoder_prompts(
 
 def _blank_positions(slot_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
     """Returns positions and block positions; in block 0 are the tokens that fill no blank."""
-    positions, counts = np.array(slot_BxP), np.zeros(slot_BxP.shape, np.int32)
+    positions = np.array(slot_BxP)
+    counts = np.zeros(slot_BxP.shape, np.int32)
     for row, (length, blank_positions) in enumerate(zip(lengths_B, blanks)):
         for slot, position in enumerate(blank_positions, length - len(blank_positions)):
             same_blank = counts[row, slot - 1] > 0 and positions[row, slot - 1] == position
@@ -140,7 +141,8 @@ def next_batch(prompts: Prompts, tokens_BxT, slots_BxT) -> dict:
         "decoder_key_intervals": jnp.stack([0 * slots_BxT, slots_BxT + 1], 1),
     }
     if "decoder_block_positions" in prompts.batch:  # generated tokens continue the last blank
-        rows, last_B = jnp.arange(prompts.lengths.shape[0]), prompts.lengths - 1
+        rows = jnp.arange(prompts.lengths.shape[0])
+        last_B = prompts.lengths - 1
         position_B, count_B = (
             prompts.batch[f"decoder_{name}"][rows, last_B]
             for name in ("positions", "block_positions")

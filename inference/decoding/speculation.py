@@ -108,7 +108,8 @@ def speculate(
 def _speculate(
     model, drafter, sampling, stops, capacity, params, draft_params, prompts, keys, allowed, max_new
 ):
-    rows, number = jnp.arange(prompts.lengths.shape[0]), drafter.number
+    rows = jnp.arange(prompts.lengths.shape[0])
+    number = drafter.number
 
     def start() -> SpeculationState:
         """Reads the prompts, which is a step without drafts."""
@@ -144,7 +145,8 @@ def _speculate(
         outputs, cache = model.extend(params, state.cache, batch)
         logits = next_logits(outputs, outputs.hidden["top"], allowed)
         new, accepted = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
-        live, of_step = ~is_finished(state), DraftCounts(1, number, accepted)
+        live = ~is_finished(state)
+        of_step = DraftCounts(1, number, accepted)
         counts = jax.tree.map(lambda total, count: total + live * count, state.counts, of_step)
         return new._replace(counts=counts)
 
@@ -267,13 +269,15 @@ def independent_drafter(model) -> Drafter:
 
     They take the hidden state of the last accepted token.
     """
-    number, own = model.config.num_ahead, model.config.ahead_projections
+    number = model.config.num_ahead
+    own = model.config.ahead_projections
 
     def start(params, prompts, capacity):
         return ()
 
     def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
-        rows, outputs = jnp.arange(verified.last.shape[0]), verified.outputs
+        rows = jnp.arange(verified.last.shape[0])
+        outputs = verified.outputs
         if own:
             last_BxE = outputs.hidden["last"][rows, verified.last]
             logits_BxNxV = jnp.stack([outputs.head(name, last_BxE) for name in own], 1)
@@ -292,17 +296,21 @@ def sequential_drafter(model) -> Drafter:
     A module's cache for the last accepted token is computed from drafts, and stays when these are
     rejected: that can make later drafts worse, and changes no generated token.
     """
-    number, call = model.config.num_ahead, sequential_module(model.config)
+    number = model.config.num_ahead
+    call = sequential_module(model.config)
 
     def start(params, prompts, capacity):
         return capacity, [None] * number
 
     def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
         capacity, caches = drafter_state
-        rows, last = jnp.arange(verified.last.shape[0]), verified.last
+        rows = jnp.arange(verified.last.shape[0])
+        last = verified.last
         states_BxTxE = verified.outputs.hidden["top"]
-        tokens_BxT, next_B = verified.batch["decoder_input_tokens"], verified.pending
-        drafts, new_caches = [], []
+        tokens_BxT = verified.batch["decoder_input_tokens"]
+        next_B = verified.pending
+        drafts = []
+        new_caches = []
         for n in range(number):
             # For each slot the token that the module before predicts there.
             tokens_BxT = jnp.roll(tokens_BxT, -1, 1).at[rows, last].set(next_B)

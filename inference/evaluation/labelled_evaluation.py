@@ -107,7 +107,8 @@ def _labelled(run_dir: str, documents: DocumentArrays) -> Iterator[Labelled]:
 
 def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
     """The label of each text, without decoding the text."""
-    classes, decode = load_classes(run_dir), load_vocabulary(run_dir).codec.decode
+    classes = load_classes(run_dir)
+    decode = load_vocabulary(run_dir).codec.decode
     written = functools.lru_cache(maxsize=1024)(lambda tokens: decode(list(tokens)).strip())
     for i in range(len(documents)):
         tokens, _, parts, labels = documents.piece(i)

@@ -18,7 +18,8 @@ MOST_TOKENS = 64  # of a text whose tokens are shown as a table
 
 
 def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:
-    batch_size, denoiser = options.decoding.batch_size, options.denoiser
+    batch_size = options.decoding.batch_size
+    denoiser = options.denoiser
     return [_scored(x) for x in score(trained, pairs, batch_size, options.on_batch, denoiser)]
 
 

@@ -67,7 +67,8 @@ def _show_embeddings(
     size = len(records[0]["embedding"])
     console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
     if not against:
-        against, their_records = items, records
+        against = items
+        their_records = records
         if len(items) == 1:
             return
     left, right = (np.array([x["embedding"] for x in some]) for some in (records, their_records))
@@ -93,7 +94,8 @@ def _not_npz(arguments) -> str | None:
 
 def _answer_states(console: Console, trained: Trained, request: Request) -> None:
     """Writes the hidden states of texts as arrays, or prints what stands near to what."""
-    texts, out = [text_of(item) for item in request.items], request.arguments.out
+    texts = [text_of(item) for item in request.items]
+    out = request.arguments.out
     layers = layers_named(trained, request.options.own["layer"])
     if not out:
         return _print_states(console, trained, texts, layers)

@@ -141,7 +141,8 @@ def with_examples(items: Sequence[dict], file: str, template: str, answer: str) 
 
     `file` holds solved examples; a text of the command line fills {text} of the template.
     """
-    examples, template = read_items(file), template.replace("\\n", "\n")
+    examples = read_items(file)
+    template = template.replace("\\n", "\n")
     return [
         item
         if isinstance(item, Unreadable)

@@ -115,7 +115,8 @@ def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
     """
     form = prompt_form(trained, mode_of(trained))
     modes = {i for _, i in trained.ids.modes}
-    before, after = [i for i in form.before if i not in modes], [*form.after]
+    before = [i for i in form.before if i not in modes]
+    after = [*form.after]
     if trained.model.layout != "decoder" or form.mode in FRAMED:
         return before, after
     if form.causal:
@@ -148,7 +149,8 @@ def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> P
         return text_prompt(trained, "complete", text)
     if not numbers:
         text += "<extra_id_0>"
-    form, tokens = _with_denoiser(trained, "infill", denoiser), trained.encode(text)
+    form = _with_denoiser(trained, "infill", denoiser)
+    tokens = trained.encode(text)
     if form.blanks == "masks":
         mask = trained.ids.special("mask")
         inputs = [mask if token in sentinels else token for token in tokens]
@@ -168,7 +170,8 @@ def next_blank(trained: Trained, prompt: Prompt, number: int, written: list[int]
 
     For a model that fills each blank by itself: its form's `blanks` are not "together".
     """
-    ids, start = trained.ids, [*prompt.start, *written, trained.ids.eos]
+    ids = trained.ids
+    start = [*prompt.start, *written, trained.ids.eos]
     if not prompt.blanks:
         return Prompt([], [*start, ids.sentinels[number]])
     masks = [index for index, token in enumerate(prompt.inputs) if token == ids.mask]
@@ -195,7 +198,8 @@ def middle_prompt(trained: Trained, prefix: str, suffix: str) -> Prompt:
     if not prefix and not suffix:
         raise ValueError("Got neither a prefix nor a suffix, expected text in one of them.")
     before, after, middle = trained.ids.fim
-    first, last = trained.encode(prefix), trained.encode(suffix)
+    first = trained.encode(prefix)
+    last = trained.encode(suffix)
     return Prompt([], [before, *first, after, *last, middle], before=first[-CONTEXT:])
 
 

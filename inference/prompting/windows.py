@@ -30,7 +30,9 @@ class BeyondTraining(UserWarning):
             f"Got a text that takes {slots} slots of the {stack}{held}, and the rows of training "
             f"had {trained}: what lies beyond them the model has not learned to read. {remedy}"
         )
-        self.stack, self.slots, self.trained = stack, slots, trained
+        self.stack = stack
+        self.slots = slots
+        self.trained = trained
 
 
 def check_texts(trained: Trained, rows: Sequence[Sequence[int]], max_new: int = 0) -> None:

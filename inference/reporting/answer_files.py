@@ -23,7 +23,8 @@ from .printing import draft_counts, progress_of
 
 def write_answers(console: Console, trained: Trained, request: Request) -> None:
     """Writes answers line by line, in order, after those that the file has already."""
-    items, arguments = request.items, request.arguments
+    items = request.items
+    arguments = request.arguments
     out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
@@ -57,7 +58,9 @@ class AnswerFile:
     """
 
     def __init__(self, file: str, items: Sequence[dict]):
-        self._path, self._made_by, self._items = Path(file), Path(f"{file}.made_by.json"), items
+        self._path = Path(file)
+        self._made_by = Path(f"{file}.made_by.json")
+        self._items = items
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self.done = self._whole_lines()
 
@@ -66,7 +69,8 @@ class AnswerFile:
 
         Raises ValueError where the file holds answers produced with other settings.
         """
-        path, settings = self._made_by, json.loads(json.dumps(settings))
+        path = self._made_by
+        settings = json.loads(json.dumps(settings))
         if self.done and path.exists():
             before = _object(path.read_bytes())
             if before is None:

@@ -19,7 +19,8 @@ from .predict_options import Request
 
 def print_mode(console: Console, run: str, trained: Trained, request: Request) -> None:
     """Prints a line: what the model is going to do, and why."""
-    mode, about = request.mode, MODES[request.mode].about
+    mode = request.mode
+    about = MODES[request.mode].about
     if not request.is_chosen and trained.prompt_forms:
         about += ", prompted as in training"
     elif not request.is_chosen:
@@ -32,7 +33,9 @@ def print_mode(console: Console, run: str, trained: Trained, request: Request) -
 
 def print_answers(console: Console, trained: Trained, request: Request) -> None:
     """Answers the items, and prints each with its answer; the text of a single one as it comes."""
-    mode, items, decoding = MODES[request.mode], request.items, request.options.decoding
+    mode = MODES[request.mode]
+    items = request.items
+    decoding = request.options.decoding
     alone = len(items) == decoding.beams == decoding.samples == 1 and console.is_terminal
     with draft_counts(console, request.options) as options:
         if alone and mode.writes:

@@ -166,7 +166,8 @@ def _check_architecture(hf: Fields, layout: str) -> None:
 
 def _check_names(source: TensorFiles, recognised: Recognised) -> None:
     """Raises ValueError unless the directory's tensors are exactly those of the model."""
-    family, config = recognised.family, recognised.config
+    family = recognised.family
+    config = recognised.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
     names = {recognised.lacking + name for name in source.names}
@@ -193,8 +194,10 @@ def read_params(source: TensorFiles, recognised: Recognised) -> Iterator[tuple[s
 
     Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
     """
-    config, shapes = recognised.config, parameter_shapes(recognised.model)
-    links, implied = recognised.family.links(config), recognised.family.implied(config)
+    config = recognised.config
+    shapes = parameter_shapes(recognised.model)
+    links = recognised.family.links(config)
+    implied = recognised.family.implied(config)
     for full_name, expected in tensor_shapes(links, config, shapes).items():
         name = recognised.tensor_name(full_name)
         if source.shapes.get(name, expected) != expected:
@@ -366,7 +369,8 @@ def _differences(config: Config, family: Family) -> list[str]:
 
 def _differing(config: Config, there: Config) -> list[str]:
     """Returns the settings that affect the network's function and differ in two models."""
-    before, after = meaning(config), meaning(there)
+    before = meaning(config)
+    after = meaning(there)
     unused = set(TRAINING_FIELDS)
     if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
         unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}

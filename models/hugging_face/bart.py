@@ -96,7 +96,8 @@ def classification_head() -> list[Link]:
 
 
 def _stack(c: Config, stack: str) -> list[Link]:
-    path, tensor_name = f"{stack}/layers/{{i}}", f"model.{stack}.layers.{{i}}"
+    path = f"{stack}/layers/{{i}}"
+    tensor_name = f"model.{stack}.layers.{{i}}"
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
     attentions = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
     result = [table(f"{stack}/position_embedding", f"model.{stack}.embed_positions")]

@@ -135,8 +135,10 @@ def config(base: str, c: Config) -> dict:
 
 
 def links(base: str, c: Config) -> list[Link]:
-    below, each = f"{base}.embeddings", f"{base}.encoder.layer.{{i}}"
-    path, names = "encoder/layers/{i}", ("self.query", "self.key", "self.value", "output.dense")
+    below = f"{base}.embeddings"
+    each = f"{base}.encoder.layer.{{i}}"
+    path = "encoder/layers/{i}"
+    names = ("self.query", "self.key", "self.value", "output.dense")
     return [
         table("token_embedding", f"{below}.word_embeddings"),
         table("encoder/position_embedding", f"{below}.position_embeddings"),
@@ -152,7 +154,9 @@ def links(base: str, c: Config) -> list[Link]:
 
 
 def head_links(base: str, c: Config) -> list[Link]:
-    own, pooler, result = HEADS[base], f"{base}.pooler.dense", []
+    own = HEADS[base]
+    pooler = f"{base}.pooler.dense"
+    result = []
     if "vocabulary" in c.heads:
         result += linear("vocabulary/layer", own.layer, c.biases)
         result += norm("vocabulary/norm", own.norm, c.biases)
@@ -172,7 +176,8 @@ def head_links(base: str, c: Config) -> list[Link]:
 
 def copies(base: str, c: Config) -> dict[str, str]:
     own = HEADS[base]
-    weight, bias = f"{own.projection}.weight", f"{own.projection}.bias"
+    weight = f"{own.projection}.weight"
+    bias = f"{own.projection}.bias"
     copies = {weight: f"{base}.embeddings.word_embeddings.weight"}
     return copies if bias == own.bias else copies | {bias: own.bias}
 

@@ -38,8 +38,10 @@ def config(c: Config) -> dict:
 
 
 def links(c: Config) -> list[Link]:
-    below, each = "distilbert.embeddings", "distilbert.transformer.layer.{i}"
-    path, names = "encoder/layers/{i}", ("q_lin", "k_lin", "v_lin", "out_lin")
+    below = "distilbert.embeddings"
+    each = "distilbert.transformer.layer.{i}"
+    path = "encoder/layers/{i}"
+    names = ("q_lin", "k_lin", "v_lin", "out_lin")
     return [
         table("token_embedding", f"{below}.word_embeddings"),
         table("encoder/position_embedding", f"{below}.position_embeddings"),

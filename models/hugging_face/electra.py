@@ -14,7 +14,8 @@ REPLACED = "discriminator_predictions.dense"
 
 
 def settings(hf: dict, has) -> dict:
-    width, result = hf.get("embedding_size", 128), bert.settings("electra", hf, has)
+    width = hf.get("embedding_size", 128)
+    result = bert.settings("electra", hf, has)
     if has(f"{REPLACED}.weight"):
         result["heads"] += ("replaced",)
     return result | dict(

@@ -300,7 +300,8 @@ def rotary_parameters(theta: float, scaling: tuple | None) -> dict:
     return {"rope_type": kind, "rope_theta": theta} | numbers
 
 
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
+LOCAL = "sliding_attention"
+GLOBAL = "full_attention"
 
 
 def rotary_of_layers(rope: dict, theta: float, local_theta: float) -> dict[str, Any]:
@@ -383,7 +384,8 @@ def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
 
     Without a global layer there is nothing to set. Raises ValueError where they have no period.
     """
-    layers, where = len(kinds), [i for i, kind in enumerate(kinds) if kind == GLOBAL]
+    layers = len(kinds)
+    where = [i for i, kind in enumerate(kinds) if kind == GLOBAL]
     first = where[0] if where else layers
     every = where[1] - first if len(where) > 1 else layers
     if list(kinds) != layer_types(layers, every, first):

@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from ...settings.directories import own_file
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 GENERATION = "generation_config.json"  # what `generate` of transformers does where it is not told
 INDEX = f"{WEIGHTS}.index.json"
 SHARD_BYTES = 5 * 10**9
@@ -223,7 +224,8 @@ def _write_tensors(file: Path, tensors: Iterable[Tensor], dtype: str) -> None:
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:
-        start, end = end, end + _bytes([tensor], dtype)
+        start = end
+        end = end + _bytes([tensor], dtype)
         own = {"dtype": DTYPES[dtype], "shape": tensor.shape, "data_offsets": [start, end]}
         header[tensor.name] = own
     text = json.dumps(header).encode()

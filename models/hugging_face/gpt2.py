@@ -46,8 +46,10 @@ def config(c: Config) -> dict:
 
 
 def links(c: Config) -> list[Link]:
-    path, tensor_name = "decoder/layers/{i}", "transformer.h.{i}"
-    attention, mlp = f"{path}/self_attention", f"{path}/mlp"
+    path = "decoder/layers/{i}"
+    tensor_name = "transformer.h.{i}"
+    attention = f"{path}/self_attention"
+    mlp = f"{path}/mlp"
     joined = tuple(f"{attention}/{name}" for name in ("query", "key", "value"))
     result = [
         table("token_embedding", "transformer.wte"),

@@ -25,9 +25,11 @@ def open_repository(name: str) -> Repository:
 
     try:
         validate_repo_id(name)
-        owned, why = "/" in name, "it has no OWNER"
+        owned = "/" in name
+        why = "it has no OWNER"
     except ValueError as error:
-        owned, why = False, str(error)
+        owned = False
+        why = str(error)
     if not owned:
         raise ValueError(
             f"Got the repository {name!r}, expected OWNER/NAME, such as me/my-model: {why}"

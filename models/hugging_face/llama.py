@@ -112,7 +112,8 @@ def _names(kind: str) -> dict[str, str]:
 
 
 def _rotary(kind: str, hf: dict) -> dict:
-    older, newer = hf.get("rope_scaling") or {}, hf.get("rope_parameters") or {}
+    older = hf.get("rope_scaling") or {}
+    newer = hf.get("rope_parameters") or {}
     if kind == "gemma3_text":
         rope = {**newer, GLOBAL: (newer.get(GLOBAL) or {}) | older}
         return rotary_of_layers(
@@ -251,7 +252,8 @@ def stack_links(c: Config, stack: str, below: str, norms: Mapping[str, str]) -> 
       below: what the names of its tensors begin with.
       norms: of a layer, ours -> theirs, each followed by "_layernorm".
     """
-    path, tensor_name = f"{stack}/layers/{{i}}", f"{below}.layers.{{i}}"
+    path = f"{stack}/layers/{{i}}"
+    tensor_name = f"{below}.layers.{{i}}"
     attended = f"{tensor_name}.self_attn"
     result = [
         *attention(f"{path}/self_attention", attended, ATTENTION, c.biases, c.qkv_biases),
@@ -275,7 +277,8 @@ def links(kind: str, c: Config) -> list[Link]:
         *stack_links(c, "decoder", "model", NORMS[c.norm_place]),
     ]
     layer, *kernels = SPARSE.get(kind, OTHERS_SPARSE)
-    path, sparse = "decoder/layers/{i}/experts", f"model.layers.{{i}}.{layer}"
+    path = "decoder/layers/{i}/experts"
+    sparse = f"model.layers.{{i}}.{layer}"
     result += linear(f"{path}/router", f"{sparse}.gate", False)
     for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
         result += linear(f"{path}/{our_name}", f"{sparse}.experts.{{e}}.{name}", False)

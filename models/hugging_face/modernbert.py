@@ -148,14 +148,16 @@ def links(c: Config) -> list[Link]:
 
 
 def decoder_links(c: Config) -> list[Link]:
-    at, names = "decoder/layers/{i}/self_attention", ("q_proj", "k_proj", "v_proj", "Wo")
+    at = "decoder/layers/{i}/self_attention"
+    names = ("q_proj", "k_proj", "v_proj", "Wo")
     result = _layers(c, "decoder") + attention(at, "model.layers.{i}.attn", names, c.biases)
     return result + (_vocabulary(c, "lm_head") if "vocabulary" in c.heads else [])
 
 
 def _layers(c: Config, stack: str) -> list[Link]:
     """Returns the links of a stack but for its attention, which has other names in a decoder."""
-    path, tensor_name = f"{stack}/layers/{{i}}", "model.layers.{i}"
+    path = f"{stack}/layers/{{i}}"
+    tensor_name = "model.layers.{i}"
     return [
         table("token_embedding", "model.embeddings.tok_embeddings"),
         *norm(f"{stack}/embedding_norm", "model.embeddings.norm", c.biases),

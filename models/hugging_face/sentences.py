@@ -17,7 +17,9 @@ from safetensors.numpy import load_file, save_file
 from ...settings.directories import own_file
 from .files import WEIGHTS, read_json
 
-MODULES, POOLING, SETTINGS = "modules.json", "1_Pooling", "config_sentence_transformers.json"
+MODULES = "modules.json"
+POOLING = "1_Pooling"
+SETTINGS = "config_sentence_transformers.json"
 POOLINGS = {"cls": "first", "mean": "mean"}  # their name -> ours
 KNOWN_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 PACKAGE = "sentence_transformers.models"

@@ -70,7 +70,8 @@ def config(c: Config) -> dict:
 def links(c: Config) -> list[Link]:
     result = [table("token_embedding", "shared")]
     for stack, layer in (("encoder", 1), ("decoder", 2)):
-        path, mlp = f"{stack}/layers/{{i}}/experts", f"{stack}.block.{{i}}.layer.{layer}.mlp"
+        path = f"{stack}/layers/{{i}}/experts"
+        mlp = f"{stack}.block.{{i}}.layer.{layer}.mlp"
         result += t5.stack_links(c, stack, "mlp")
         result += linear(f"{path}/router", f"{mlp}.router.classifier", False)
         result += linear(f"{path}/wi_0", f"{mlp}.experts.expert_{{e}}.wi", False)

@@ -28,7 +28,9 @@ NAMES = {  # of config.json -> ours
     "dropout_rate": "dropout_rate",
 }
 BUCKETS = dict(relative_attention_num_buckets=32, relative_attention_max_distance=128)
-SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
+SELF = "SelfAttention"
+CROSS = "EncDecAttention"
+MLP = "DenseReluDense"
 
 
 def common_settings(hf: dict) -> dict:
@@ -104,7 +106,8 @@ def links(c: Config) -> list[Link]:
 
 def stack_links(c: Config, stack: str, mlp_name: str = MLP) -> list[Link]:
     """Returns the links of a stack; `mlp_name`: the checkpoint's name for a layer's MLP."""
-    path, tensor_name = f"{stack}/layers/{{i}}", f"{stack}.block.{{i}}.layer"
+    path = f"{stack}/layers/{{i}}"
+    tensor_name = f"{stack}.block.{{i}}.layer"
     mlp = 2 if stack == "decoder" else 1
     names = ("q", "k", "v", "o")
     result = attention(f"{path}/self_attention", f"{tensor_name}.0.{SELF}", names, c.biases)

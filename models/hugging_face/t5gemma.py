@@ -21,7 +21,8 @@ OF_STACKS = {"is_decoder", "is_encoder_decoder", "dropout_rate", "cross_attentio
 OF_IMAGES = {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}
 # Names of tensors of images: their tower, and an embedding that ends them.
 IMAGES = (".vision_tower.", ".multi_modal_projector.", ".eoi_embedding")
-TOWER_WIDTH, PATCH_SIZE = 8, 2
+TOWER_WIDTH = 8
+PATCH_SIZE = 2
 PATCHES = 4  # number of patches of an image, each of which gives one token
 SMALLEST_TOWER = dict(
     model_type="siglip_vision_model",
@@ -51,7 +52,8 @@ def settings(kind: str, hf: dict, has) -> dict:
             "Got a classifier on a T5Gemma, expected a head of language modelling or none: its "
             "classifier is not supported."
         )
-    encoder, decoder = hf["encoder"], hf["decoder"]
+    encoder = hf["encoder"]
+    decoder = hf["decoder"]
     if kind == "t5gemma2":
         refuse(hf, tie_word_embeddings=True)
         encoder = encoder["text_config"]
@@ -155,7 +157,8 @@ def image_tensors(kind: str, c: Config) -> dict[str, np.ndarray]:
     """Returns the tensors of the smallest tower for images, as of a model that never saw one."""
     if kind == "t5gemma":
         return {}
-    tower, projector = "model.encoder.vision_tower", "model.encoder.multi_modal_projector"
+    tower = "model.encoder.vision_tower"
+    projector = "model.encoder.multi_modal_projector"
     shapes = {
         "model.encoder.text_model.embed_tokens.eoi_embedding": (c.emb_dim,),
         f"{tower}.embeddings.patch_embedding.weight": (TOWER_WIDTH, 3, PATCH_SIZE, PATCH_SIZE),
@@ -196,7 +199,8 @@ def links(kind: str, c: Config) -> list[Link]:
     if own_table:
         result += [table("encoder_embedding", "model.encoder.embed_tokens")]
     if not c.merged_attention:
-        at, theirs = "decoder/layers/{i}/cross_attention", "model.decoder.layers.{i}.cross_attn"
+        at = "decoder/layers/{i}/cross_attention"
+        theirs = "model.decoder.layers.{i}.cross_attn"
         result += attention(at, theirs, llama.ATTENTION, c.biases)
     if "vocabulary" in c.heads and not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head.out_proj")]
@@ -204,7 +208,8 @@ def links(kind: str, c: Config) -> list[Link]:
 
 
 def copies(c: Config) -> dict[str, str]:
-    shared, tied = "model.encoder.embed_tokens.weight", "lm_head.out_proj.weight"
+    shared = "model.encoder.embed_tokens.weight"
+    tied = "lm_head.out_proj.weight"
     if not c.share_encoder_decoder_embeddings:
         return {tied: "model.decoder.embed_tokens.weight"} if c.logits_via_embedding else {}
     return {"model.decoder.embed_tokens.weight": shared, tied: shared}

@@ -94,7 +94,8 @@ class SeenBy(NamedTuple):
 def visible_blocks(s, intervals_Bx2xT, before=None):
     """Returns `Visible`; where a block sees nothing, `last` is before `first`."""
     blocks = intervals_Bx2xT.reshape(s.rows, 2, s.query_blocks, s.query_block)
-    start, end = blocks[:, 0], blocks[:, 1]
+    start = blocks[:, 0]
+    end = blocks[:, 1]
     return Visible(
         jnp.minimum(start.min(-1) // s.key_block, s.key_blocks - 1),
         (end.max(-1) - 1) // s.key_block,
@@ -107,7 +108,8 @@ def visible_blocks(s, intervals_Bx2xT, before=None):
 def seeing_blocks(s, first, last):
     """Returns `SeenBy` of the first and last block that each sees, as `Visible` has them; where no
     block attends to one, `last` is before `first`."""
-    first, last = first[..., None], last[..., None]
+    first = first[..., None]
+    last = last[..., None]
     key_block = jnp.arange(s.key_blocks)[None, None]
     query_block = jnp.arange(s.query_blocks)[None, :, None]
     seen = (first <= key_block) & (key_block <= last)
@@ -143,7 +145,8 @@ def tiles(bias_HxD, tile):
     heads, differences = bias_HxD.shape
     # The differences of all tiles' first key beside one another, descending, and before them those
     # of the keys after it: each key has the list of the one before, rotated by one.
-    first, columns = far(tile) * tile, (2 * far(tile) + 1) * tile
+    first = far(tile) * tile
+    columns = (2 * far(tile) + 1) * tile
     more = first + tile - 1 - differences // 2
     descending = jnp.pad(bias_HxD[:, ::-1], ((0, 0), (more, more)), "edge")
     rotated = rotated_right(jnp.roll(descending, 1 - tile, 1), tile)[:, :, :columns]
@@ -159,7 +162,8 @@ def bias_gradient(bias_HxD, tile, d_tiles):
 def bias_gradient_of_diagonals(bias_HxD, tile, sums_HxNx2t):
     """Returns the gradient of the bias, from the sums along the diagonals of that of its tiles: for
     each tile at i the sum where the query is i slots after the key, or i - 2 tile."""
-    at_or_after, before = sums_HxNx2t[:, :, :tile], sums_HxNx2t[:, :, tile:]
+    at_or_after = sums_HxNx2t[:, :, :tile]
+    before = sums_HxNx2t[:, :, tile:]
     # The keys before a tile's first are those of the tile before it, from its second on.
     by_tile = jnp.pad(before, ((0, 0), (0, 1), (0, 0))) + jnp.pad(
         at_or_after, ((0, 0), (1, 0), (0, 0))

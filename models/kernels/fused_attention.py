@@ -179,7 +179,9 @@ def _on_every_device(function, arrays, outputs):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return function(jnp.zeros(1, jnp.int32), *arrays)
-    q, k, bias = arrays[0], arrays[1], arrays[4]
+    q = arrays[0]
+    k = arrays[1]
+    bias = arrays[4]
     # Rows and slots that the mesh does not divide are computed by every device.
     rows, slots = spec_of(("batch", "length"), q.shape[:2], mesh)
     shard_slots = q.shape[1] // num_shards("length", q.shape[1])
@@ -192,7 +194,8 @@ def _on_every_device(function, arrays, outputs):
         "keys": slots and spec_of(("length",), k.shape[1:2], mesh)[0],
         "heads": spec_of(("heads",), k.shape[2:3], mesh)[0],
     }
-    slot_axes, key_axes = mesh_axes(slots), mesh_axes(sharded["keys"])
+    slot_axes = mesh_axes(slots)
+    key_axes = mesh_axes(sharded["keys"])
     specs = [jax.P(*map(sharded.get, names)) for names in (*_INPUTS[: len(arrays)], *outputs)]
 
     def summed(x, names):
@@ -230,7 +233,9 @@ def _on_mirrored_halves(function, axes, arrays, outputs):
     second halves of their queries, the first device with the last and so on: the first half of
     shard i and the second half of shard n - 1 - i attend to as many keys for every i.
     """
-    own, devices, slots = jax.lax.axis_index(axes), jax.lax.axis_size(axes), arrays[0].shape[1]
+    own = jax.lax.axis_index(axes)
+    devices = jax.lax.axis_size(axes)
+    slots = arrays[0].shape[1]
     mirror = devices - 1 - own
 
     def swapped(x):

@@ -117,7 +117,8 @@ def _output_kernel(s, a, out, log_sum):
 
     def step(at, masked, sums):
         top_Qx1, total_Qx1, sums_Qxd = sums
-        k_Kxd, v_Kxd = _of_keys(s, a.k, at), _of_keys(s, a.v, at)
+        k_Kxd = _of_keys(s, a.k, at)
+        v_Kxd = _of_keys(s, a.v, at)
         _, scores_QxK = _scores(s, a, at, q_Qxd, k_Kxd, masked)
         higher_Qx1 = jnp.maximum(top_Qx1, scores_QxK.max(1)[:, None])
         weights_QxK = jnp.exp(scores_QxK - higher_Qx1)
@@ -146,16 +147,19 @@ def _query_gradients(s, arrays):
 def _query_gradient_kernel(s, a, d_q, d_far):
     row, head, query_block = (pl.program_id(axis) for axis in range(3))
     at = _At(row, head, query_block, None)
-    q_Qxd, d_out_Qxd = _of_queries(a.q, at), _of_queries(a.d_out, at)
+    q_Qxd = _of_queries(a.q, at)
+    d_out_Qxd = _of_queries(a.d_out, at)
 
     def step(at, masked, sums):
         sums_Qxd, later_Q, earlier_Q = sums
-        k_Kxd, v_Kxd = _of_keys(s, a.k, at), _of_keys(s, a.v, at)
+        k_Kxd = _of_keys(s, a.k, at)
+        v_Kxd = _of_keys(s, a.v, at)
         gradients = _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked)
         _, d_scores_QxK, d_products_QxK = gradients
         sums_Qxd += dot(d_products_QxK, k_Kxd, (1, 0))
         if d_far is not None:
-            ahead, d_scores_Q = _ahead(a, at), d_scores_QxK.sum(1)
+            ahead = _ahead(a, at)
+            d_scores_Q = d_scores_QxK.sum(1)
             later_Q += jnp.where(ahead >= FAR, d_scores_Q, 0.0)
             earlier_Q += jnp.where(ahead <= -FAR, d_scores_Q, 0.0)
         return sums_Qxd, later_Q, earlier_Q
@@ -171,7 +175,8 @@ def _query_gradient_kernel(s, a, d_q, d_far):
 
 def _key_gradients(s, arrays):
     """Returns the gradients of keys and values."""
-    first, end = arrays.visible[..., 0], arrays.visible[..., 3]
+    first = arrays.visible[..., 0]
+    end = arrays.visible[..., 3]
     seen_by = attention_blocks.seeing_blocks(s, first, end - 1)
     grid = s.rows, s.heads // s.share, s.key_blocks
     return _call(s, _key_gradient_kernel, grid, (arrays, seen_by), (arrays.k, arrays.v))
@@ -180,14 +185,17 @@ def _key_gradients(s, arrays):
 def _key_gradient_kernel(s, inputs, d_k, d_v):
     a, seen_by = inputs
     row, key_head, key_block = (pl.program_id(axis) for axis in range(3))
-    first, last = seen_by.first[row, key_block], seen_by.last[row, key_block]
+    first = seen_by.first[row, key_block]
+    last = seen_by.last[row, key_block]
     at = _At(row, key_head * s.share, None, key_block)
-    k_Kxd, v_Kxd = _of_keys(s, a.k, at), _of_keys(s, a.v, at)
+    k_Kxd = _of_keys(s, a.k, at)
+    v_Kxd = _of_keys(s, a.v, at)
 
     def step(head, query_block, sums):
         k_sums_Kxd, v_sums_Kxd = sums
         at = _At(row, head, query_block, key_block)
-        q_Qxd, d_out_Qxd = _of_queries(a.q, at), _of_queries(a.d_out, at)
+        q_Qxd = _of_queries(a.q, at)
+        d_out_Qxd = _of_queries(a.d_out, at)
         p_QxK, _, d_products_QxK = _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, True)
         k_sums_Kxd += dot(d_products_QxK, q_Qxd, (0, 0))
         return k_sums_Kxd, v_sums_Kxd + dot(p_QxK, d_out_Qxd, (0, 0))
@@ -222,15 +230,14 @@ def _tile_gradient_kernel(s, a, d_tiles):
             k_Kxd, v_Kxd = (_of_keys(s, x, at) for x in (a.k, a.v))
             return sum_QxK + _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, True)[1]
 
-        first, end = a.visible[row, query_block, 0], a.visible[row, query_block, 3]
+        first = a.visible[row, query_block, 0]
+        end = a.visible[row, query_block, 3]
         seen = (first <= at.key_block) & (at.key_block < end)
         return jax.lax.cond(seen, added, lambda: sum_QxK)
 
     first_key_block = a.before[0] + ahead  # the block of keys for the first of queries
-    first, end = (
-        jnp.maximum(0, -first_key_block),
-        jnp.minimum(s.query_blocks, s.key_blocks - first_key_block),
-    )
+    first = jnp.maximum(0, -first_key_block)
+    end = jnp.minimum(s.query_blocks, s.key_blocks - first_key_block)
     zeros_QxK = jnp.zeros((BLOCK, BLOCK), jnp.float32)
     d_tiles[row, head, nth, :, :] = jax.lax.fori_loop(first, end, step, zeros_QxK)
 
@@ -321,7 +328,8 @@ def _ahead(a, at):
 def _bias(bias_HxD, at, ahead):
     """Returns the bias of a block [Q, K]."""
     differences = bias_HxD.shape[1]
-    reach, shape = differences // 2, (BLOCK, BLOCK)
+    reach = differences // 2
+    shape = (BLOCK, BLOCK)
 
     def one_value():
         # No `where` between two Python numbers: Pallas's Triton lowering makes booleans of them.

@@ -146,7 +146,8 @@ class _At(NamedTuple):
 def _by_query_block(s, head, row, query_block, n, visible):
     at = row * s.query_blocks + query_block
     key_block, is_nth = _nth(visible.first[at], visible.last[at], n)
-    tile, key_head = _query_tile(s, visible, query_block), jax.lax.div(head, s.share)
+    tile = _query_tile(s, visible, query_block)
+    key_head = jax.lax.div(head, s.share)
     return _At(row, head, key_head, query_block, key_block, tile, is_nth)
 
 
@@ -258,7 +259,9 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
     tiles' gradients, f32[H, 5, 2 TILE], None without a bias, and the gradients of keys and values,
     None unless `_at_once`."""
     visible, most = _flat(_visible(s, before, arrays))
-    specs, biased, at_once = _specs(s, _by_query_block), arrays.tiles is not None, _at_once(s)
+    specs = _specs(s, _by_query_block)
+    biased = arrays.tiles is not None
+    at_once = _at_once(s)
     diagonals = jax.ShapeDtypeStruct((s.heads, 2 * FAR + 1, 2 * TILE), jnp.float32)
     diagonal_spec = pl.BlockSpec((None, *diagonals.shape[1:]), lambda head, *_: (head, 0, 0))
     whole_keys_spec = pl.BlockSpec((None, s.width, s.keys), lambda head, row, *_: (head, 0, row))
@@ -290,7 +293,8 @@ def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, s
     head, row, query_block, n = (pl.program_id(axis) for axis in range(4))
     d_tiles = None if diagonals is None else more_sums[0]
     k_sums, v_sums = (None, None) if d_k is None else more_sums[-2:]
-    is_first, is_last = n == 0, n == pl.num_programs(3) - 1
+    is_first = n == 0
+    is_last = n == pl.num_programs(3) - 1
 
     @pl.when(is_first)
     def _():
@@ -427,7 +431,8 @@ def _cost(s, products, arrays):
 def _if_visible(s, visible, at, step):
     """Calls step(at, masked) where queries attend to keys; where all do to all, without a mask."""
     queries = at.row * s.query_blocks + at.query_block
-    first, last = visible.first_whole[queries], visible.last_whole[queries]
+    first = visible.first_whole[queries]
+    last = visible.last_whole[queries]
     whole = (first <= at.key_block) & (at.key_block <= last)
     pl.when(at.is_nth & whole)(lambda: step(at, masked=False))
     pl.when(at.is_nth & ~whole)(lambda: step(at, masked=True))
@@ -442,7 +447,8 @@ def _scores(s, at, block, masked):
     if masked:
         first = at.key_block * s.key_block
         key_KxQ = first + jax.lax.broadcasted_iota(jnp.int32, scores_KxQ.shape, 0)
-        start_1xQ, end_1xQ = block.intervals[0:1], block.intervals[1:2]
+        start_1xQ = block.intervals[0:1]
+        end_1xQ = block.intervals[1:2]
         seen_KxQ = (start_1xQ <= key_KxQ) & (key_KxQ < end_1xQ)
         scores_KxQ = jnp.where(seen_KxQ, scores_KxQ, NEVER)
     return products_KxQ, scores_KxQ
@@ -461,14 +467,16 @@ def _gradients(s, at, block, masked):
 
 def _bias(s, at, tiles):
     """Returns the bias of a block [K, Q]."""
-    rows, columns = s.key_block // TILE, s.query_block // TILE
+    rows = s.key_block // TILE
+    columns = s.query_block // TILE
     own = {n: tiles[_tile(s, at, n)] for n in range(1 - rows, columns)}
     bias_rows = [jnp.concatenate([own[c - r] for c in range(columns)], 1) for r in range(rows)]
     return jnp.concatenate(bias_rows, 0)
 
 
 def _add_to_tiles(s, at, d_tiles, d_scores_KxQ):
-    rows, columns = s.key_block // TILE, s.query_block // TILE
+    rows = s.key_block // TILE
+    columns = s.query_block // TILE
     for n in range(1 - rows, columns):
         key_tiles = [r for r in range(rows) if 0 <= r + n < columns]
         d_tiles[_tile(s, at, n)] += sum(

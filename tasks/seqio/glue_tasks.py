@@ -33,7 +33,8 @@ def _as_it_is(example: dict) -> dict:
 
 def _with_marked_spans(example: dict) -> dict:
     """WSC's: * around the noun and # around the pronoun, which each begin at a word's number."""
-    first, second = example["span1_index"], example["span2_index"]
+    first = example["span1_index"]
+    second = example["span2_index"]
     text = _marked(example["text"], example["span1_text"], first, "*")
     shifted = second + 2 * tf.cast(first < second, second.dtype)  # the marks are words too
     return example | {"text": _marked(text, example["span2_text"], shifted, "#")}

@@ -90,7 +90,8 @@ def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
         return step
 
     def features(output_features):
-        new, old = vocabulary_of(output_features), own["targets"].vocabulary
+        new = vocabulary_of(output_features)
+        old = own["targets"].vocabulary
         return {
             name: dataclasses.replace(one, vocabulary=new) if one.vocabulary == old else one
             for name, one in own.items()

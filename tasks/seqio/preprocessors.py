@@ -168,7 +168,8 @@ class ApplyObjective(NamedTuple):
         call, shapes = _host_call(objective, group, zlib.crc32(self.name.encode()), padded)
 
         def seeded(row, seed):
-            tokens, member = tf.cast(row["tokens"], tf.int32), row.get("member", 0)
+            tokens = tf.cast(row["tokens"], tf.int32)
+            member = row.get("member", 0)
             return tokens, tf.size(tokens), tf.cast(member, tf.int32), tf.cast(seed, tf.int64)
 
         def corrupt(*rows):
@@ -270,7 +271,8 @@ def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int
             f"An objective on the host needs sequence lengths, got {sequence_length}: expected "
             'such as {"inputs": 512, "targets": 114}.'
         )
-    layout, known = "_".join(stacks), sorted(layouts.LAYOUTS, reverse=True)
+    layout = "_".join(stacks)
+    known = sorted(layouts.LAYOUTS, reverse=True)
     longest_of_all = max(stacks.values())
     needed = {
         name: {FEATURES[stack]: stacks.get(stack, longest_of_all) for stack in name.split("_")}

@@ -58,7 +58,8 @@ def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) 
         return labelled(given, round(value * THOUSANDTHS))
 
     def as_tags(given, answer):
-        words, names = text_of(given).split(), text_of(answer).split()
+        words = text_of(given).split()
+        names = text_of(answer).split()
         if len(words) != len(names):
             raise ValueError(f"got {len(names)} tags for {len(words)} words: {text_of(given)!r}.")
         pieces = tokenizer.encode_batch([f" {word}" for word in words])
@@ -88,8 +89,11 @@ class TaskExamples:
         use_cached: bool = False,
     ):
         self.cached = is_read_from_cache(task, use_cached)
-        self.task, self.name, self.features = task, task.name, tuple(features)
-        self._eos, self._document = ids.eos, document
+        self.task = task
+        self.name = task.name
+        self.features = tuple(features)
+        self._eos = ids.eos
+        self._document = document
         self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
 
     def num_units(self, split: str, num_shards: int) -> int:

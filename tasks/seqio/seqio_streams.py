@@ -42,7 +42,8 @@ class MixtureStream(DocumentStream):
     ):
         check_shard(shard, num_shards)
         self._tasks = [_TaskStream(t, split, shard, num_shards, shuffle, seed) for t in texts]
-        self._rates, self._key = tuple(rates), (seed, shard)
+        self._rates = tuple(rates)
+        self._key = (seed, shard)
         self._documents = 0
         described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
         units = [(t.name, t.cached, t.num_units(split, num_shards)) for t in texts]
@@ -91,12 +92,16 @@ class _TaskStream:
     def __init__(
         self, text: TaskExamples, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
     ):
-        self._text, self._split, self._shuffle = text, split, shuffle
+        self._text = text
+        self._split = split
+        self._shuffle = shuffle
         units = text.num_units(split, num_shards)
         by_file = units >= num_shards
-        self._by_file, self._of = by_file, units if by_file else num_shards
+        self._by_file = by_file
+        self._of = units if by_file else num_shards
         self._units = np.arange(shard, units, num_shards) if by_file else np.asarray([shard])
-        self._seed, self._shard = (seed, zlib.crc32(text.name.encode())), shard
+        self._seed = (seed, zlib.crc32(text.name.encode()))
+        self._shard = shard
         self.go_to([0, 0, 0])
 
     def next_document(self) -> Piece:
@@ -149,7 +154,8 @@ def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list
     read = functools.partial(TaskExamples.documents, split=split, shuffle=False)
     readers = [filter(None, read(text, seed=REPEATABLE_SEED)) for text in texts]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*readers))
-    documents, size = [], 0
+    documents = []
+    size = 0
     for document in filter(None, in_turn):
         if size >= n:
             break

@@ -72,7 +72,8 @@ def imported_vocabulary(
 def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tuple, tuple]:
     """Returns the ids before and after a text, as the tokenizer.json of a directory adds them;
     without one the usual ids of the layout."""
-    tokenizer, ids = vocabulary.tokenizer, vocabulary.ids
+    tokenizer = vocabulary.tokenizer
+    ids = vocabulary.ids
     file = path / TOKENIZER
     if not file.exists() and tokenizer.kind == "hugging_face":
         file = Path(str(tokenizer.path))

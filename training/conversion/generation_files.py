@@ -77,7 +77,8 @@ def generation_rules(folder: Path | str) -> GenerationRules:
             raise ValueError(f"Got {name}={value!r} in {folder}, expected a whole number.")
         return value
 
-    stops, first = ids("eos_token_id"), ids("forced_bos_token_id")
+    stops = ids("eos_token_id")
+    first = ids("forced_bos_token_id")
     if len(first) > 1:
         raise _unsupported(folder, "forced_bos_token_id", fields["forced_bos_token_id"])
     if not first and fields.get("force_bos_token_to_be_generated"):  # an older name
@@ -112,7 +113,8 @@ def start_of_decoder(folder: Path | str, config: Mapping[str, Any]) -> dict[str,
     Raises ValueError if generation_config.json and config.json have different ids.
     """
     name = "decoder_start_token_id"
-    trained, written = config.get(name), generation_fields(folder).get(name)
+    trained = config.get(name)
+    written = generation_fields(folder).get(name)
     if trained is not None and written not in (None, trained):
         raise ValueError(
             f"Got {name}={trained!r} in {Path(folder) / CONFIG} and {written!r} in {GENERATION}, "

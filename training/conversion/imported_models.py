@@ -62,7 +62,8 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     if writes_text(found.model):
         generation_rules(source.path)  # raises ValueError for rules that `predict` cannot follow
     frame = imported_frame(source.path, kept, found.model.layout) if kept else ((), ())
-    model, arrays = found.model, hugging_face.read_params(source, found)
+    model = found.model
+    arrays = hugging_face.read_params(source, found)
     if modules and modules.dense:
         model, arrays = _with_dense(found, arrays, modules.dense)
     forms: Sequence[PromptForm] = ()
@@ -128,7 +129,8 @@ def _prompt_forms(
     source: TensorFiles, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
     """Returns how a sentence model or a classifier reads a text, and what its probabilities are."""
-    forms, causal = [], found.model.layout == "decoder"
+    forms = []
+    causal = found.model.layout == "decoder"
     if modules:
         head = "embedding" if modules.dense else None
         forms.append(PromptForm("embed", *frame, head=head, pooling=modules.pooling))

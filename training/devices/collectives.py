@@ -41,8 +41,10 @@ def traffic(text: str) -> dict[str, Traffic]:
     it starts.
     """
     computations = computations_of(text)
-    found, runs = collectives(computations), times(computations)
-    calls, sizes = Counter[str](), Counter[str]()
+    found = collectives(computations)
+    runs = times(computations)
+    calls = Counter[str]()
+    sizes = Counter[str]()
     for name, number in runs.items():
         for one in found[name]:
             calls[one.kind] += number

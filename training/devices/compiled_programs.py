@@ -7,7 +7,8 @@ from pathlib import Path
 
 import jax
 
-FOLDER, ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
+FOLDER = "jax_compilation_cache_dir"
+ENABLED = "jax_enable_compilation_cache"
 MAX_BYTES = 2 << 30  # of programs on disk; those of the quickstart take 9 MB
 
 

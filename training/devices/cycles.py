@@ -127,12 +127,16 @@ def estimate(
         return None
     computations = computations_of(text)
     exchanged = collectives(computations)
-    tpu, peak = TPUS[topology.kind], ACCELERATORS[topology.kind].flops
-    parts, kernels = dict[tuple[str, int], float](), 0.0
+    tpu = TPUS[topology.kind]
+    peak = ACCELERATORS[topology.kind].flops
+    parts = dict[tuple[str, int], float]()
+    kernels = 0.0
     products = dict[tuple[str, str], _Products]()
     sent = unknown = 0
     links = waited = 0.0
-    all_runs, lasting = times(computations, _run_by), dict[str, float]()  # seconds of a run of each
+    # seconds of a run of each
+    all_runs = times(computations, _run_by)
+    lasting = dict[str, float]()
     for name in dict.fromkeys(_inner_first("", computations)):
         runs = all_runs[name]
         own = {one.line: one for one in exchanged[name]}
@@ -336,7 +340,10 @@ def _place(line: str) -> tuple[str, int]:
 
 # --- products -------------------------------------------------------------------------------------
 
-SLOW, WORTH_NAMING, MOST_NAMED = 0.5, 0.01, 6  # share of the peak; of the step; lines
+# share of the peak; of the step; lines
+SLOW = 0.5
+WORTH_NAMING = 0.01
+MOST_NAMED = 6
 
 
 class _Products(NamedTuple):
@@ -358,7 +365,8 @@ def _slow(found, whole: float, tpu: TPU, peak: float) -> list[SlowProducts]:
     peak or not in bfloat16; the longest first."""
     named = []
     for (operands, part), (one, seconds, flops) in found.items():
-        share, advice = flops / (seconds * peak), _advice(one, tpu.width)
+        share = flops / (seconds * peak)
+        advice = _advice(one, tpu.width)
         is_poor = share < SLOW or one.passes > 1 or "f32" in one.dtypes
         if seconds >= WORTH_NAMING * whole and is_poor:
             named.append(SlowProducts(operands, part, seconds, share, advice))

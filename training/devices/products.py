@@ -79,7 +79,9 @@ def _convolution(line: str, left, right, result) -> tuple[int, int]:
     assert labels is not None
     left_axes, right_axes, result_axes = labels.groups()
     window = _window(line)
-    taps, outside = 1, 1  # products for each result along its spatial axes; the results there
+    # products for each result along its spatial axes; the results there
+    taps = 1
+    outside = 1
     for axis in sorted(set(right_axes) - {"i", "o"}):
         one = {name: values[int(axis)] for name, values in window.items()}
         length = result[result_axes.index(axis)]

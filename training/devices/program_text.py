@@ -22,11 +22,13 @@ def computations_of(text: str) -> dict[str, list[str]]:
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
-    name, lines = None, list[str]()
+    name = None
+    lines = list[str]()
     for line in text.splitlines():
         if name is None:
             if header := _HEADER.match(line):
-                name, lines = "" if header[1] else header[2], []
+                name = "" if header[1] else header[2]
+                lines = []
         elif line.startswith("}"):
             yield name, lines
             name = None

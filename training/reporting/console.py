@@ -49,7 +49,8 @@ class _Output:
     """A text stream whose failures end what it prints, and not the program."""
 
     def __init__(self, stream: TextIO):
-        self._stream, self._failed = stream, False
+        self._stream = stream
+        self._failed = False
 
     def write(self, text: str) -> int:
         self._unless_failed(lambda: self._stream.write(text))
@@ -80,7 +81,9 @@ class StepProgress:
     """A live bar with loss, tokens/s, MFU if known, and time left; in a log, a line every 20 s."""
 
     def __init__(self, console: Console, step: int, steps: int):
-        self._console, self._steps, self._printed = console, steps, time.monotonic()
+        self._console = console
+        self._steps = steps
+        self._printed = time.monotonic()
         self._bar = Progress(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(),
@@ -117,7 +120,8 @@ class StepProgress:
 def print_check(console: Console, check: Check) -> bool:
     """Prints what the compiler says of a run on a topology; returns whether it fits."""
     devices = math.prod(check.mesh.values())
-    active, tflop = active_words(check.parameters, check.active), check.flops / 1e12
+    active = active_words(check.parameters, check.active)
+    tflop = check.flops / 1e12
     what = Table(box=None, show_header=False, title_justify="left")
     what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
     what.add_row("devices", f"{devices:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
@@ -149,7 +153,8 @@ def print_check(console: Console, check: Check) -> bool:
     if check.fits:
         console.print("It fits.")
         if check.estimate:
-            seconds, share = check.estimate.seconds, check.peak_share or 0.0
+            seconds = check.estimate.seconds
+            share = check.peak_share or 0.0
             if check.causal_flops is not None:
                 counted = 100 * share * check.causal_flops / check.flops
                 words = f"would say {counted:.0f}% of peak."
@@ -231,7 +236,9 @@ def model_words(plan: Plan, state: State) -> str:
     model_words(planned, state)
     # "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
     """
-    model, mesh, parameters = plan.recipe.model, plan.mesh, parameter_count(state)
+    model = plan.recipe.model
+    mesh = plan.mesh
+    parameters = parameter_count(state)
     active = active_words(parameters, active_parameters(state.params, model.config))
     attention = [] if model.attention is None else [f"{model.attention} attention"]
     parts = [f"{parameters:,} parameters{active}", *attention, f"{plan.run.batch_size} rows a step"]
@@ -256,7 +263,8 @@ def print_plan(console: Console, plan: Plan) -> None:
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
         for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
             rows = f"{schedule.share(number) * schedule.rows:.1f}"
-            name, stacks = escape(members[number].name), _stacks(group)
+            name = escape(members[number].name)
+            stacks = _stacks(group)
             table.add_row(name, rows, str(raw), stacks, f"{useful:.2f}")
     console.print(table)
     console.print(f"Useful slots, all rows: {planned_useful(plan):.3f}")

@@ -37,7 +37,8 @@ class MetricsWriter:
         warn: Callable[[str], None] = lambda message: None,
         trackers: Sequence[Tracker] = (),
     ):
-        self._warn, self._failed = warn, False
+        self._warn = warn
+        self._failed = False
         self._trackers: list[Tracker] = []
         if jax.process_index() != 0:
             return
@@ -102,7 +103,8 @@ class _Lines(Tracker):
     """Appends whole lines to a file; those that could not be written come before the next."""
 
     def __init__(self, path: Path):
-        self._path, self._waiting = path, ""
+        self._path = path
+        self._waiting = ""
 
     def start(self, step: int) -> None:
         self.rewind(step)
@@ -149,7 +151,8 @@ def set_aside(run_dir: str | Path) -> int:
 def _read(path: Path) -> tuple[list[dict[str, float]], list[int]]:
     """Returns the entries of a file, and the numbers of its damaged lines, but for a last one that
     a kill cut short."""
-    entries, damaged = [], []
+    entries = []
+    damaged = []
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):
         try:

@@ -33,9 +33,12 @@ class Monitor:
         unreported: Unreported,
         wall_time: WallTime,
     ):
-        self._writer, self._progress, self._spikes = writer, progress, spikes
+        self._writer = writer
+        self._progress = progress
+        self._spikes = spikes
         self._unreported = unreported  # steps that were checked but not reported yet
-        self._wall_time, self._reported = wall_time, dict.fromkeys(KINDS, 0.0)
+        self._wall_time = wall_time
+        self._reported = dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
         self._causal_flops = causal_flops(plan.recipe, plan.schedules)

@@ -35,7 +35,8 @@ def next_lines(
       rows: of the run's embedding, which may have more than the model's.
       shown_mode: as for `predict_command`.
     """
-    model, ids = trained.model, trained.ids
+    model = trained.model
+    ids = trained.ids
     lines = []
     if rows > model.vocab_size:
         lines.append(
@@ -101,7 +102,8 @@ def predict_command(
 
 def _inputs(trained: Trained, mode: str) -> str:
     """Returns the arguments of `pretrax predict` that give a mode its text."""
-    text, rest = "The capital of France is", ""
+    text = "The capital of France is"
+    rest = ""
     if mode == "middle":
         return '--prefix="def add(a, b):" --suffix="    return total"'
     if mode == "pair":

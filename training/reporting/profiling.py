@@ -63,8 +63,10 @@ class Profiler:
     def __init__(
         self, steps: Steps | None, folder: str, wall_time: WallTime, warn: Callable[[str], None]
     ):
-        self._steps, self._folder = steps, folder
-        self._wall_time, self._warn = wall_time, warn
+        self._steps = steps
+        self._folder = folder
+        self._wall_time = wall_time
+        self._warn = warn
         self._running = False
 
     def __enter__(self) -> "Profiler":

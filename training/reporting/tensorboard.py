@@ -35,7 +35,8 @@ class TensorBoard(Tracker):
     """Writes TensorBoard's files in a folder; after a failure it begins another file."""
 
     def __init__(self, folder: Path):
-        self._folder, self._step = folder, 0
+        self._folder = folder
+        self._step = 0
         self._writer: EventsWriter | None = None
 
     def start(self, step: int) -> None:
@@ -62,7 +63,8 @@ class TensorBoard(Tracker):
 
     def rewind(self, step: int) -> None:
         self._end_file()
-        self._writer, self._step = None, step
+        self._writer = None
+        self._step = step
 
     def close(self, failed: bool) -> None:
         self._end_file()

@@ -92,7 +92,8 @@ class _WeightsAndBiases(Tracker):
     """
 
     def __init__(self, run: Run, project: str):
-        self._settings, self._project = run, project
+        self._settings = run
+        self._project = project
 
     def start(self, step: int) -> None:
         """Raises ValueError if a new run cannot start, for example without an account. Raises
@@ -101,7 +102,8 @@ class _WeightsAndBiases(Tracker):
 
         run = self._settings
         settings = [part for field in fields_of(run).items() for part in flattened(*field)]
-        self._html, self._error = wandb.Html, wandb.Error
+        self._html = wandb.Html
+        self._error = wandb.Error
         file = os.path.join(run.run_dir, run_directory.WANDB_ID)
         kept = None
         if os.path.exists(file):

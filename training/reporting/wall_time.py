@@ -21,8 +21,10 @@ class WallTime:
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
-        self._now, self._seconds = now, dict.fromkeys(KINDS, 0.0)
-        self._kind, self._since = "rest", now()
+        self._now = now
+        self._seconds = dict.fromkeys(KINDS, 0.0)
+        self._kind = "rest"
+        self._since = now()
 
     @contextlib.contextmanager
     def of(self, kind: str) -> Iterator[None]:
@@ -42,4 +44,5 @@ class WallTime:
     def _turn_to(self, kind: str) -> None:
         now = self._now()
         self._seconds[self._kind] += now - self._since
-        self._kind, self._since = kind, now
+        self._kind = kind
+        self._since = now

@@ -52,7 +52,8 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
 
 
 def _different_layers(there: Config, here: Config) -> list[str]:
-    one, other = meaning(there), meaning(here)
+    one = meaning(there)
+    other = meaning(here)
     compared = [name for name in one if name not in (*TRAINING_FIELDS, *ADAPTED)]
     differ = [name for name in compared if one[name] != other[name]]
     return [f"{name}: there {one[name]!r}, here {other[name]!r}" for name in differ]

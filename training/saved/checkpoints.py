@@ -292,7 +292,8 @@ class Checkpoints:
         self.wait()
         if step in self.steps():
             return
-        arrays, process = saved_of(state), jax.process_index()
+        arrays = saved_of(state)
+        process = jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
         array_sums = _checksums(arrays)  # computed by all processes together
@@ -319,7 +320,8 @@ class Checkpoints:
         `target`, ValueError when all checkpoints are damaged, now or before, and OSError when one
         cannot be read for another reason, after some attempts.
         """
-        damaged, self.set_aside_at_opening = self.set_aside_at_opening, []
+        damaged = self.set_aside_at_opening
+        self.set_aside_at_opening = []
         for step in reversed(self.steps()):
             loaded, problem = self._sound(step, target)
             if loaded:
@@ -450,7 +452,8 @@ class Checkpoints:
         if self._checkpointer is None:  # opened to read, where no folder is
             return
         with self._errors_in_words():
-            saving, self._saving = self._saving, None
+            saving = self._saving
+            self._saving = None
             if saving is not None:
                 saving.result()
             self._checkpointer.wait()
@@ -498,7 +501,8 @@ class Checkpoints:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": saved_of(target), "data": files}
             )
-        sums, processes = _entry(files, "arrays"), _entry(files, "processes")
+        sums = _entry(files, "arrays")
+        processes = _entry(files, "processes")
         for process in range(processes) if self._shared else [jax.process_index()]:
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:

@@ -40,7 +40,8 @@ def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tupl
 
     `fields`: of the run's config.gin.
     """
-    objective, file = fields.get("objective"), Path(run_dir) / PROMPT_FORMS
+    objective = fields.get("objective")
+    file = Path(run_dir) / PROMPT_FORMS
     if objective:
         return objective(ids).prompt_forms
     return read_record(file, lambda values: _from_json(values, ids)) if file.exists() else ()

@@ -73,7 +73,9 @@ class LocalCopies(Checkpoints):
     _unread = ""  # it is removed
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
-        self._of, self._where, self._id = checkpoints, where, copies_id(where)
+        self._of = checkpoints
+        self._where = where
+        self._id = copies_id(where)
         self.unused = ""  # why `restore_latest` passed over a copy
         try:
             run_ids.claim_copies(where, copies_folder(directory, where))
@@ -94,8 +96,10 @@ class LocalCopies(Checkpoints):
         last = max(self._of.steps(), default=-1)
         later = [step for step in self.steps() if step > last and step != steps]
         steps_by_process = _gathered(later)
-        known, shared = set.union(*steps_by_process), set.intersection(*steps_by_process)
-        restored, problem = None, ""
+        known = set.union(*steps_by_process)
+        shared = set.intersection(*steps_by_process)
+        restored = None
+        problem = ""
         if shared:
             loaded, problem = self._sound(max(shared), target)
             if loaded:
@@ -152,7 +156,8 @@ class LocalCopies(Checkpoints):
     def _lacking_room(self, state: State) -> str:
         """Returns which process has no room for another copy, "" where all have; the same on all
         processes."""
-        needed, free = _bytes_of_parts(saved_of(state)), shutil.disk_usage(self._root).free
+        needed = _bytes_of_parts(saved_of(state))
+        free = shutil.disk_usage(self._root).free
         mine = np.array([needed > free, needed, free], np.float64) / [1, GIB, GIB]
         for process, (lacks, needed, free) in enumerate(_of_processes(mine)):
             if lacks:

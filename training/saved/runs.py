@@ -167,7 +167,8 @@ def _embedding_rows(shapes: dict[str, tuple[int, ...]], where: str) -> int:
 
 def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], rows: int) -> Model:
     """The model that has parameters of these shapes."""
-    model, heads = builder(rows), saved_heads(shapes)
+    model = builder(rows)
+    heads = saved_heads(shapes)
     c = model.config
     if c is None:  # pairs of stacks have the heads that they have
         return model

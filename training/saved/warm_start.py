@@ -116,7 +116,8 @@ def _started(
     assignment_map: Mapping[str, str],
 ) -> WarmStart:
     """Does what `warm_start` does, from the checkpoint of one step."""
-    in_source, in_run = checkpoints.param_shapes(step), named(state.params)
+    in_source = checkpoints.param_shapes(step)
+    in_run = named(state.params)
     there = {name: name_there(name, assignment_map) for name in in_run}
     taken = sorted(name for name in in_run if there[name] in in_source)
     for pattern in assignment_map:

@@ -61,7 +61,9 @@ def class_task(
     # TensorFlow, which the tasks above need not load.
     from ....tasks.seqio_evaluation import evaluation_tasks
 
-    texts, labels, found = {}, {}, None
+    texts = {}
+    labels = {}
+    found = None
     for split in ("train", "validation"):
         read = evaluation_tasks(
             "", names=[name], split=split, examples=MOST_READ, module=module, data_dir=data_dir

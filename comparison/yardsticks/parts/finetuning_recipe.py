@@ -68,7 +68,8 @@ def finetuned(
     rows = _rows(trained, texts, words, recipe.tokens)
     best = None
     for peak in recipe.peaks:
-        models, right = [], []
+        models = []
+        right = []
         for draw in draws:
             held = choosing(len(draw))
             params = _trained(trained, rows, labels_N, draw[~held], peak, recipe)
@@ -98,7 +99,8 @@ def _trained(trained, rows, labels_N, learnt, peak, recipe: FinetuningRecipe) ->
     def batch_of(chosen):
         return *_batch(trained, [rows[i] for i in chosen]), jnp.asarray(labels_N[chosen])
 
-    loss, params = jitted(_loss, trained.model), {"model": trained.params, "head": head}
+    loss = jitted(_loss, trained.model)
+    params = {"model": trained.params, "head": head}
     return stepped(loss, params, batch_of, learnt, peak, recipe.steps, recipe.batch_size)
 
 
@@ -108,7 +110,8 @@ def _loss(model, params, batch, own_BxT, labels_B):
 
 
 def _predict(trained: Trained, params: dict, rows: Sequence[TextRow]) -> np.ndarray:
-    run, found = jitted(_logits, trained.model), np.zeros(len(rows), int)
+    run = jitted(_logits, trained.model)
+    found = np.zeros(len(rows), int)
     for chosen in by_length([len(row.tokens) for row in rows], 32):
         batch, own_BxT = _batch(trained, [rows[i] for i in chosen])
         found[chosen] = np.argmax(run(params, batch, own_BxT), -1)

@@ -55,8 +55,10 @@ def stepped(
       peak: learning rate, relative to the size of a parameter.
       batch_size: all examples, where there are fewer.
     """
-    state, step = _ADAFACTOR.init(params), jitted(_step, loss)
-    warmup, batch_size = max(1, int(WARMUP_SHARE * steps)), min(batch_size, len(examples))
+    state = _ADAFACTOR.init(params)
+    step = jitted(_step, loss)
+    warmup = max(1, int(WARMUP_SHARE * steps))
+    batch_size = min(batch_size, len(examples))
     for number, chosen in enumerate(_batches(examples, steps, batch_size)):
         rate = peak * min((number + 1) / warmup, (steps - number) / max(steps - warmup, 1))
         params, state = step(params, state, batch_of(chosen), rate)
@@ -65,7 +67,8 @@ def stepped(
 
 def _batches(examples: np.ndarray, steps: int, batch_size: int) -> Iterator[np.ndarray]:
     """Yields the examples of each step, all in a random order again and again."""
-    rng, left = np.random.default_rng(0), np.array([], int)
+    rng = np.random.default_rng(0)
+    left = np.array([], int)
     for _ in range(steps):
         while len(left) < batch_size:
             left = np.concatenate([left, rng.permutation(examples)])

@@ -25,7 +25,9 @@ def text_features(
 
     Raises ValueError as `inference.answering.states.states`.
     """
-    each, pooled = list(dict.fromkeys(texts)), {}  # each text is read once
+    # each text is read once
+    each = list(dict.fromkeys(texts))
+    pooled = {}
     for i, of_text in states(trained, each, layers=layers):
         if pooling == "mean":
             pooled[each[i]] = of_text.layers[:, of_text.text].mean(1)

@@ -47,7 +47,8 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
 
     Raises ValueError for a text longer than the model's positions.
     """
-    plan, params = subject.plan, subject.saved.params
+    plan = subject.plan
+    params = subject.saved.params
     objective = plan.recipe.objective
     bound = objective.bound
     assert bound is not None  # see `is_read_by_noise`

@@ -43,7 +43,8 @@ def fit_probe(
 
     Raises ValueError for features that are not finite, and for too few examples.
     """
-    features_NxE, labels_N = np.asarray(features_NxE, np.float32), np.asarray(labels_N)
+    features_NxE = np.asarray(features_NxE, np.float32)
+    labels_N = np.asarray(labels_N)
     if not np.isfinite(features_NxE).all():
         raise ValueError(
             "Got features that are not finite, expected numbers: the model's hidden states are "
@@ -127,5 +128,6 @@ def log_shares(labels_N: np.ndarray, classes: int) -> np.ndarray:
 
 def standardisation(features_NxE) -> tuple[np.ndarray, np.ndarray]:
     """Returns (mean, scale) of each feature; the scale of a constant one is 1."""
-    mean, scale = features_NxE.mean(0), features_NxE.std(0)
+    mean = features_NxE.mean(0)
+    scale = features_NxE.std(0)
     return mean, np.where(scale > 1e-6 * (1 + abs(mean)), scale, 1.0)

@@ -81,7 +81,8 @@ def functions_of(document: Document) -> Iterator[str]:
             continue
         first = last = node.lineno - 1
         if ast.get_docstring(node) is not None:
-            first, last = node.body[0].lineno - 1, node.body[0].end_lineno or 0
+            first = node.body[0].lineno - 1
+            last = node.body[0].end_lineno or 0
         text = textwrap.dedent(
             "".join(lines[node.lineno - 1 : first] + lines[last : node.end_lineno])
         )

@@ -132,7 +132,8 @@ def _of_library(count: int, gaps_in) -> list[Gap]:
 
 
 def _definitions(text: str) -> list:
-    tree, kinds = _parsed(text), (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    tree = _parsed(text)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [node for node in tree.body if isinstance(node, kinds)] if tree is not None else []
 
 

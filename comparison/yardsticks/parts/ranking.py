@@ -89,7 +89,8 @@ def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
     if not BLANK.search(text):
         return scoring.answered_prompt(trained, text, answer)
     before, _, after = text.partition(SENTINEL)
-    prompt, rest = middle_prompt(trained, before, after), [*trained.encode(answer), trained.ids.eos]
+    prompt = middle_prompt(trained, before, after)
+    rest = [*trained.encode(answer), trained.ids.eos]
     return prompt._replace(start=[*prompt.start, *rest]), len(rest)
 
 

@@ -31,7 +31,9 @@ def translations(sentences: int, seed: int = 0) -> list[tuple[str, str]]:
 
     found: dict[str, str] = {}
     while len(found) < sentences:
-        subject, verb, other = phrase(), drawn("verb"), phrase()
+        subject = phrase()
+        verb = drawn("verb")
+        other = phrase()
         first = [*subject, verb, *other]
         second = [*subject[::-1], *other[::-1], verb]
         found[" ".join(word for word, _ in first)] = " ".join(word for _, word in second)
