@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from gin import config_parser
 
 from ..constraints import import_name, name_of, selector_of
-from . import run_directory, trust
+from . import run_directory, t5x_names, trust
 from .bound import Bound, Call, parameters
 from .user_modules import import_module
 from .whole_files import check_sealed_text
@@ -45,31 +45,6 @@ _OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
 _MOST_VALUES = 100_000
 # Errors that Python's parsers raise for values that are nested too deeply.
 _TOO_DEEP = (RecursionError, MemoryError)
-
-# What users of T5X call a setting, and how it is set here.
-T5X_NAMES = {
-    "MODEL_DIR": "RUN_DIR, or CHECKPOINT_DIR for a bucket",
-    "TRAIN_STEPS": "STEPS",
-    "BATCH_SIZE": "training.Run.batch_size",
-    "TASK_FEATURE_LENGTHS": "training.Run.sequence_lengths, by the model's stacks, such as "
-    "{'encoder': 512, 'decoder': 114}",
-    "MIXTURE_OR_TASK_NAME": "MIXTURE_OR_TASK_NAME, with --gin_file=corpora/seqio_task.gin",
-    "MIXTURE_OR_TASK_MODULE": "MODULE, with --gin_file=corpora/seqio_task.gin",
-    "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders "
-    "with caches are CACHE_DIRS",
-    "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
-    "utils.RestoreCheckpointConfig.assignment_map": "training.Run.assignment_map, a mapping from "
-    "patterns of names here to names there",
-    "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
-    "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
-    "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp "
-    "shards the parameters",
-    "trainer.Trainer.num_microbatches": "training.Run.microbatches",
-    "train_script.train.eval_period": "training.Run.evaluate_every",
-    "utils.SaveCheckpointConfig.period": "training.Run.checkpoint_every",
-    "utils.SaveCheckpointConfig.keep": "training.Run.keep_checkpoints, beside which keep_every and "
-    "keep_best keep others",
-}
 
 
 def read_settings(
@@ -374,7 +349,7 @@ class GinReader:
                     name = f"{scope}/{selector}" if scope else selector
                     bind(("", None, name), value)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
-                    if (name := f"{selector}.{parameter}") in T5X_NAMES:
+                    if (name := f"{selector}.{parameter}") in t5x_names.NAMES:
                         raise ValueError(f"{at}: {_t5x_words(name)}")
                     function = function_of(selector, at)
                     _check_parameter(function, selector, parameter, at)
@@ -579,7 +554,7 @@ class GinReader:
 
     def _remedy(self, key: _Key) -> str:
         _, function, name = key
-        if function is None and name in T5X_NAMES:
+        if function is None and name in t5x_names.NAMES:
             return _t5x_words(name)
         if function is None and name in (parameters(self._target) or {}):
             selector = selector_of(self._target)
@@ -690,7 +665,7 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
 
 
 def _t5x_words(name: str) -> str:
-    return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
+    return f"What T5X calls {name} is here: {t5x_names.NAMES[name]}."
 
 
 def near(name: str, known: Iterable[str], otherwise: str = ".") -> str:

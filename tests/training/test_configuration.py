@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrax import models, objectives
-from pretrax.settings import bound
+from pretrax.settings import bound, t5x_names
 from pretrax.settings.bound import flattened
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.settings.gin_reader import T5X_NAMES, plain_field, read_macros
+from pretrax.settings.gin_reader import plain_field, read_macros
 from pretrax.settings.whole_files import write_text
 from pretrax.training import Bound, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
@@ -513,7 +513,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
         read_run([str(tmp_path / "a.gin")])
 
 
-@pytest.mark.parametrize("name", T5X_NAMES)
+@pytest.mark.parametrize("name", t5x_names.NAMES)
 def test_names_of_t5x_are_told_what_they_are_called_here(name):
     with pytest.raises(ValueError, match=f"What T5X calls {name} is here: "):
         read_run(["runs/decoder.gin"], [f"{name} = 1"])
