@@ -43,6 +43,11 @@ class Case(NamedTuple):
     bindings: tuple[str, ...] = ()
 
 
+def computed_as_in_runs(builder: str) -> tuple[str, ...]:
+    """Returns how the runs compute their own models, which a file that chooses another drops."""
+    return f"models.{builder}.attention = 'fused'", f"models.{builder}.unroll_scan = True"
+
+
 def decoder(model: str, slice: str, rows: int, slots: int, vocabulary: int, **mesh: int) -> Case:
     """Returns a decoder that no run is named for, trained as `runs/decoder_small_c4.gin`."""
     sizes = {"data": 1, "fsdp": 1} | mesh
@@ -50,6 +55,7 @@ def decoder(model: str, slice: str, rows: int, slots: int, vocabulary: int, **me
         slice,
         ("runs/decoder_small_c4.gin", f"models/{model}.gin"),
         (
+            *computed_as_in_runs("decoder"),
             f"training.Run.sequence_lengths = {{'decoder': {slots}}}",
             f"training.Run.batch_size = {rows}",
             f"training.Run.vocabulary_rows = {vocabulary}",
@@ -75,7 +81,11 @@ CASES = {
     "switch_base": Case(
         "v5e:2x4",
         ("runs/t5_1_1_base_c4.gin", "models/switch_base_8.gin"),
-        ("mesh.make_mesh.fsdp = 1", "mesh.make_mesh.expert = 8"),
+        (
+            *computed_as_in_runs("encoder_decoder"),
+            "mesh.make_mesh.fsdp = 1",
+            "mesh.make_mesh.expert = 8",
+        ),
     ),
     "bert_base": store("bert_base", 30_592),
     "roberta_base": store("roberta_base", 50_304),

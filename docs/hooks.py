@@ -157,8 +157,8 @@ def run_fields() -> str:
 
 
 def t5x() -> str:
-    """What T5X calls a setting, from settings/gin_reader.py."""
-    names = literal("settings/gin_reader.py", "T5X_NAMES")
+    """What T5X calls a setting, from settings/t5x_names.py."""
+    names = literal("settings/t5x_names.py", "NAMES")
     return table(
         ["in T5X", "here"],
         [[f"`{name}`", here.replace("{", "&#123;")] for name, here in names.items()],

@@ -12,6 +12,11 @@ file imports it. The statements become values, instead of entries of gin's globa
 in one process and compared, and a binding that nothing uses is found. Scopes, macros and includes
 mean what they mean in gin: the lines below an include override it.
 
+One rule is not gin's. A file that gives a function to a field, as in
+`training.Run.model = @models.decoder`, chooses that function and starts from its defaults: bindings
+of the same function that were read before the file are void. Its own lines and includes are not,
+in any order, nor are bindings of later files and of the command line.
+
 Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
 
@@ -29,7 +34,7 @@ from typing import Any, NamedTuple
 from gin import config_parser
 
 from ..constraints import import_name, name_of, selector_of
-from . import run_directory, trust
+from . import run_directory, t5x_names, trust
 from .bound import Bound, Call, parameters
 from .user_modules import import_module
 from .whole_files import check_sealed_text
@@ -45,31 +50,6 @@ _OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
 _MOST_VALUES = 100_000
 # Errors that Python's parsers raise for values that are nested too deeply.
 _TOO_DEEP = (RecursionError, MemoryError)
-
-# What users of T5X call a setting, and how it is set here.
-T5X_NAMES = {
-    "MODEL_DIR": "RUN_DIR, or CHECKPOINT_DIR for a bucket",
-    "TRAIN_STEPS": "STEPS",
-    "BATCH_SIZE": "training.Run.batch_size",
-    "TASK_FEATURE_LENGTHS": "training.Run.sequence_lengths, by the model's stacks, such as "
-    "{'encoder': 512, 'decoder': 114}",
-    "MIXTURE_OR_TASK_NAME": "MIXTURE_OR_TASK_NAME, with --gin_file=corpora/seqio_task.gin",
-    "MIXTURE_OR_TASK_MODULE": "MODULE, with --gin_file=corpora/seqio_task.gin",
-    "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders "
-    "with caches are CACHE_DIRS",
-    "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
-    "utils.RestoreCheckpointConfig.assignment_map": "training.Run.assignment_map, a mapping from "
-    "patterns of names here to names there",
-    "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
-    "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
-    "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp "
-    "shards the parameters",
-    "trainer.Trainer.num_microbatches": "training.Run.microbatches",
-    "train_script.train.eval_period": "training.Run.evaluate_every",
-    "utils.SaveCheckpointConfig.period": "training.Run.checkpoint_every",
-    "utils.SaveCheckpointConfig.keep": "training.Run.keep_checkpoints, beside which keep_every and "
-    "keep_best keep others",
-}
 
 
 def read_settings(
@@ -252,17 +232,10 @@ class _Macro(NamedTuple):
     name: str
 
 
-class _Source(NamedTuple):
-    """A file or a binding of the command line."""
-
-    text: str  # the file's name, or the binding
-    is_file: bool
-
-
 class _Binding(NamedTuple):
     value: Any
-    source: _Source  # that gave it, itself or by an include
-    path: Path | None  # of the file that it stands in
+    at: str  # the file and line that give it, or the binding of the command line
+    path: Path | None  # of the file; None for the command line
     number: int  # in the order of reading
     is_foreign: bool  # whether it is in a file that anybody may have written
 
@@ -278,7 +251,9 @@ class GinReader:
         self._search_paths = list(search_paths)
         self._trusted = trusted
         self._bindings: dict[_Key, _Binding] = {}
-        self._numbers = itertools.count()  # of bindings, in the order of reading
+        # Bindings that a later one overrides or makes void, and the later one.
+        self._replaced: list[tuple[_Binding, _Binding]] = []
+        self._number = 0  # of bindings read so far
         # For bindings of the command line.
         self._imported: dict[str, Any] = _modules_of(target)
         # The name that each import statement binds. Several may bind one name, as `import a.b` and
@@ -286,16 +261,14 @@ class GinReader:
         self.imports: dict[str, str] = {}
         self._used: set[_Key] = set()
         self._count = 0  # number of values that `_value` has returned for these settings
-        self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
-        self._chosen: dict[_Source, set[str]] = {}  # the settings of the target that a file binds
 
     def read(self, files: Sequence[str], bindings: Sequence[str]) -> "GinReader":
         """Reads files, then bindings, which override what was read before. Returns itself."""
         for name in files:
-            self._read_path(name, self._search_paths, _Source(name, True), ())
+            self._read_path(name, self._search_paths, ())
         for line in bindings:
             try:
-                self._read_text(line, self._imported, _Source(line, False), ())
+                self._read_text(line, self._imported)
             except (SyntaxError, tokenize.TokenError, *_TOO_DEEP):
                 raise ValueError(
                     f"{line} cannot be read: expected a Python literal, such as 3, [1, 2] or "
@@ -304,7 +277,7 @@ class GinReader:
         return self
 
     def _read_path(
-        self, name: str, folders: Sequence[str | Path], source: _Source, within: tuple[Path, ...]
+        self, name: str, folders: Sequence[str | Path], within: tuple[Path, ...]
     ) -> None:
         path = find_gin_file(name, folders)
         # A link may not hide what it is.
@@ -312,27 +285,27 @@ class GinReader:
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         with _syntax_in_words(path):
-            self._read_text(_text_of(path), {}, source, (*within, path), checked)
+            self._read_text(_text_of(path), {}, (*within, path), checked)
 
     def _read_text(
         self,
         text: str,
         names: dict[str, Any],
-        source: _Source,
-        within: tuple[Path, ...],
+        within: tuple[Path, ...] = (),
         checked: bool = False,
     ) -> None:
         """Reads statements in turn.
 
         Args:
           names: what this file has imported so far.
-          within: the file, behind those that include it; () for a binding.
+          within: the file, behind those that include it; () for a binding of the command line.
           checked: whether `settings.trust` has to let through what it names.
         """
         path = within[-1] if within else None
+        start = self._number
 
         def place(line: int) -> str:
-            return source.text if path is None else f"{path}, line {line}"
+            return text if path is None else f"{path}, line {line}"
 
         def function_of(selector: str, at: str) -> Callable:
             function = _function(selector, names, at)
@@ -343,18 +316,9 @@ class GinReader:
         def reference(scoped: str, called: bool) -> _Reference:
             scope, _, selector = scoped.rpartition("/")
             function = function_of(selector, place(parser.current_token.start[0]))
-            self._mentioned.add(function)
             return _Reference(function, scope, called)
 
-        def macro(name: str) -> _Macro:
-            self._mentioned.add(name)
-            return _Macro(name)
-
-        def bind(key: _Key, value: Any) -> None:
-            number = next(self._numbers)
-            self._bindings[key] = _Binding(value, source, path, number, is_foreign=checked)
-
-        parser = _Parser(text, _Delegate(reference, macro))
+        parser = _Parser(text, _Delegate(reference, _Macro))
         for statement in parser:
             at = place(statement.location.line_num)
             match statement:
@@ -371,43 +335,58 @@ class GinReader:
                         trust.check_include(filename, at)
                     beside = [file.parent for file in within[-1:]]
                     folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
-                    self._read_path(filename, folders, source, within)
-                case config_parser.BindingStatement(scope, selector, "", value):
-                    name = f"{scope}/{selector}" if scope else selector
-                    bind(("", None, name), value)
+                    self._read_path(filename, folders, within)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
-                    if (name := f"{selector}.{parameter}") in T5X_NAMES:
+                    function = None
+                    if not parameter:  # a macro
+                        scope, parameter = "", f"{scope}/{selector}" if scope else selector
+                    elif (name := f"{selector}.{parameter}") in t5x_names.NAMES:
                         raise ValueError(f"{at}: {_t5x_words(name)}")
-                    function = function_of(selector, at)
-                    _check_parameter(function, selector, parameter, at)
-                    if checked and parameter == trust.MODULE:
-                        trust.check_module(value, self._trusted, at)
-                    bind((scope, function, parameter), value)
-                    if path is not None and path.name == run_directory.CONFIG:
-                        # An imported model sets the vocabulary of whatever corpus a run may have.
-                        self._mentioned.add(function)
-                    if function is self._target and source.is_file:
-                        self._chosen.setdefault(source, set()).add(parameter)
+                    else:
+                        function = function_of(selector, at)
+                        _check_parameter(function, selector, parameter, at)
+                        if checked and parameter == trust.MODULE:
+                            trust.check_module(value, self._trusted, at)
+                    binding = _Binding(value, at, path, self._number, is_foreign=checked)
+                    self._bind((scope, function, parameter), binding, start)
         self._imported |= names
 
-    def settings(self, idle_files: bool = False) -> dict[str, Any]:
-        """Returns the settings of the target; ValueError for a binding nothing uses, or, unless
-        `idle_files`, for a file of which later ones leave nothing."""
+    def _bind(self, key: _Key, binding: _Binding, start: int) -> None:
+        """Adds a binding, in place of an earlier one.
+
+        A file chooses a function by giving it to a field of the target, as in
+        `training.Run.model = @models.decoder`. Then bindings of that function which were read
+        before the file, from binding number `start` on, are void.
+        """
+        _, function, _ = key
+        void = []
+        if function is self._target and binding.path and isinstance(binding.value, _Reference):
+            chosen = binding.value.function
+            void = [k for k, b in self._bindings.items() if k[1] is chosen and b.number < start]
+        replaced = [self._bindings.pop(k) for k in void]
+        if key in self._bindings:
+            replaced.append(self._bindings[key])
+        self._replaced += [(old, binding) for old in replaced]
+        self._bindings[key] = binding
+        self._number += 1
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings of the target. Raises ValueError for a binding that nothing uses."""
         self._count = 0
         try:
             values = self._settings(self._target, "")
+            # The settings of a function that stands by default.
+            for name, parameter in (parameters(self._target) or {}).items():
+                function = parameter.default
+                if name not in values and callable(function) and function is not parameter.empty:
+                    if settings := self._settings(function, ""):
+                        values[name] = Bound(function, **settings)
+            self._check_all_used()
         except RecursionError:
             raise ValueError(
                 "A value in the gin files refers to itself through macros or functions, or is "
                 "nested too deeply."
             ) from None
-        # The settings of a function that stands by default.
-        for name, parameter in (parameters(self._target) or {}).items():
-            function = parameter.default
-            if name not in values and callable(function) and function is not parameter.empty:
-                if settings := self._settings(function, ""):
-                    values[name] = Bound(function, **settings)
-        self._check_all_used(idle_files)
         return values
 
     def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
@@ -448,31 +427,45 @@ class GinReader:
                 return type(value)(self._value(v, scope) for v in value)
         return value
 
+    def _parts(
+        self, value: Any, setting: Any = None, scope: str = "", seen: set | None = None
+    ) -> Iterator[tuple["_Macro | _Reference", Any]]:
+        """Yields the macros and functions in a value and in their own settings, each once.
+
+        With each comes the setting that it is in, as (function, parameter); `setting` for those of
+        the value itself.
+        """
+        seen = set() if seen is None else seen
+        inner: list[tuple[Any, Any]] = []  # values, and the settings that they are in
+        mark: tuple[Any, Any] | None = None  # of a macro or function
+        match value:
+            case _Macro(name):
+                mark = name, setting
+                if binding := self._bindings.get(("", None, name)):
+                    inner = [(binding.value, setting)]
+            case _Reference(function, own_scope, _):
+                scope = own_scope or scope
+                mark = function, scope
+                for name, key in self._keys(function, scope).items():
+                    inner.append((self._bindings[key].value, (function, name)))
+            case dict():
+                inner = [(one, setting) for one in (*value, *value.values())]
+            case list() | tuple():
+                inner = [(one, setting) for one in value]
+        if mark in seen:
+            return
+        if mark is not None:
+            seen.add(mark)
+            yield value, setting
+        for one, where in inner:
+            yield from self._parts(one, where, scope, seen)
+
     def macros(self) -> dict[str, Macro]:
         """Returns the macros of the settings of the target, also those without a value."""
-        found: dict[str, dict[tuple[Callable, str], None]] = {}  # in order, as sets are not
-        visited: set[tuple[Callable, str]] = set()
-
-        def visit(value: Any, scope: str, setting: tuple[Callable, str]) -> None:
-            match value:
-                case _Macro(name) if setting not in found.setdefault(name, {}):
-                    found[name][setting] = None
-                    if binding := self._bindings.get(("", None, name)):
-                        visit(binding.value, scope, setting)
-                case _Reference(function, own_scope, _):
-                    visit_settings(function, own_scope or scope)
-                case dict():
-                    visit([*value, *value.values()], scope, setting)
-                case list() | tuple():
-                    for one in value:
-                        visit(one, scope, setting)
-
-        def visit_settings(function: Callable, scope: str) -> None:
-            if (function, scope) not in visited:
-                visited.add((function, scope))
-                for name, key in self._keys(function, scope).items():
-                    visit(self._bindings[key].value, scope, (function, name))
-
+        found: dict[str, list[tuple[Callable, str]]] = {}
+        for part, setting in self._parts(_Reference(self._target, "", False)):
+            if isinstance(part, _Macro):
+                found.setdefault(part.name, []).append(setting)
         given = {name for _, function, name in self._bindings if function is None}
 
         def literal(name: str) -> Any:
@@ -488,53 +481,41 @@ class GinReader:
                         return value
             return f"%{name}"
 
-        visit_settings(self._target, "")
         return {
             name: Macro(literal(name) if name in given else None, name in given, tuple(settings))
             for name, settings in sorted(found.items())
         }
 
-    def _check_all_used(self, idle_files: bool) -> None:
-        """Raises ValueError as `settings` does.
+    def _check_all_used(self) -> None:
+        """Raises ValueError for a binding that nothing uses.
 
-        A file may set what a later file made idle: one that chooses another model leaves the
-        settings of the first one behind. But that model has been referred to.
+        The binding of a file may belong to what a later binding replaced, and a config.gin sets the
+        vocabulary of every corpus that a run may have.
         """
-        for source, fields in self._chosen.items():
-            idle = all(self._bindings["", self._target, name].source != source for name in fields)
-            if idle and not idle_files:
-                raise ValueError(self._idle_file(source))
-        used = {self._bindings[key].source for key in self._used}
-        for key, binding in self._bindings.items():
-            source = binding.source
-            if key in self._used:
-                continue
+        unused = [key for key in self._bindings if key not in self._used]
+        replaced = self._replacements() if unused else {}
+        for key in unused:
             scope, function, name = key
-            is_mentioned = (function or name) in self._mentioned  # in some scope
-            if is_mentioned and not self._holding_scope(key):
-                if source in used or (source.is_file and idle_files):
+            binding = self._bindings[key]
+            later = replaced.get(function or name)
+            if binding.path is not None:
+                if binding.path.name == run_directory.CONFIG and function is not None:
                     continue
-                if source.is_file:
-                    raise ValueError(self._idle_file(source))
+                if later is not None and later.number > binding.number:
+                    continue
             setting = name if function is None else f"{name_of(function)}.{name}"
             setting = f"{scope}/{setting}" if scope else setting
-            sets = f"{setting}, which {source.text} sets" if source.is_file else source.text
-            raise ValueError(f"Nothing in this {self._kind} uses {sets}. {self._remedy(key)}")
+            sets = binding.at if binding.path is None else f"{setting}, set in {binding.at}"
+            remedy = self._remedy(key, later)
+            raise ValueError(f"Nothing in this {self._kind} uses {sets}. {remedy}")
 
-    def _holding_scope(self, key: _Key) -> str | None:
-        """The scope of a binding that holds in place of `key`, which came later and is wider.
-
-        Within one file the wider one may be for scopes without a value of their own.
-        """
-        scope, function, name = key
-        for other in self._used:
-            within = other[0].startswith(f"{scope}/" if scope else "")
-            if within and other[1:] == (function, name):
-                ours = self._bindings[key]
-                theirs = self._bindings[other]
-                if theirs.number < ours.number and theirs.path != ours.path:
-                    return other[0]
-        return None
+    def _replacements(self) -> dict[Any, _Binding]:
+        """Returns the functions and names of macros that were replaced, and by which binding."""
+        found = {}
+        for old, later in self._replaced:
+            for part, _ in self._parts(old.value):
+                found[part.name if isinstance(part, _Macro) else part.function] = later
+        return found
 
     def origin(self, name: str) -> tuple[Path | None, Any]:
         """Returns the file that sets a setting of the target, and the value that it has there.
@@ -550,56 +531,37 @@ class GinReader:
     def foreign_file(self, name: str) -> Path | None:
         """Returns a file that anybody may have written and that gives a setting of the target its
         value, or a part of it; None if there is none."""
-        bindings = self._behind(("", self._target, name))
-        return next((binding.path for binding in bindings if binding.is_foreign), None)
-
-    def _behind(self, key: _Key) -> Iterator[_Binding]:
-        """Yields a binding and the bindings of the macros in its value."""
-        if key not in self._bindings:
-            return
-        found = self._bindings[key]
-        yield found
-        values = [found.value]
-        while values:
-            match values.pop():
-                case _Macro(name):
-                    yield from self._behind(("", None, name))
-                case dict() as items:
-                    values += [*items, *items.values()]
-                case list() | tuple() as items:
-                    values += items
+        binding = self._bindings.get(("", self._target, name))
+        if binding is None:
+            return None
+        parts = [part for part, _ in self._parts(binding.value) if isinstance(part, _Macro)]
+        macros = [self._bindings["", None, part.name] for part in parts]
+        return next((one.path for one in (binding, *macros) if one.is_foreign), None)
 
     @property
     def _kind(self) -> str:
         return self._target.__name__.lower()  # "run"
 
-    def _idle_file(self, source: _Source) -> str:
-        return (
-            f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs "
-            f"to a function that is not part of this {self._kind}. Give it after the other files, "
-            "or leave it out."
-        )
-
-    def _remedy(self, key: _Key) -> str:
+    def _remedy(self, key: _Key, later: _Binding | None) -> str:
+        """Says what to do about an unused binding; `later` replaced what it belongs to."""
         _, function, name = key
-        if function is None and name in T5X_NAMES:
+        if function is None and name in t5x_names.NAMES:
             return _t5x_words(name)
         if function is None and name in (parameters(self._target) or {}):
             selector = selector_of(self._target)
             return f"It is a field of the {self._kind}: --gin.{selector}.{name}=VALUE."
-        if scope := self._holding_scope(key):
-            selector = f"{scope}/{selector_of(function)}"
-            return f"Its scope {scope!r} has a value of its own: --gin.{selector}.{name}=VALUE."
-        for other in self._used:
-            if other[1:] == (function, name):  # in a scope, and later
-                setting = f"{other[0]}/{selector_of(function)}.{name}"
-                return f"{self._bindings[other].source.text} sets {setting} after it: leave it out."
+        for scope, *setting in self._used:
+            if setting == [function, name]:
+                scoped = f"{scope}/{selector_of(function)}" if scope else selector_of(function)
+                return f"The value in use is set by --gin.{scoped}.{name}=VALUE."
+        if later is not None:
+            return (
+                f"What it belongs to is replaced by {later.at}: leave it out, or set it for what "
+                "is chosen there."
+            )
         if function is None:
             names = ", ".join(sorted(k[2] for k in self._used if k[1] is None)) or "none"
-            return (
-                f"The names that it has: {names}; other values are given as "
-                "MODULE.FUNCTION.PARAMETER."
-            )
+            return f"It has the names {names}; other values are set as MODULE.FUNCTION.PARAMETER."
         chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
         return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
 
@@ -695,7 +657,7 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
 
 
 def _t5x_words(name: str) -> str:
-    return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
+    return f"What T5X calls {name} is here: {t5x_names.NAMES[name]}."
 
 
 def near(name: str, known: Iterable[str], otherwise: str = ".") -> str:

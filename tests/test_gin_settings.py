@@ -1,26 +1,44 @@
-"""The settings that every gin file gives, pinned by checksums: to rearrange files changes none.
+"""The settings that every gin file gives, with defaults, pinned by checksums.
+
+Files can so be rearranged safely, and may state or leave out what is a default.
 
 `python -m tests.test_gin_settings` renews the checksums; with names of files, such as
 `models/gpt2.gin`, it prints their settings, to compare with those of another version.
 """
 
+import dataclasses
 import hashlib
+import inspect
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from pretrax import models
 from pretrax.comparison import Comparison
 from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.models import builders
+from pretrax.models.config import Config
 from pretrax.preprocessing import Preparation
-from pretrax.settings.bound import flattened
+from pretrax.settings.bound import Bound, flattened
 from pretrax.settings.gin_reader import named_gin_files
 from pretrax.training.run import Run, fields_of
 from tests.training import tiny
 
 PINNED = Path(__file__).with_suffix(".json")
 FILES = named_gin_files()
+# An objective that changes settings of a model is read after a file that chooses one.
+BEFORE = {"objectives/block_diffusion_encoder_decoder.gin": "models/encoder_decoder_tiny.gin"}
+# Builders of models, which take any field of `Config`, and their defaults.
+BUILDERS = {
+    models.encoder_decoder: builders.T5_1_1,
+    models.decoder: builders.LLAMA,
+    **dict.fromkeys(
+        (models.encoder, models.electra, models.masked_autoencoder, models.two_towers),
+        builders.MODERN_BERT,
+    ),
+}
 
 
 def settings_of(file: str) -> list[str]:
@@ -34,8 +52,23 @@ def settings_of(file: str) -> list[str]:
         }
     else:
         targets = {"budgets": Comparison, "preprocessing": Preparation}
-        values = tiny.completed(file, targets.get(folder, Run))
-    return sorted(f"{path} = {value!r}" for path, value in flattened(folder, values))
+        before = [BEFORE[file]] if file in BEFORE else []
+        values = tiny.completed(file, targets.get(folder, Run), before)
+    return sorted(f"{path} = {value!r}" for path, value in flattened(folder, effective(values)))
+
+
+def effective(value):
+    """Returns a value whose models have the defaults of their builders as settings too."""
+    if isinstance(value, dict):
+        return {key: effective(inner) for key, inner in value.items()}
+    if not isinstance(value, Bound) or value.function not in BUILDERS:
+        return value
+    named = inspect.signature(value.function).parameters.values()
+    own = {one.name: one.default for one in named if one.kind is not one.VAR_KEYWORD}
+    fields = {field.name: field.default for field in dataclasses.fields(Config)}
+    settings = fields | own | BUILDERS[value.function] | dict(value.settings)
+    absent = (dataclasses.MISSING, inspect.Parameter.empty)
+    return Bound(value.function, **{k: v for k, v in settings.items() if v not in absent})
 
 
 def checksum(file: str) -> str:

@@ -227,7 +227,7 @@ def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
     )
     assert read_run(["runs/quickstart.gin", str(mine)]).steps == 5
     mine.write_text("STEPZ = 5\n")
-    with pytest.raises(ValueError, match="uses STEPZ, which .*mine.gin sets"):
+    with pytest.raises(ValueError, match="uses STEPZ, .*mine.gin, line 1"):
         read_run(["runs/quickstart.gin", str(mine)])
 
 

@@ -55,13 +55,12 @@ def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[s
 
         read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
 
-    A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may
-    leave nothing of an earlier one, as that of another objective does.
+    A line that ends in `.gin` is a file, any other a binding; see `read_run`.
     """
     reader = GinReader(Run, search_paths, ())
     for line in lines:
         reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
-    fields = reader.settings(idle_files=True)
+    fields = reader.settings()
     _check_outside(reader, fields, None)
     return fields
 

@@ -16,7 +16,9 @@ import pytest
 from flax import linen as nn
 from jax.sharding import AbstractMesh, AxisType
 
-from pretrax import models, objectives
+from pretrax import objectives
+from pretrax.models import builders
+from pretrax.models.config import Config
 from pretrax.models.experts import active_parameters
 from pretrax.models.hugging_face import FAMILIES, family_of
 from pretrax.training.devices.mesh import AXES, placed_on, shardings_of
@@ -26,7 +28,7 @@ from pretrax.training.state import new_state
 from tests.training import tiny
 
 FOLDER = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
-GIN_FILES = {p.stem: p for p in sorted(FOLDER.glob("*.gin")) if not p.stem.endswith("_defaults")}
+GIN_FILES = {path.stem: path for path in sorted(FOLDER.glob("*.gin"))}
 
 
 class Preset(NamedTuple):
@@ -138,6 +140,11 @@ SIZES = {
     *("num_kv_heads", "head_dim", "mlp_dim", "max_positions", "window", "encoder_window"),
     *("dtype", "remat_policy"),
 }
+DEFAULTS = {
+    "decoder": builders.LLAMA,
+    "encoder": builders.MODERN_BERT,
+    "encoder_decoder": builders.T5_1_1,
+}
 
 
 def builder_of(name):
@@ -167,12 +174,25 @@ def count(name, vocab_size):
     return sum(math.prod(x.shape) for x in jax.tree.leaves(boxed_shapes(name, vocab_size)))
 
 
-@pytest.mark.parametrize("layout", ["decoder", "encoder", "encoder_decoder"])
-def test_a_file_of_defaults_changes_none(layout):
-    sizes = dict(emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
-    sizes |= {} if layout == "encoder_decoder" else {"num_layers": 1}
-    found = read_fields([f"models/{layout}_defaults.gin"])["model"]
-    assert found(64, **sizes).config == getattr(models, layout)(64, **sizes).config
+@pytest.mark.parametrize("name", GIN_FILES)
+def test_a_gin_file_chooses_the_builder_itself_or_includes_a_file_that_does(name):
+    def included(name):
+        return re.findall(r'include "models/(\w+)\.gin"', GIN_FILES[name].read_text())
+
+    assert len(included(name)) == ("training.Run.model = " not in GIN_FILES[name].read_text())
+    assert not any(included(other) for other in included(name))
+
+
+@pytest.mark.parametrize("name", GIN_FILES)
+def test_a_gin_file_states_no_default_of_the_builder(name):
+    text = GIN_FILES[name].read_text()
+    if "training.Run.model = " not in text:
+        return  # it may set back what the included file sets
+    settings = read_fields([str(GIN_FILES[name])])["model"].settings
+    fields = {field.name: field.default for field in dataclasses.fields(Config)}
+    defaults = fields | DEFAULTS[builder_of(name)]
+    sizes = SIZES | {"num_layers"}
+    assert {k: v for k, v in settings.items() if k not in sizes and v == defaults[k]} == {}
 
 
 def test_every_gin_file_is_known_here():

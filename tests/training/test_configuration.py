@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrax import models, objectives
-from pretrax.settings import bound
+from pretrax.settings import bound, t5x_names
 from pretrax.settings.bound import flattened
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.settings.gin_reader import T5X_NAMES, plain_field, read_macros
+from pretrax.settings.gin_reader import plain_field, read_macros
 from pretrax.settings.whole_files import write_text
 from pretrax.training import Bound, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
@@ -253,64 +253,91 @@ def test_corpus_objective_and_model_are_independent_choices():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["models", "objectives"])
-def test_a_preset_leaves_nothing_to_the_next_of_its_kind(kind, tmp_path):
-    """Read after all others, each is what it is alone; so it is after any one of them.
-
-    An objective's file may choose a model too, which stays until another file chooses one.
-    """
-    paths = sorted(p for p in (GIN / kind).glob("*.gin") if not p.stem.endswith("_defaults"))
-    # Of those that bind the same settings, one: the others would leave nothing more.
+def test_a_preset_read_after_all_others_gives_its_own_settings(kind, tmp_path):
+    """An objective may change settings of the model; they stay until a file chooses a model."""
+    paths = sorted((GIN / kind).glob("*.gin"))
+    model = 'include "models/encoder_decoder_tiny.gin"'
+    # Of the presets that bind the same settings, one: the others would add nothing.
     others = {}
     for path in paths:
-        functions = bound.functions_in(read_fields([str(path)]))
+        functions = bound.functions_in(read_fields([mine(tmp_path, model, f'include "{path}"')]))
         others[tuple((f.function, *sorted(f.settings)) for f in functions)] = path
     before = [f'include "{path}"' for path in others.values()]
     for path in paths:
-        alone = read_fields([str(path)])
-        found = read_fields([mine(tmp_path, *before, f'include "{path}"')])
-        assert {field: found[field] for field in alone} == alone, path.stem
+        alone = read_fields([mine(tmp_path, model, f'include "{path}"')])
+        found = read_fields([mine(tmp_path, *before, model, f'include "{path}"')])
+        assert found == alone, path.stem
+
+
+TINY = "models/encoder_tiny.gin"
+CHOICE = "training.Run.model = @models.encoder"
+DROPOUT = "models.encoder.dropout_rate = 0.1"
+
+
+@pytest.mark.parametrize(
+    "files, dropout_rate, width",
+    [
+        ([[CHOICE, DROPOUT]], 0.1, None),
+        ([[DROPOUT, CHOICE]], 0.1, None),  # within a file the order is free
+        ([[f'include "{TINY}"', DROPOUT]], 0.1, 128),
+        ([[f'include "{TINY}"', DROPOUT, CHOICE]], 0.1, 128),
+        ([[f'include "{TINY}"'], [DROPOUT]], 0.1, 128),  # a later file that chooses nothing
+        ([[CHOICE, DROPOUT], [CHOICE]], None, None),
+        ([[CHOICE, DROPOUT], [f'include "{TINY}"']], None, 128),
+        ([[CHOICE, DROPOUT, f'include "{TINY}"']], None, 128),
+        ([[CHOICE, "a/" + DROPOUT], ["training.Run.model = @a/models.encoder"]], None, None),
+        ([[CHOICE, DROPOUT], ["models.encoder.emb_dim = 64", CHOICE]], None, 64),
+        # The command line is read last and chooses without making anything void.
+        ([[CHOICE, DROPOUT], CHOICE, "models.encoder.emb_dim = 64"], 0.1, 64),
+    ],
+)
+def test_a_file_that_chooses_starts_from_the_defaults_of_the_builder(
+    files, dropout_rate, width, tmp_path
+):
+    given = []
+    for number, lines in enumerate(files):
+        if isinstance(lines, list):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            imports = ["from pretrax import models", "from pretrax import training"]
+            lines = mine(folder, *imports, *lines)
+        given.append(lines)
+    model = read_lines(given)["model"]
+    assert model.function is models.encoder
+    assert model.settings.get("dropout_rate") == dropout_rate
+    assert model.settings.get("emb_dim") == width
+
+
+def test_what_a_chosen_function_uses_keeps_its_settings():
+    """As the size of the vocabulary that the small runs train, on whatever text."""
+    run = read_run(["runs/decoder.gin", "corpora/text_files.gin"], ["FILES = 'a'"])
+    assert run.corpus.settings["vocabulary"].settings["size"] == 2048
 
 
 def test_the_quickstarts_initial_weights_are_of_its_own_model_alone(tmp_path):
-    """They are set in a scope, which a model that is named after the quickstart does not have."""
-
     def first_settings(*files):
         config = read_run(files, ["RUN_DIR = 'a'"]).model(512).config
         return config.init_locality, config.init_matching
 
     quickstart = "runs/quickstart.gin"
     assert first_settings(quickstart) == (3.0, True)
-    own = mine(
-        tmp_path,
-        "from pretrax import models",
-        "from pretrax import training",
-        "training.Run.model = @models.encoder_decoder",
-        "models.encoder_decoder.emb_dim = 64",
-    )
     imported = tmp_path / "config.gin"
     imported.write_text(config_text(str(tmp_path), "hf:other", "encoder_decoder", {}, 512))
-    for file in (own, str(imported), "models/t5_1_1_small.gin"):
+    for file in (str(imported), "models/t5_1_1_small.gin"):
         assert first_settings(quickstart, file) == (0.0, False), file
-    # A run that was kept has no scopes: a preset states these settings itself.
     imported.write_text(run_text(fields_of(read_run([quickstart]))).text)
-    assert "\nmodels.encoder_decoder.init_locality = 3.0\n" in imported.read_text()
     assert first_settings(str(imported)) == (3.0, True)
     assert first_settings(str(imported), "models/t5_1_1_small.gin") == (0.0, False)
 
 
-def test_settings_of_the_quickstarts_model_are_given_as_of_any():
-    run = read_run(["runs/quickstart.gin"])
-    other = read_run(
-        ["runs/quickstart.gin"],
-        [
-            "models.encoder_decoder.num_encoder_layers = 1",
-            "quickstart/models.encoder_decoder.init_locality = 2.0",
-        ],
-    )
-    assert differences(fields_of(run), fields_of(other)) == [
-        "model.init_locality: was 3.0, is 2.0",
-        "model.num_encoder_layers: was 2, is 1",
-    ]
+def test_an_objective_may_change_the_model_that_an_earlier_file_chose():
+    blocks = "objectives/block_diffusion_encoder_decoder.gin"
+    settings = read_run(["runs/quickstart.gin", blocks]).model.settings
+    assert (settings["merged_attention"], settings["emb_dim"]) == (True, 128)
+    later = read_run(["runs/quickstart.gin", blocks, "models/t5_1_1_tiny.gin"])
+    assert later.model == read_run(["runs/quickstart.gin", "models/t5_1_1_tiny.gin"]).model
+    with pytest.raises(ValueError, match=r"encoder_decoder\.merged_attention.*models.*decoder"):
+        read_run(["runs/decoder.gin", blocks])
 
 
 def test_a_corpus_of_seqio_leaves_nothing_to_another(tmp_path):
@@ -382,13 +409,15 @@ def test_help_says_why_settings_are_not_listed(tmp_path):
 def test_macros_of_macros_functions_and_scopes(tmp_path):
     lines = """
 from pretrax import models
+from pretrax import training
 from pretrax.training import optimizers
 include "runs/quickstart.gin"
+training.Run.model = @wide/models.encoder_decoder
 STEPS = %LENGTH
 LENGTH = 12
 POLICY = @optimizers.warmup_constant
 optimizers.adafactor.learning_rate = %POLICY
-quickstart/models.encoder_decoder.emb_dim = %WIDTH
+wide/models.encoder_decoder.emb_dim = %WIDTH
 UNUSED = 3
 """
     macros = read_macros(Run, [mine(tmp_path, lines)])
@@ -411,15 +440,18 @@ def test_macros_that_stand_for_each_other_are_listed(tmp_path):
         (
             ["runs/own_text.gin", "runs/decoder.gin"],
             ["FILES = 'a'"],
-            r"Nothing of runs/own_text.gin is used",
+            r"FILES = 'a'.*replaced by \S+python_library.gin, line \d+",
         ),
-        (["models/bert_tiny.gin", "runs/decoder.gin"], [], r"Nothing of models/bert_tiny.gin"),
         (
-            ["objectives/causal_lm.gin", "runs/quickstart.gin"],
-            [],
-            r"Nothing of objectives/causal_lm",
+            ["runs/decoder.gin", "models/bert_tiny.gin"],
+            ["models.decoder.emb_dim = 8"],
+            r"models.decoder.emb_dim = 8.*replaced by \S+bert_base.gin, line \d+",
         ),
-        (["models/gpt2.gin", "runs/decoder.gin"], [], r"Nothing of models/gpt2.gin is used"),
+        (
+            ["runs/decoder.gin"],
+            ["models.decoder.emb_dim = 8", "training.Run.model = @models.encoder"],
+            r"models.decoder.emb_dim = 8.*replaced by training.Run.model = @models.encoder",
+        ),
         (
             ["runs/decoder.gin"],
             ["batch_size = 4"],
@@ -431,7 +463,6 @@ def test_macros_that_stand_for_each_other_are_listed(tmp_path):
             ["training.Run.sequence_lengths = {'decoder': 256"],
             r"cannot be read",
         ),
-        (["objectives/ul2.gin", "runs/encoder.gin"], [], r"Nothing of objectives/ul2.gin is used"),
         (["runs/decoder.gin"], ["models.encoder.emb_dim = 8"], r"models.builders.encoder is not"),
         (["runs/decoder.gin"], ["optimizers.warmup_cosine.peek = 8"], r"mean 'peak'\? .*warmup_st"),
         (["runs/decoder.gin"], ["training.Run.model = @models.decodr"], r"did you mean 'decoder'"),
@@ -441,11 +472,6 @@ def test_macros_that_stand_for_each_other_are_listed(tmp_path):
         (["runs/decoder.gin"], ["Run.batch_size = 4"], r"did you mean training.Run\?"),
         (["runs/decoder.gin"], ["decoder.emb_dim = 64"], r"did you mean models.decoder\?"),
         (["runs/decoder.gin"], ["model = @decoder"], r"did you mean models.decoder\?"),
-        (
-            ["runs/quickstart.gin"],
-            ["models.encoder_decoder.init_locality = 0.0"],
-            r"of its own: --gin.quickstart/models.encoder_decoder.init_locality=VALUE",
-        ),
         (["runs/decoder.gin"], ["STEPS = %STOPS"], r"STOPS has no value: give --stops=VALUE"),
     ],
 )
@@ -513,7 +539,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
         read_run([str(tmp_path / "a.gin")])
 
 
-@pytest.mark.parametrize("name", T5X_NAMES)
+@pytest.mark.parametrize("name", t5x_names.NAMES)
 def test_names_of_t5x_are_told_what_they_are_called_here(name):
     with pytest.raises(ValueError, match=f"What T5X calls {name} is here: "):
         read_run(["runs/decoder.gin"], [f"{name} = 1"])
@@ -526,7 +552,7 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
         (["from pretrax import models", "models.bert_.x = 1"], r"mine.gin, line 3: there is no"),
         (["training.Run.steps = "], r"mine.gin cannot be read"),
         (['include "mine.gin"'], r"mine.gin includes itself"),
-        (['include "runs/decoder.gin"', "FILES = 'a'"], r"uses FILES, which .*mine.gin sets"),
+        (['include "runs/decoder.gin"', "FILES = 'a'"], r"uses FILES, .*mine.gin, line 3"),
         (
             ["import broken_module_of_mine"],
             r"broken_module_of_mine cannot be imported: ValueError: b",
@@ -537,15 +563,16 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
                 'include "runs/decoder.gin"',
                 "optimizers.adamw.b1 = 0.8",
             ],
-            r"uses training.optimizers.adamw.b1, which .*mine.gin sets. .*adamw is not part of it",
+            r"uses training.optimizers.adamw.b1, .*mine.gin, line 4.*adamw is not part of it",
         ),
         (
             [
                 "from pretrax import models",
-                'include "runs/quickstart.gin"',
-                "models.encoder_decoder.init_locality = 0.0",
+                'include "runs/decoder.gin"',
+                'include "models/bert_tiny.gin"',
+                "models.decoder.emb_dim = 8",
             ],
-            r"Nothing .* uses .*init_locality, which .*mine.gin sets. Its scope 'quickstart' has",
+            r"models.builders.decoder.emb_dim, .*mine.gin, line 5.*replaced by .*bert_base.gin",
         ),
         (['include "absent.gin"'], r"There is no gin file 'absent.gin'"),
     ],
@@ -558,24 +585,38 @@ def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
         read_fields([mine(tmp_path, *lines)])
 
 
-def test_a_setting_that_a_scope_sets_after_it():
-    block_diffusion = "objectives/block_diffusion_encoder_decoder.gin"
-    lines = ["runs/quickstart.gin", "models.encoder_decoder.positions = 'rotary'", block_diffusion]
-    expected = r"Nothing .* sets merged/models.encoder_decoder.positions after it: leave it out"
-    with pytest.raises(ValueError, match=expected):
-        read_lines(lines)
-    with pytest.raises(ValueError, match=r"Its scope 'merged' has a value of its own"):
-        read_lines(["runs/quickstart.gin", block_diffusion, lines[1]])
+def test_a_scope_with_a_value_of_its_own_is_named(tmp_path):
+    lines = [
+        "from pretrax import models",
+        "from pretrax import training",
+        'include "runs/quickstart.gin"',
+        "training.Run.model = @mine/models.encoder_decoder",
+        "mine/models.encoder_decoder.dropout_rate = 0.1",
+    ]
+    binding = "models.encoder_decoder.dropout_rate = 0.2"
+    with pytest.raises(ValueError, match=f"{binding}.*mine/models.encoder_decoder.dropout_rate"):
+        read_run([mine(tmp_path, *lines)], [binding])
+    assert read_run([mine(tmp_path, *lines)], [f"mine/{binding}"]).model.settings["emb_dim"] == 128
 
 
-def test_what_a_later_file_made_idle_is_no_mistake(tmp_path):
+def test_settings_of_what_a_later_file_replaced_are_no_mistake(tmp_path):
     own = mine(
         tmp_path,
         "from pretrax import models",
         'include "runs/encoder.gin"',
-        "models.encoder.dropout_rate = 0.1",
+        "DROPOUT = 0.1",
+        "models.encoder.dropout_rate = %DROPOUT",
     )
+    assert read_run([own]).model.settings["dropout_rate"] == 0.1
+    assert "dropout_rate" not in read_run([own, "models/encoder_tiny.gin"]).model.settings
     assert read_run([own, "models/gpt2_tiny.gin"]).model.function is models.decoder
+
+
+def test_a_file_that_sets_what_it_has_replaced_is_refused_whatever_follows(tmp_path):
+    lines = ["from pretrax import models", 'include "runs/decoder.gin"']
+    lines += ['include "models/encoder_tiny.gin"', "models.decoder.emb_dim = 8"]
+    with pytest.raises(ValueError, match=r"decoder.emb_dim, .*mine.gin.* by .*encoder_tiny.gin"):
+        read_fields([mine(tmp_path, *lines)], ["training.Run.model = @models.encoder"])
 
 
 def test_an_imported_model_sets_the_vocabulary_of_any_corpus(tmp_path):

@@ -349,12 +349,15 @@ LEFT_OPEN = {  # by gin files that users complete on the command line
 }
 
 
-def completed(file: str, target=Settings) -> dict:
-    """The fields of a gin file, a run's by default, with values for what it leaves to be given."""
+def completed(file: str, target=Settings, before=()) -> dict:
+    """The fields of a gin file, a run's by default, with values for what it leaves to be given.
+
+    The files `before` are read first.
+    """
     bindings: list[str] = []
     while True:
         try:
-            return read_settings(target, [file], bindings)
+            return read_settings(target, [*before, file], bindings)
         except ValueError as error:
             name = str(error).partition(" has no value")[0]
             bindings.append(f"{name} = {LEFT_OPEN[name]!r}")
