@@ -654,8 +654,8 @@ def test_files_in_other_folders(tmp_path):
 
 def test_a_directory_of_another_version_is_refused(tmp_path):
     path = tmp_path / "config.gin"
-    path.write_text("from __gin__ import dynamic_registration\nfrom pretrax import corpora\n")
-    with pytest.raises(ValueError, match="pretrax.corpora.*the version that wrote it"):
+    path.write_text("from __gin__ import dynamic_registration\nfrom pretrax.verbs import gone\n")
+    with pytest.raises(ValueError, match="pretrax.verbs.gone.*the version that wrote it"):
         read_directory(str(tmp_path))
 
 
