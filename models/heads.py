@@ -180,8 +180,8 @@ def register(head: Head) -> None:
 def heads_of(builder: str) -> tuple[str, ...]:
     """Returns the heads that models of a builder can have; of a decoder also "ahead_2", ….
 
-    >>> heads_of("encoder_decoder")
-    ('vocabulary', 'classes')
+    >>> heads_of("electra")
+    ('generator', 'replaced')
     """
     return tuple(name for name, head in HEADS.items() if builder in head.builders)
 

@@ -30,15 +30,6 @@ def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
     assert os.listdir(path.parent) == ["classes.json"]
 
 
-def test_a_result_of_before_its_time_was_measured_opens(tmp_path):
-    write_result(Result(str(tmp_path), 8, True, (), {}, {"step": 1.5}))
-    assert read_result(str(tmp_path)).seconds == {"step": 1.5}
-    record = read_json(tmp_path / "result.json")
-    del record["seconds"]
-    write_json(tmp_path / "result.json", record)
-    assert read_result(str(tmp_path)) == Result(str(tmp_path), 8, True, (), {}, {})
-
-
 def test_text_is_utf_8_with_its_line_ends(tmp_path):
     write_text(tmp_path / "a", "\u00e4\r\n\n")
     assert (tmp_path / "a").read_bytes() == b"\xc3\xa4\r\n\n"
