@@ -42,6 +42,7 @@ import pytest  # noqa: E402
 from pretrax.settings.extras import EXTRAS  # noqa: E402
 from pretrax.training.devices.compiled_programs import remove_beyond  # noqa: E402
 from tests import import_graph  # noqa: E402
+from tests.shares import share_of  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
@@ -70,6 +71,11 @@ def pytest_addoption(parser):
         const="HEAD",
         help="run only the test files that the files changed since a commit reach, by what imports "
         "what and which files a test names; the last commit if none is given",
+    )
+    parser.addoption(
+        "--share",
+        metavar="K/N",
+        help="run only the tests of every N-th test file, beginning with the K-th (1 to N)",
     )
 
 
@@ -110,8 +116,16 @@ def pytest_ignore_collect(collection_path, config):
     return True if collection_path not in reached else None
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(trylast=True)  # once -m and -k have chosen
+def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    if share := config.getoption("share"):
+        try:
+            files = share_of(sorted({item.path for item in items}), share)
+        except ValueError as error:
+            raise pytest.UsageError(f"--share: {error}") from error
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
+        items[:] = [item for item in items if item.path in files]
 
 
 @pytest.hookimpl(wrapper=True)
