@@ -3,6 +3,7 @@
 import argparse
 import copy
 import dataclasses
+import inspect
 import pickle
 import re
 import subprocess
@@ -393,10 +394,19 @@ def test_texts_need_no_quotes(argument, bound):
 def test_macros_are_options_that_say_what_they_set_and_how():
     parser, _ = parser_and_bindings("--gin_file=runs/own_text.gin")
     said = " ".join(parser.format_help().split())
-    assert "--steps VALUE total optimizer steps (STEPS = 1000)" in said
-    assert 'the run writes: on disk, or "gs://…" (RUN_DIR = ' in said
+    assert re.search(r"--steps VALUE [\w\s]*optimizer steps \(STEPS = 1000\)", said)
+    assert '"gs://…" (RUN_DIR = ' in said
     assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, to be given\)", said)
     assert "--data_dir" not in said  # of other files
+
+
+def test_every_field_of_a_run_is_documented_with_its_default():
+    documented = re.findall(r"^  (\w+) \((.*?)\): \w", inspect.getdoc(Run), re.MULTILINE)
+    assert [name for name, _ in documented] == list(FIELDS)
+    for name, kind in documented:
+        default = FIELDS[name].default
+        words = [] if is_required(name) else [getattr(default, "__name__", repr(default))]
+        assert kind.replace("_", "").split("; default ")[1:] == [w.replace("_", "") for w in words]
 
 
 def test_help_says_why_settings_are_not_listed(tmp_path):
