@@ -21,7 +21,7 @@ from pretrax import models, objectives
 from pretrax.settings import bound, t5x_names
 from pretrax.settings.bound import flattened
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.settings.gin_reader import plain_field, read_macros
+from pretrax.settings.gin_reader import GinReader, plain_field
 from pretrax.settings.whole_files import write_text
 from pretrax.training import Bound, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
@@ -430,7 +430,7 @@ optimizers.adafactor.learning_rate = %POLICY
 wide/models.encoder_decoder.emb_dim = %WIDTH
 UNUSED = 3
 """
-    macros = read_macros(Run, [mine(tmp_path, lines)])
+    macros = GinReader(Run).read([mine(tmp_path, lines)]).macros()
     assert macros["STEPS"].value == macros["LENGTH"].value == 12
     assert macros["POLICY"].value == "@optimizers.warmup_constant"
     assert macros["WIDTH"] == (None, False, ((models.encoder_decoder, "emb_dim"),))
@@ -439,7 +439,7 @@ UNUSED = 3
 
 def test_macros_that_stand_for_each_other_are_listed(tmp_path):
     around = mine(tmp_path, 'include "runs/decoder.gin"', "STEPS = %LENGTH", "LENGTH = %STEPS")
-    assert read_macros(Run, [around])["STEPS"].value == "%STEPS"
+    assert GinReader(Run).read([around]).macros()["STEPS"].value == "%STEPS"
     with pytest.raises(ValueError, match="refers to itself"):
         read_run([around])
 
