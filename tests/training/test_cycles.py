@@ -13,7 +13,7 @@ from pretrax.training.devices.collectives import Collective, traffic
 from pretrax.training.devices.cycles import TPUS, PartTime, estimate
 from pretrax.training.devices.exchange_times import LINKS, exchange_seconds
 from pretrax.training.devices.products import products_of
-from pretrax.training.devices.program_text import size
+from pretrax.training.devices.program_text import Instruction, size
 from pretrax.training.devices.topologies import Topology
 
 V5E = Topology("TPU v5e", (4, 4))
@@ -316,7 +316,7 @@ def test_products_as_convolutions(left, right, product, sizes):
         f"  %b = {right}{{1,0:T(8,128)(2,1)}} parameter(1)",
         f"  ROOT %c = {product}",
     ]
-    (found,) = products_of(lines)
+    (found,) = products_of([Instruction(line) for line in lines])
     assert found.flops == 2 * math.prod(sizes)
     assert (found.rows, found.inner) == sizes[:2] or "dot" in product
     assert found.operands == f"{left} × {right}" and found.passes == 1
