@@ -517,21 +517,22 @@ def test_values_nested_too_deeply_name_their_file(tmp_path, value):
         read_fields([], [f"training.Run.run_dir = {value}"])
 
 
-@pytest.mark.parametrize("each", ["[%M{0}, %M{0}]", "{{1: %M{0}, 2: %M{0}}}", "(%M{0}, %M{0})"])
-def test_macros_that_double_each_other_are_refused_at_once(tmp_path, each):
-    lines = ["M0 = 1", *(f"M{i + 1} = {each.format(i)}" for i in range(60))]
-    lines += ["training.Run.assignment_map = %M60"]
-    (tmp_path / "config.gin").write_text("\n".join(IMPORT + lines))
-    with pytest.raises(ValueError, match="100,000 values"):
-        read_fields([str(tmp_path / "config.gin")])
+DOUBLED = ("[%M{0}, %M{0}]", "{{1: %M{0}, 2: %M{0}}}", "(%M{0}, %M{0})")
+JOINED = (
+    "s{0}/optax.join_schedules.schedules = [@s{1}/optax.join_schedules, @s{1}/optax.join_schedules]"
+)
 
 
-def test_functions_that_double_each_other_are_refused_at_once(tmp_path):
-    lines = ["import optax", "training.Run.optimizer = @s0/optax.join_schedules"]
-    for i in range(60):
-        both = f"[@s{i + 1}/optax.join_schedules, @s{i + 1}/optax.join_schedules]"
-        lines.append(f"s{i}/optax.join_schedules.schedules = {both}")
-    (tmp_path / "config.gin").write_text("\n".join(IMPORT + lines))
+@pytest.mark.parametrize(
+    "first, each, last",
+    [
+        *(("M0 = 1", f"M{{1}} = {x}", "training.Run.assignment_map = %M60") for x in DOUBLED),
+        ("import optax", JOINED, "training.Run.optimizer = @s0/optax.join_schedules"),
+    ],
+)
+def test_values_that_double_each_other_are_refused_at_once(tmp_path, first, each, last):
+    lines = [*IMPORT, first, *(each.format(i, i + 1) for i in range(60)), last]
+    (tmp_path / "config.gin").write_text("\n".join(lines))
     with pytest.raises(ValueError, match="100,000 values"):
         read_fields([str(tmp_path / "config.gin")])
 
