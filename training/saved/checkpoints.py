@@ -176,18 +176,18 @@ def damage_in_words(source: str, step: int):
     except MismatchError:
         raise
     except Exception as error:
-        if not shows_damage(error):
-            raise ValueError(
-                f"Checkpoint {step} of {source} cannot be read ({first_line(error)}): try again "
-                "when it can, or move it, and the one before is used."
-            ) from error
+        problem = "cannot be read"
+        advice = "try again when it can, or move it"
+        if shows_damage(error):
+            problem = "is damaged"
+            advice = "delete or move it"
         raise ValueError(
-            f"Checkpoint {step} of {source} is damaged ({first_line(error)}): delete or move it, "
-            "and the one before is used."
+            f"Checkpoint {step} of {source} {problem} ({first_line(error)}): {advice}, and the one "
+            "before is used."
         ) from error
 
 
-def _steps_in(folder: epath.Path) -> list[int]:
+def steps_in(folder: epath.Path) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder."""
     if "://" in str(folder):  # in a bucket, an unfinished folder already has its final name
         return sorted(found.step for found in step_names.standard_name_format().find_all(folder))
@@ -250,7 +250,7 @@ class Checkpoints:
         """Returns the steps of the checkpoints. A reader looks for them again at each call."""
         if self._checkpointer is not None:
             return sorted(one.step for one in self._checkpointer.checkpoints)
-        return _steps_in(self._root)
+        return steps_in(self._root)
 
     def read_latest(self, read: Callable[[int], One]) -> One | None:
         """Returns what `read` makes of the latest step; None if there is no checkpoint.
@@ -548,7 +548,7 @@ class Checkpoints:
         Orbax reads the losses when it opens a folder, and its error does not name the checkpoint.
         """
         if jax.process_index() == 0:
-            for step in _steps_in(self._root):
+            for step in steps_in(self._root):
                 if problem := self._loss_problem(step):
                     self.set_aside_at_opening.append(self._move_aside(step, problem))
         multihost_utils.sync_global_devices(f"losses in {self._root}")
