@@ -234,7 +234,7 @@ def test_a_changed_digit_of_the_description_is_damage(run_dir, changed):
     assert "checkpoint 3 is damaged (checksums.json is damaged" in restored.damaged[0]
 
 
-@pytest.mark.parametrize("name", ["arrays", "processes"])
+@pytest.mark.parametrize("name", ["arrays", "processes", "shapes"])
 def test_a_description_that_lacks_an_entry_is_damaged(run_dir, name):
     file = run_dir / "checkpoints/3/data/checksums.json"
     about = whole_files.read_json(file)

@@ -443,7 +443,7 @@ class Checkpoints:
             loaded = ocp.load_checkpointables(
                 self._root / str(step), {"state": {kept: target}, "data": files}
             )["state"]
-        if problem := _differing_array(loaded, _entry(files, "arrays")):
+        if problem := _differing_array(loaded, _about_of(files.read(_ABOUT))["arrays"]):
             raise DamageError(problem)
         return loaded[kept]
 
@@ -501,13 +501,12 @@ class Checkpoints:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": saved_of(target), "data": files}
             )
-        sums = _entry(files, "arrays")
-        processes = _entry(files, "processes")
-        for process in range(processes) if self._shared else [jax.process_index()]:
+        about = _about_of(files.read(_ABOUT))
+        for process in range(about["processes"]) if self._shared else [jax.process_index()]:
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
                     raise DamageError(_DIFFERS.format(name))
-        return State(**loaded["state"]), files, sums
+        return State(**loaded["state"]), files, about["arrays"]
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
@@ -638,17 +637,12 @@ class _Described(NamedTuple):
 def _about_of(content: bytes) -> Mapping[str, Any]:
     """Returns the description of a checkpoint. Raises DamageError if it is damaged."""
     try:
-        return whole_files.unsealed(whole_files.parse_json(content))
+        about = whole_files.unsealed(whole_files.parse_json(content))
     except (ValueError, TypeError) as error:
         raise DamageError(f"{_ABOUT} is damaged: {error}") from error
-
-
-def _entry(files: Files, key: str) -> Any:
-    """Returns what checksums.json has of this name. Raises DamageError where it has none."""
-    about = _about_of(files.read(_ABOUT))
-    if key not in about:
-        raise DamageError(f"{_ABOUT} has no {key!r}")
-    return about[key]
+    if absent := {"arrays", "processes", "shapes"} - about.keys():
+        raise DamageError(f"{_ABOUT} has no {min(absent)!r}")
+    return about
 
 
 _DIFFERS = "checksum of {} does not agree with what was saved"
