@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from ..settings import run_directory, trust
 from ..settings.bound import flattened
-from ..settings.gin_reader import GIN_CONFIGS, imported_modules, read_imports, read_settings
+from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
 from ..training.run import Run
 from ..training.run_configuration import as_run, read_lines
@@ -47,15 +47,15 @@ def read_comparison(
     """
     file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparison")
-    found = read_settings(Comparison, [file], bindings, search_paths, trusted)
+    reader = GinReader(Comparison, search_paths, trusted).read([file], bindings)
+    found = reader.settings()
     required = [n for n, field in FIELDS.items() if field.default is dataclasses.MISSING]
     if missing := [n for n in required if n not in found]:
         raise ValueError(
             f"{file} gives no {', no '.join(missing)}: bind "
             f"{' and '.join(f'comparison.Comparison.{n}' for n in missing)} in it."
         )
-    imports = read_imports(Comparison, [file], search_paths, trusted)
-    comparison = _with_imports(check(Comparison(**found)), imports)
+    comparison = _with_imports(check(Comparison(**found)), reader.imports)
     if Path(file).name == run_directory.COMPARISON:  # anybody may have written it
         for module in _imported_by(comparison):
             trust.check_import(module, (*trusted, "pretrax"), file)

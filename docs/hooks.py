@@ -140,20 +140,20 @@ def head(path: Path) -> str:
 
 
 def run_fields() -> str:
-    """The fields of training.Run: a comment line begins a group, a trailing comment explains."""
+    """The fields of training.Run, by the groups that comments begin in its source."""
     text = (ROOT / "training" / "run.py").read_text()
     body = text[text.index("class Run:") :].split("\n\n\n")[0]
-    # A comment of a field of several lines follows its closing bracket.
-    body = re.sub(r"\(\s+(\S.*)\n    \)", r"\1", body)
+    fields = re.findall(r"^      (\w+) \((.*?)\): (.*(?:\n {8}.*)*)", body, re.MULTILINE)
+    kinds = {name: kind.partition("; default ") for name, kind, _ in fields}
+    about = {name: " ".join(words.split()) for name, _, words in fields}
     rows = []
-    for line in body.splitlines():
-        field = re.match(r"    (\w+): (.*?)(?: = (.+?))?(?:  # (.*))?$", line)
-        if line.startswith("    # "):
-            rows.append([f"**{line[6:]}**", "", ""])
-        elif field:
-            name, _, default, about = field.groups()
-            rows.append([f"`{name}`", f"`{default}`" if default else "", about or ""])
-    return table(["field of `training.Run`", "default", "what it is"], rows)
+    for group, name in re.findall(r"^    (?:# (.*)|(\w+): .*)", body, re.MULTILINE):
+        if group:
+            rows.append([f"**{group}**", "", "", ""])
+        else:
+            kind, _, default = kinds[name]
+            rows.append([f"`{name}`", kind, f"`{default}`" if default else "", about[name]])
+    return table(["field of `training.Run`", "type", "default", "meaning"], rows)
 
 
 def t5x() -> str:

@@ -30,7 +30,7 @@ import sys
 import tarfile
 import tokenize
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,8 +54,19 @@ class Sources(NamedTuple):
 
     path: Path  # a checkout, a wheel, or the folder of an installed package
     extras: set[str]
-    gin_files: set[str]  # "runs/decoder.gin", and the same below "gin_configs/"
-    verbs: set[str]  # "train", "evaluate", …
+    files: list[str]  # paths of its gin files and of its commands, such as "cli/train.py"
+
+    @property
+    def gin_files(self) -> set[str]:
+        """Names by which gin files can be given: "runs/decoder.gin", also below "gin_configs/"."""
+        full = {path for path in self.files if path.startswith("gin_configs/")}
+        return full | {path[len("gin_configs/") :] for path in full}
+
+    @property
+    def verbs(self) -> set[str]:
+        """The commands: "train", "evaluate", …"""
+        found = (re.fullmatch(r"cli/([a-z]\w*)\.py", path) for path in self.files)
+        return {match[1] for match in found if match}
 
 
 class Files(NamedTuple):
@@ -142,15 +153,14 @@ def find_sources(given: str | None) -> Sources:
             (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
             extras = re.findall(r"^Provides-Extra: (.*)$", wheel.read(about).decode(), re.MULTILINE)
         within = [name.partition("/")[2] for name in names]
-        asked = {extra.strip() for extra in extras}
-        return Sources(path, asked, gin_names(within), verb_names(within))
+        return Sources(path, {extra.strip() for extra in extras}, within)
     setup, project = path / "setup.py", path / "pyproject.toml"
     if not project.is_file() or 'name = "pretrax"' not in project.read_text(encoding="utf-8"):
         raise Mistake(
             f"{path} is not a checkout of pretrax. Set PRETRAX to the path of a checkout, or of a "
             "wheel (pretrax-….whl)."
         )
-    return Sources(path, extras_of(setup), gin_files_below(path), verbs_below(path))
+    return Sources(path, extras_of(setup), files_of_checkout(path))
 
 
 def installed_sources() -> Sources:
@@ -169,8 +179,12 @@ def installed_sources() -> Sources:
             f"{sys.executable} finds pretrax in {path}, where it is not installed: there is no "
             f"command `pretrax`. Install it: pip install -e {path}."
         ) from None
-    extras = set(about.get_all("Provides-Extra") or ())
-    return Sources(path, extras, gin_files_below(path), verbs_below(path))
+    return Sources(path, set(about.get_all("Provides-Extra") or ()), files_of_checkout(path))
+
+
+def files_of_checkout(root: Path) -> list[str]:
+    found = (*root.glob("gin_configs/*/*.gin"), *root.glob("cli/*.py"))
+    return [str(path.relative_to(root)) for path in found]
 
 
 def extras_of(setup: Path) -> set[str]:
@@ -180,26 +194,6 @@ def extras_of(setup: Path) -> set[str]:
             assert isinstance(node.value, ast.Dict)
             return {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
     return set()
-
-
-def gin_files_below(root: Path) -> set[str]:
-    return gin_names(str(path.relative_to(root)) for path in root.glob("gin_configs/*/*.gin"))
-
-
-def verbs_below(root: Path) -> set[str]:
-    return verb_names(str(path.relative_to(root)) for path in root.glob("cli/*.py"))
-
-
-def verb_names(paths: Iterable[str]) -> set[str]:
-    """Returns the commands of pretrax, of the paths of its files."""
-    files = (re.fullmatch(r"cli/([a-z]\w*)\.py", path) for path in paths)
-    return {found[1] for found in files if found}
-
-
-def gin_names(paths: Iterable[str]) -> set[str]:
-    """Returns the names that gin files of pretrax can be given by, of the paths of its files."""
-    full = {path for path in paths if path.startswith("gin_configs/")}
-    return full | {path[len("gin_configs/") :] for path in full}
 
 
 def read_extras(text: str, sources: Sources) -> str:

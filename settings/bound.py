@@ -6,11 +6,13 @@ of calls made later.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..constraints import check_settings, name_of, selector_of
+
+One = TypeVar("One")
 
 
 class Bound:
@@ -87,6 +89,23 @@ def bound(value: Callable) -> Bound:
     Bound(len)
     """
     return value if isinstance(value, Bound) else Bound(value)
+
+
+def called_with(functions: Iterable[Callable], argument: Any, kind: type[One]) -> list[One]:
+    """Returns what each function gives for an argument. Raises ValueError for another kind.
+
+    >>> called_with([str.strip, str.upper], " a", str)
+    ['a', ' A']
+    >>> called_with([len], " a", str)
+    Traceback (most recent call last):
+    ValueError: len returned 2, expected a str.
+    """
+    results = [function(argument) for function in functions]
+    for function, result in zip(functions, results):
+        if not isinstance(result, kind):
+            name = name_of(getattr(function, "function", function))
+            raise ValueError(f"{name} returned {result!r}, expected a {name_of(kind)}.")
+    return results
 
 
 def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:

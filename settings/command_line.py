@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..constraints import selector_of
-from .gin_reader import GIN_CONFIGS, Macro, named_gin_files, near, read_macros, value_in_gin
+from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, near, value_in_gin
 from .meanings import meaning
 from .printable import printable
 from .system_errors import words_of
@@ -170,7 +170,8 @@ def _given_gin(argv: Sequence[str]) -> GinArguments:
 def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
     """Returns the macros of the gin files that a command line names, else of `files`."""
     given = _given_gin(argv)
-    return read_macros(configured, given.files or files, given.search_paths, given.trusted)
+    reader = GinReader(configured, given.search_paths, given.trusted)
+    return reader.read(given.files or files).macros()
 
 
 def _gin_arguments(options: argparse.Namespace) -> GinArguments:

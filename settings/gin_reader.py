@@ -72,22 +72,8 @@ def read_settings(
 
     Raises ValueError for a file that cannot be read, and for a binding that nothing uses.
     """
-    return GinReader(function, search_paths, trusted).read(files, bindings).settings()
-
-
-def read_imports(
-    function: Callable,
-    files: Sequence[str],
-    search_paths: Sequence[str] = (),
-    trusted: Collection[str] = (),
-) -> dict[str, str]:
-    """Returns the import statements of gin files for a function's settings, and what each binds.
-
-        read_imports(Comparison, ["mine.gin"])    # {"import my_objectives": "my_objectives", …}
-
-    Raises ValueError for what cannot be read, see `read_settings`.
-    """
-    return GinReader(function, search_paths, trusted).read(files, ()).imports
+    reader = GinReader(function, search_paths, trusted)
+    return reader.read(files, bindings).settings()
 
 
 def imported_modules(text: str) -> list[str]:
@@ -152,21 +138,6 @@ class Macro(NamedTuple):
     value: Any  # a literal, or a text such as "@function"
     is_given: bool  # a value by the files; else `value` is None
     settings: tuple[tuple[Callable, str], ...]  # functions and their parameters that it sets
-
-
-def read_macros(
-    function: Callable,
-    files: Sequence[str],
-    search_paths: Sequence[str] = (),
-    trusted: Collection[str] = (),
-) -> dict[str, Macro]:
-    """Returns the macros of the settings that gin files give a function or class, by name.
-
-        read_macros(Run, ["runs/decoder.gin"])["STEPS"].value    # 700
-
-    Raises ValueError for what cannot be read, see `read_settings`.
-    """
-    return GinReader(function, search_paths, trusted).read(files, ()).macros()
 
 
 def value_in_gin(text: str, standing: Any = None) -> str:
@@ -246,23 +217,28 @@ _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no functi
 class GinReader:
     """Collects the bindings of gin files, and resolves the settings of a function like `Run`."""
 
-    def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
+    def __init__(
+        self,
+        target: Callable,
+        search_paths: Sequence[str] = (),
+        trusted: Collection[str] = (),
+    ):
+        """Takes the arguments of `read_settings`; `target` is the function or class."""
         self._target = target
         self._search_paths = list(search_paths)
         self._trusted = trusted
         self._bindings: dict[_Key, _Binding] = {}
-        # Bindings that a later one overrides or makes void, and the later one.
-        self._replaced: list[tuple[_Binding, _Binding]] = []
-        self._number = 0  # of bindings read so far
-        # For bindings of the command line.
-        self._imported: dict[str, Any] = _modules_of(target)
-        # The name that each import statement binds. Several may bind one name, as `import a.b` and
-        # `import a.c` do.
+        # The functions and macros in values that a later binding replaced, and this binding.
+        self._replaced: dict[Any, _Binding] = {}
+        self._number = 0  # number of bindings read so far
+        self._imported: dict[str, Any] = _modules_of(target)  # names for the command line
+        # Import statements, each with the name that it binds. Several may bind one name, as
+        # `import a.b` and `import a.c` do.
         self.imports: dict[str, str] = {}
         self._used: set[_Key] = set()
         self._count = 0  # number of values that `_value` has returned for these settings
 
-    def read(self, files: Sequence[str], bindings: Sequence[str]) -> "GinReader":
+    def read(self, files: Sequence[str], bindings: Sequence[str] = ()) -> "GinReader":
         """Reads files, then bindings, which override what was read before. Returns itself."""
         for name in files:
             self._read_path(name, self._search_paths, ())
@@ -359,14 +335,16 @@ class GinReader:
         before the file, from binding number `start` on, are void.
         """
         _, function, _ = key
-        void = []
+        void = [key] if key in self._bindings else []
         if function is self._target and binding.path and isinstance(binding.value, _Reference):
             chosen = binding.value.function
-            void = [k for k, b in self._bindings.items() if k[1] is chosen and b.number < start]
-        replaced = [self._bindings.pop(k) for k in void]
-        if key in self._bindings:
-            replaced.append(self._bindings[key])
-        self._replaced += [(old, binding) for old in replaced]
+            void += [k for k, b in self._bindings.items() if k[1] is chosen and b.number < start]
+        for old in void:
+            for part, _ in self._parts(self._bindings[old].value):
+                name = part.name if isinstance(part, _Macro) else part.function
+                self._replaced[name] = binding
+        for old in void:
+            del self._bindings[old]
         self._bindings[key] = binding
         self._number += 1
 
@@ -492,30 +470,19 @@ class GinReader:
         The binding of a file may belong to what a later binding replaced, and a config.gin sets the
         vocabulary of every corpus that a run may have.
         """
-        unused = [key for key in self._bindings if key not in self._used]
-        replaced = self._replacements() if unused else {}
-        for key in unused:
+        for key, binding in self._bindings.items():
             scope, function, name = key
-            binding = self._bindings[key]
-            later = replaced.get(function or name)
-            if binding.path is not None:
-                if binding.path.name == run_directory.CONFIG and function is not None:
-                    continue
-                if later is not None and later.number > binding.number:
-                    continue
+            later = self._replaced.get(function or name)
+            file = binding.path
+            if key in self._used or (file and later and later.number > binding.number):
+                continue
+            if file and file.name == run_directory.CONFIG and function is not None:
+                continue
             setting = name if function is None else f"{name_of(function)}.{name}"
             setting = f"{scope}/{setting}" if scope else setting
-            sets = binding.at if binding.path is None else f"{setting}, set in {binding.at}"
+            sets = f"{setting}, set in {binding.at}" if file else binding.at
             remedy = self._remedy(key, later)
             raise ValueError(f"Nothing in this {self._kind} uses {sets}. {remedy}")
-
-    def _replacements(self) -> dict[Any, _Binding]:
-        """Returns the functions and names of macros that were replaced, and by which binding."""
-        found = {}
-        for old, later in self._replaced:
-            for part, _ in self._parts(old.value):
-                found[part.name if isinstance(part, _Macro) else part.function] = later
-        return found
 
     def origin(self, name: str) -> tuple[Path | None, Any]:
         """Returns the file that sets a setting of the target, and the value that it has there.

@@ -154,14 +154,37 @@ ADDED = {
 }
 
 
+@pytest.fixture
+def launch(project, clouds):
+    """Starts a script with a command of pretrax, and returns what it says; it must succeed."""
+
+    def start(script: str, *command: str, at=project, succeeds=True, **settings: str) -> str:
+        words = (*SCRIPTS[script], *command)
+        settings = {"BUCKET": "gs://bucket/run", **settings}
+        done = launched(script, *words, at=at, clouds=clouds, **settings)
+        assert (done.returncode == 0) == succeeds and "Traceback" not in done.stderr, done.stderr
+        return done.stderr
+
+    return start
+
+
+@pytest.fixture
+def launch_refused(launch, clouds):
+    """Returns what a script says that refuses a command and calls no program of a cloud."""
+
+    def start(script: str, *command: str, **settings: str) -> str:
+        said = launch(script, *command, succeeds=False, **settings)
+        assert not (clouds / "notes").exists()
+        return said
+
+    return start
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_own_modules_are_found_where_the_command_runs(script, project, clouds):
+def test_own_modules_are_found_where_the_command_runs(script, project, clouds, launch):
     (project / ".venv/bin").mkdir(parents=True)
     (project / ".venv/bin/activate").write_text("")
-    words = (*SCRIPTS[script], *COMMAND)
-    settings = dict(BUCKET="gs://bucket/run", EXTRAS="[seqio]")
-    done = launched(script, *words, at=project, clouds=clouds, **settings)
-    assert done.returncode == 0, done.stderr
+    launch(script, *COMMAND, EXTRAS="[seqio]")
     shared = script == "slurm.sh"
     homes = [clouds / "host0", clouds / "host1"]
     folders = [str(project if shared else home / "project") for home in homes]
@@ -178,13 +201,11 @@ def test_own_modules_are_found_where_the_command_runs(script, project, clouds):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(script, project, clouds):
-    words = (*SCRIPTS[script], *COMMAND, "--store=data/large.txt")
-    settings = dict(BUCKET="gs://bucket/run", EXTRAS="seqio", DRY_RUN="1")
-    done = launched(script, *words, at=project, clouds=clouds, **settings)
-    assert done.returncode == 0, done.stderr
+def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(
+    script, project, clouds, launch
+):
+    shown = launch(script, *COMMAND, "--store=data/large.txt", EXTRAS="seqio", DRY_RUN="1")
     assert not (clouds / "notes").exists()
-    shown = done.stderr
     assert "tasks/my_tasks.py" in shown and "configs/beside.gin" in shown
     assert "pretrax[seqio]" in shown and "--gin_file=my_run.gin" in shown
     if script == "slurm.sh":
@@ -208,26 +229,22 @@ def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(script,
         ("--module=absent_module", "absent_module"),
     ],
 )
-def test_a_missing_file_is_refused_before_anything_is_created(script, word, named, project, clouds):
+def test_a_missing_file_is_refused_before_anything_is_created(
+    script, word, named, project, launch_refused
+):
     (project / "bad.gin").write_text('include "absent.gin"\n')
-    words = (*SCRIPTS[script], *COMMAND, word)
-    done = launched(script, *words, at=project, clouds=clouds, BUCKET="gs://bucket/run")
-    assert done.returncode and named in done.stderr and "Traceback" not in done.stderr
-    assert not (clouds / "notes").exists()
+    assert named in launch_refused(script, *COMMAND, word)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("words", [["trian", "--gin_file=my_run.gin"], ["--gin_file=my_run.gin"]])
-def test_a_command_that_pretrax_lacks_is_refused(script, words, project, clouds):
-    words = (*SCRIPTS[script], *words)
-    done = launched(script, *words, at=project, clouds=clouds, BUCKET="gs://bucket/run")
-    assert done.returncode
-    assert "evaluate" in done.stderr and "train" in done.stderr
-    assert not (clouds / "notes").exists()
+def test_a_command_that_pretrax_lacks_is_refused(script, words, launch_refused):
+    said = launch_refused(script, *words)
+    assert "evaluate" in said and "train" in said
 
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "sky.sh"])
-def test_what_the_hosts_could_not_find_is_refused(script, project, clouds, tmp_path):
+def test_what_the_hosts_could_not_find_is_refused(script, project, tmp_path, launch_refused):
     (tmp_path / "outside.py").write_text("")
     inside = project / "helpers.py"
     for word, named in [
@@ -235,13 +252,8 @@ def test_what_the_hosts_could_not_find_is_refused(script, project, clouds, tmp_p
         (f"--module={inside}", str(inside)),
         ("--module=no_such_module", "no_such_module"),
     ]:
-        words = (*SCRIPTS[script], "train", word)
-        done = launched(script, *words, at=project, clouds=clouds, BUCKET="gs://bucket/run")
-        assert done.returncode and named in done.stderr and not (clouds / "notes").exists()
-    words = (*SCRIPTS[script], *COMMAND)
-    settings = dict(BUCKET="gs://bucket/run", EXTRAS="[sequio]")
-    done = launched(script, *words, at=project, clouds=clouds, **settings)
-    assert done.returncode and "'sequio'" in done.stderr and not (clouds / "notes").exists()
+        assert named in launch_refused(script, "train", word)
+    assert "'sequio'" in launch_refused(script, *COMMAND, EXTRAS="[sequio]")
 
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "sky.sh"])
@@ -253,18 +265,14 @@ def test_what_the_hosts_could_not_find_is_refused(script, project, clouds, tmp_p
         ("--gin_file=includes.gin",),
     ],
 )
-def test_absolute_paths_of_gin_files_are_refused(script, words, project, clouds):
+def test_absolute_paths_of_gin_files_are_refused(script, words, project, launch_refused):
     (project / "includes.gin").write_text(f'include "{project}/my_run.gin"\n')
     words = [word.format(folder=project) for word in words]
-    done = launched(
-        script, *SCRIPTS[script], "train", *words, at=project, clouds=clouds, BUCKET="gs://b/run"
-    )
-    assert done.returncode and str(project) in done.stderr
-    assert not (clouds / "notes").exists()
+    assert str(project) in launch_refused(script, "train", *words)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_python_code_may_be_data_or_text(script, project, clouds):
+def test_python_code_may_be_data_or_text(script, project, launch):
     """Only settings of modules have to name files that exist."""
     (project / "code.gin").write_text(
         "FILES = 'data/**/*.py'\nMODULE = 'helpers.py'  # or 'none.py'\n"
@@ -275,27 +283,23 @@ def test_python_code_may_be_data_or_text(script, project, clouds):
         "--prompt=How do I run main.py",
         "--gin_file=code.gin",
     )
-    settings = dict(BUCKET="gs://bucket/run", DRY_RUN="1")
-    done = launched(
-        script, *SCRIPTS[script], "train", *words, at=project, clouds=clouds, **settings
-    )
-    assert done.returncode == 0, done.stderr
-    assert "helpers.py" in done.stderr
+    assert "helpers.py" in launch(script, "train", *words, DRY_RUN="1")
 
 
-def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(project, clouds):
+def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(
+    project, clouds, launch
+):
     (project / ".gitignore").write_text("runs/\nsecret.py\nmy_mixture.py\n*.pem\n")
     (project / "secret.py").write_text("")
     (project / "key.pem").write_text("")
     subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
-    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
-    assert launched("tpu_vm.sh", *words, at=project, clouds=clouds).returncode == 0
+    launch("tpu_vm.sh", *COMMAND)
     what_ran(clouds)
     sent = {p.name for p in (clouds / "host0/project").rglob("*")}
     assert {"helpers.py", "my_mixture.py"} <= sent and not sent & {"secret.py", "key.pem", "runs"}
 
 
-def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, clouds):
+def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, launch):
     (project / ".gitignore").write_text("ignored_*\n")
     (project / "ignored_helpers").mkdir()
     (project / "ignored_helpers/__init__.py").write_text("from . import deeper\n")
@@ -303,16 +307,14 @@ def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, clou
     (project / "ignored_other.py").write_text("")
     (project / "imports.py").write_text("import json\nfrom ignored_helpers.deeper import x\n")
     subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
-    words = (*SCRIPTS["tpu_vm.sh"], "train", "--module=imports.py")
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, DRY_RUN="1")
-    assert done.returncode == 0, done.stderr
-    assert "ignored_helpers/__init__.py" in done.stderr
-    assert "ignored_helpers/deeper.py" in done.stderr
-    assert "ignored_other.py" not in done.stderr
+    said = launch("tpu_vm.sh", "train", "--module=imports.py", DRY_RUN="1")
+    assert "ignored_helpers/__init__.py" in said
+    assert "ignored_helpers/deeper.py" in said
+    assert "ignored_other.py" not in said
 
 
 def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_itself(
-    project, clouds
+    project, launch
 ):
     for name, pattern in [("within", "*"), ("outer", "inner/")]:
         (project / name / "inner").mkdir(parents=True)
@@ -321,73 +323,58 @@ def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_it
         subprocess.run(["git", "init", "-q", "."], cwd=project / name, check=True)
     sent = {}
     for folder in ("within", "outer/inner"):
-        words = (*SCRIPTS["tpu_vm.sh"], "train")
-        done = launched("tpu_vm.sh", *words, at=project / folder, clouds=clouds, DRY_RUN="1")
-        assert done.returncode == 0, done.stderr
-        sent[folder] = "secret.txt" in done.stderr
+        said = launch("tpu_vm.sh", "train", at=project / folder, DRY_RUN="1")
+        sent[folder] = "secret.txt" in said
     assert sent == {"within": False, "outer/inner": True}
 
 
-def test_a_repository_that_git_cannot_read_is_refused(project, clouds):
+def test_a_repository_that_git_cannot_read_is_refused(project, launch_refused):
     """Git then says nothing about the files that it ignores, such as keys."""
     (project / ".git").mkdir()
-    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds)
-    assert done.returncode and str(project) in done.stderr and "git" in done.stderr
-    assert not (clouds / "notes").exists()
+    said = launch_refused("tpu_vm.sh", *COMMAND)
+    assert str(project) in said and "git" in said
 
 
-def test_a_file_name_need_not_be_utf8(project, clouds):
+def test_a_file_name_need_not_be_utf8(project, clouds, launch):
     name = os.fsdecode(b"caf\xe9.txt")
     (project / name).write_text("")
     subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
-    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds)
-    assert done.returncode == 0, done.stderr
+    launch("tpu_vm.sh", *COMMAND)
     what_ran(clouds)
     assert (clouds / "host0/project" / name).exists()
 
 
-def test_data_that_is_not_sent_is_named_whatever_the_folder_is_called(project, clouds):
+def test_data_that_is_not_sent_is_named_whatever_the_folder_is_called(project, launch):
     folder = project.rename(project.parent / "mine [1]")
-    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND, "--store=data/large.txt")
-    done = launched("tpu_vm.sh", *words, at=folder, clouds=clouds, DRY_RUN="1")
-    assert done.returncode == 0 and "names data/large.txt" in done.stderr
+    said = launch("tpu_vm.sh", *COMMAND, "--store=data/large.txt", at=folder, DRY_RUN="1")
+    assert "names data/large.txt" in said
 
 
-def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path):
+def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path, launch):
     wheel = tmp_path / "pretrax-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("pretrax-0.1.0.dist-info/METADATA", "Name: pretrax\nProvides-Extra: seqio\n")
         file.writestr("pretrax/gin_configs/runs/own_task.gin", "")
         file.writestr("pretrax/cli/train.py", "")
-    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
-    settings = dict(PRETRAX=str(wheel), EXTRAS="[seqio]")
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, **settings)
-    assert done.returncode == 0, done.stderr
+    launch("tpu_vm.sh", *COMMAND, PRETRAX=str(wheel), EXTRAS="[seqio]")
     what_ran(clouds)
     assert f"<./{wheel.name}[seqio]>" in (clouds / "notes").read_text()
-    settings = dict(PRETRAX=str(project))
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, **settings)
-    assert done.returncode and "PRETRAX" in done.stderr
+    assert "PRETRAX" in launch("tpu_vm.sh", *COMMAND, PRETRAX=str(project), succeeds=False)
 
 
-def test_neither_a_home_nor_hundreds_of_megabytes_are_sent(project, clouds):
-    words = (*SCRIPTS["tpu_vm.sh"], *COMMAND)
+def test_neither_a_home_nor_hundreds_of_megabytes_are_sent(project, launch_refused):
     link = project.parent / "link"
     link.symlink_to(project)
     for home in (project, link, project / "data"):
-        done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, HOME=str(home))
-        assert done.returncode and str(project) in done.stderr
+        assert str(project) in launch_refused("tpu_vm.sh", *COMMAND, HOME=str(home))
     for i in range(11):
         with open(project / f"{i}.bin", "wb") as file:
             file.truncate(10 << 20)
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds)
-    assert done.returncode and "110.0 MB" in done.stderr and "0.bin" in done.stderr
-    assert not (clouds / "notes").exists()
+    said = launch_refused("tpu_vm.sh", *COMMAND)
+    assert "110.0 MB" in said and "0.bin" in said
 
 
-def test_slurm_refuses_an_environment_without_the_extras(project, clouds, tmp_path):
+def test_slurm_refuses_an_environment_without_the_extras(tmp_path, launch_refused):
     """An environment of its own, with a pretrax that has an extra nobody has installed."""
     site = tmp_path / "site"
     (site / "pretrax-9.dist-info").mkdir(parents=True)
@@ -397,11 +384,8 @@ def test_slurm_refuses_an_environment_without_the_extras(project, clouds, tmp_pa
         "Name: pretrax\nVersion: 9\nProvides-Extra: seqio\n"
         'Requires-Dist: no-such-package>=1; extra == "seqio"\n'
     )
-    words = (*SCRIPTS["slurm.sh"], "train")
-    settings = dict(PYTHONPATH=str(site), EXTRAS="[seqio]")
-    done = launched("slurm.sh", *words, at=project, clouds=clouds, **settings)
-    assert done.returncode and "no-such-package" in done.stderr
-    assert not (clouds / "notes").exists()
+    said = launch_refused("slurm.sh", "train", PYTHONPATH=str(site), EXTRAS="[seqio]")
+    assert "no-such-package" in said
 
 
 def test_an_image_runs_in_the_folder_that_is_mounted():
@@ -416,7 +400,7 @@ def test_an_image_runs_in_the_folder_that_is_mounted():
 
 
 @pytest.mark.slow
-def test_a_seqio_task_of_ones_own_trains_on_a_tpu_vm(project, clouds):
+def test_a_seqio_task_of_ones_own_trains_on_a_tpu_vm(project, clouds, launch):
     """The pretrax that was sent, from its own folder, trains on the task that was sent."""
     pytest.importorskip("seqio")
     (project / "tasks/my_tasks.py").write_text(
@@ -442,10 +426,8 @@ def test_a_seqio_task_of_ones_own_trains_on_a_tpu_vm(project, clouds):
         "runpy.run_module('pretrax', run_name='__main__', alter_sys=True)\n"
     )
     words = ("train", "--gin_file=my_run.gin", "--module=tasks/my_tasks.py")
-    words = (*SCRIPTS["tpu_vm.sh"], *words, "--mixture_or_task_name=sent_text")
     (clouds / "host1").rmdir()  # one host is enough
-    done = launched("tpu_vm.sh", *words, at=project, clouds=clouds, PYTHONPATH="", XLA_FLAGS="")
-    assert done.returncode == 0, done.stderr
+    launch("tpu_vm.sh", *words, "--mixture_or_task_name=sent_text", PYTHONPATH="", XLA_FLAGS="")
     result = clouds / "host0/project/runs/own_task/result.json"
     log = clouds / "host0/pretrax.log"
     end = time.monotonic() + 240

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ..data.corpus import DocumentStream, Piece
+from ..data.corpus import Corpus, DocumentStream, Piece
 from ..data.packing import PackedRow, Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, members_of
 from .baselines import Tally, tally, trivial_hits, trivial_loss
@@ -85,13 +85,6 @@ def total_loss(scores: Sequence[Score]) -> float:
     return statistics.fmean(totals.values())
 
 
-class EvaluationText(NamedTuple):
-    """A text on which members of the objective are evaluated."""
-
-    heldout: Sequence[Piece]
-    training: DocumentStream  # for the frequencies of the baseline
-
-
 class _HeldOutMember(NamedTuple):
     name: str
     batches: list[dict]
@@ -107,7 +100,7 @@ class Evaluator:
         recipe: Recipe,
         packing: Packing,
         mesh: Mesh,
-        texts: Sequence[EvaluationText],
+        corpora: Sequence[Corpus],
         *,
         tokens: int,
         steps: int,
@@ -116,9 +109,10 @@ class Evaluator:
         member_sources: Sequence[int] = (),
     ):
         """Args:
-        texts: those of the corpus.
+        corpora: those whose text is read: the sources of the run's corpus, or itself.
+        tokens: number of tokens of held-out text for each member.
         steps: of the run, at whose end a scale that follows the step is taken.
-        member_sources: the index of each member's text. Empty: all members read the first text.
+        member_sources: the index of each member's corpus. Empty: all members read the first.
         """
         self._mesh = mesh
         self._steps = steps
@@ -137,7 +131,8 @@ class Evaluator:
             return by_loss[key]
 
         # Frequencies for the baseline, from eight times as much training text.
-        training_pieces = [_pieces(text.training, 8 * tokens) for text in texts]
+        training_pieces = [_pieces(corpus.train(0, 1), 8 * tokens) for corpus in corpora]
+        heldout_pieces = [corpus.heldout(tokens) for corpus in corpora]
         self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
             arrange = jax.jit(
@@ -165,7 +160,7 @@ class Evaluator:
                     tallies(batch)
                     for batch in batches_of(member, training_pieces[source], 8 * tokens)
                 )
-                batches = batches_of(member, texts[source].heldout, tokens)
+                batches = batches_of(member, heldout_pieces[source], tokens)
                 self._members[member] = _HeldOutMember(name, batches, figures, in_training)
 
     def __call__(self, params) -> list[Score]:

@@ -12,7 +12,7 @@ from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import longest
-from .evaluation import EvaluationText, Evaluator, Score, total_loss
+from .evaluation import Evaluator, Score, total_loss
 from .planning import Plan, check_columns
 from .reporting.console import print_task_scores
 from .reporting.metrics import MetricsWriter
@@ -58,17 +58,12 @@ def evaluator_of_training(
 
 def heldout_evaluator(plan: Plan) -> Evaluator:
     """Returns what scores parameters, sharded over the run's mesh, on its held-out text."""
-    tokens = plan.run.heldout_tokens
-    texts = [
-        EvaluationText(source.heldout(tokens), source.train(0, 1))
-        for source in plan.corpus.sources or (plan.corpus,)
-    ]
     return Evaluator(
         plan.recipe,
         plan.packing,
         plan.mesh,
-        texts,
-        tokens=tokens,
+        plan.corpus.sources or (plan.corpus,),
+        tokens=plan.run.heldout_tokens,
         steps=plan.run.steps,
         end_of_document=plan.end_of_document,
         member_sources=plan.corpus.member_sources,

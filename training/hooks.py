@@ -12,7 +12,7 @@ my_hooks.print_norm.every = 50
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..settings.bound import name_of
+from ..settings.bound import called_with
 from .planning import Plan
 from .state import State
 
@@ -45,11 +45,4 @@ class Hook(NamedTuple):
 
 def own_hooks(plan: Plan) -> list[Hook]:
     """Returns the hooks of `Run.hooks`. Raises ValueError for a function that returns no hook."""
-    hooks = []
-    for builder in plan.run.hooks:
-        hook = builder(plan)
-        if not isinstance(hook, Hook):
-            name = name_of(getattr(builder, "function", builder))
-            raise ValueError(f"{name} returned {hook!r}, expected a training.hooks.Hook.")
-        hooks.append(hook)
-    return hooks
+    return called_with(plan.run.hooks, plan, Hook)

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from etils import epath
 from jax._src import distributed  # the public interface shares no address among the processes
 from jax.experimental import multihost_utils
 
@@ -31,6 +30,7 @@ from ..settings.printable import printable
 from ..settings.user_errors import explanation
 from .run import Run, fields_of
 from .run_file import run_text
+from .saved.checkpoints import steps_in
 
 T = TypeVar("T")
 
@@ -117,8 +117,12 @@ class ProcessWatch:
 
     def _end(self, failure: str) -> None:
         self._ending.acquire()
-        step = _last_saved_step(self._run)
-        resumed = "starts anew" if step is None else f"continues from the checkpoint of step {step}"
+        # Read from the folder's names, since Orbax's list also has the one that is being saved.
+        where = run_directory.checkpoints(self._run.run_dir, self._run.checkpoint_dir)
+        steps: list[int] = []
+        with contextlib.suppress(OSError):
+            steps = steps_in(run_directory.absolute(where))
+        resumed = f"continues from the checkpoint of step {steps[-1]}" if steps else "starts anew"
         if self._run.local_checkpoint_dir is not None:
             resumed += ", or from a later local copy"
         _print(f"\nerror: {failure}\nStart all processes again: the same command {resumed}.")
@@ -324,14 +328,3 @@ def _probe_when_silent(connection: Connection) -> None:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
-
-
-def _last_saved_step(run: Run) -> int | None:
-    """Returns the step of the last complete checkpoint, or None without one.
-
-    Read from the folder's names, since Orbax's list also has the one that is being saved.
-    """
-    folder = epath.Path(run_directory.checkpoints(run.run_dir, run.checkpoint_dir))
-    with contextlib.suppress(OSError):
-        return max((int(x.name) for x in folder.iterdir() if x.name.isdecimal()), default=None)
-    return None

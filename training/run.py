@@ -27,83 +27,155 @@ from ..objectives.mixtures import longest
 from ..settings.bound import flattened
 from .devices.mesh import make_mesh
 
-Lengths = Mapping[str, Count]  # of the rows of each stack
+Lengths = Mapping[str, Count]  # number of slots of a row, by stack
 T5_VOCABULARY = 32_128  # rows, for a run that is described without its vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """All settings of a training run."""
+    r"""All settings of a training run.
+
+    Each field is listed with its type and its default. A field without a default must be given.
+
+    Attributes:
+      run_dir (str): Directory for everything that the run writes. On disk, or "gs://…".
+      checkpoint_dir (str; default None): Folder for checkpoints. If several hosts train, it must be
+        one that all of them can reach, such as "gs://…". None: `checkpoints` in `run_dir`.
+      keep_checkpoints (int, 1 or more; default 3): Number of latest checkpoints to keep.
+      keep_every (int, 1 or more; default None): Also keep the checkpoints of steps that this number
+        divides. None: no others.
+      keep_best (int, 1 or more; default None): Also keep this number of checkpoints with the lowest
+        held-out loss. None: no others.
+      corpus (function): Function of the run directory that returns a `data.corpus.Corpus`.
+      data_shards (int, 1 or more; default 1): Number of shards of the stream of documents, at least
+        one for each host. With `batch_size` it determines the order of the documents.
+      heldout_tokens (int, 1 or more; default 20_000): Number of tokens of held-out text on which
+        each member of the objective is evaluated.
+      objective (function): Function of the `TokenIds` that returns an `objectives.Objective`.
+      packing (str; default None): How documents are packed into rows: "concatenate", "isolate",
+        "whole" or "single", see `data.packing`. None: the objective's own policy.
+      max_documents (int, 1 or more; default 16): Largest number of documents in a row, for the
+        packing policies "whole" and "isolate".
+      mark_document_ends (bool; default None): Whether the end-of-sequence id follows each document.
+        None: the objective decides.
+      model (function): Function of the number of rows of the embedding and the heads of the
+        objective that returns a `models.Model`.
+      vocabulary_rows (int, 1 or more; default None): Number of rows of the embedding. None: the
+        number of ids, rounded up to a multiple of 128.
+      initial_run (str; default None): Directory of a run or an imported model from which this run
+        takes its initial parameters. None: random parameters.
+      assignment_map (mapping; default None): Names of parameters in `initial_run` that differ from
+        the names here, such as T5X's. A key is a pattern that matches a whole name here; its value
+        is the name there, with the groups of the pattern as \1, \2, …. The first pattern that
+        matches holds. None: all names are the same.
+      optimizer (function): Function of `steps` that returns an `optax.GradientTransformation`.
+      steps (int, 1 or more): Total number of optimizer steps.
+      z_loss (float, 0 or more; default 0.0): Weight of the squared log-partition in the term
+        `tokens`.
+      load_balance_loss (float, 0 or more; default 0.01): Weight of the load-balancing loss of a
+        sparse model's routers, see `training.router_terms`.
+      router_z_loss (float, 0 or more; default 0.001): Weight of the z-loss of a sparse model's
+        routers, see `training.router_terms`.
+      rollback_sigmas (float, above 0; default None): Number of standard deviations above the mean
+        of earlier steps at which a loss counts as a spike. The run then goes back to a checkpoint
+        and skips the batches since. None: it does not go back.
+      ema_decay (float, between 0 and 1; default None): Decay of an exponential moving average of
+        the parameters, for each step. The average is evaluated and saved for use. None: no average.
+      seed (int; default 0): Seed of initial parameters, noise and dropout. The corpus has its own.
+      hardware_rng (bool; default False): Whether dropout draws the accelerator's own random bits
+        (JAX's "rbg"). They are fast, but differ between meshes.
+      sequence_lengths (mapping or sequence of mappings): Number of slots of a row, by stack, such
+        as {"encoder": 512, "decoder": 128}. Several mappings give one row group each, smallest
+        first.
+      batch_size (int, 1 or more): Number of rows of a step, over all devices and row groups.
+      microbatches (int, 1 or more; default 1): Number of parts of a step whose gradients are
+        computed one after another, to save memory.
+      mesh (function; default make_mesh): Function without arguments that returns the
+        `jax.sharding.Mesh`.
+      shard_optimizer_over_data (bool; default False): Whether each device of the mesh axis `data`
+        keeps a part of the optimizer's state and updates a part of the parameters, which are then
+        gathered (ZeRO stage 1, Rajbhandari et al. 2020, arXiv:1910.02054). All devices of this axis
+        have the same parameters.
+      tpu_compiler_options (mapping; default None): Options of the compiler for TPUs, by name. They
+        have no effect on other devices. None: no options.
+      distributed (bool; default False): Whether several processes train the run, see
+        `training.processes.join_processes`.
+      log_every (int, 1 or more; default 10): Number of steps between lines of metrics.
+      evaluate_every (int, 1 or more; default None): Number of steps between evaluations. None: only
+        at the end.
+      checkpoint_every (int, 1 or more; default None): Number of steps between checkpoints. None:
+        only at the end.
+      checkpoint_minutes (float, above 0; default None): Minutes after the last checkpoint at which
+        another one is due, at the next multiple of `log_every`. None: the clock does not matter.
+      local_checkpoint_dir (str; default None): Folder on each host's own disk for copies of the
+        newest state, from which the run continues after a crash. None: no copies.
+      local_checkpoint_minutes (float, above 0; default None): Minutes after the last copy or
+        checkpoint at which another copy is due, at the next multiple of `log_every`. None: no
+        copies.
+      evaluation_tasks (function; default None): Function of the run directory that returns
+        downstream tasks, which every evaluation scores. None: no tasks.
+      hooks (sequence of functions; default ()): Functions of the `Plan` that return a
+        `training.hooks.Hook`: what else happens between steps.
+      trackers (sequence of functions; default ()): Functions of the run that return a
+        `reporting.trackers.Tracker`: other receivers of the metrics.
+    """
 
     # Where
-    run_dir: NonEmptyText  # for everything that the run writes: on disk, or "gs://…"
-    checkpoint_dir: str | None = None  # None: in run_dir; "gs://…" where several hosts write
-    keep_checkpoints: Count = 3  # the number of latest ones that are kept, and beside them:
-    keep_every: Count | None = None  # those of a multiple of so many steps; None: no others
-    keep_best: Count | None = None  # so many with the lowest held-out loss; None: no others
+    run_dir: NonEmptyText
+    checkpoint_dir: str | None = None
+    keep_checkpoints: Count = 3
+    keep_every: Count | None = None
+    keep_best: Count | None = None
 
     # Data
-    corpus: Callable  # run_dir -> data.corpus.Corpus
-    data_shards: Count = 1  # of the stream, at least one per host; with batch_size: its order
-    heldout_tokens: Count = 20_000  # of held-out text, on which each member is evaluated
+    corpus: Callable
+    data_shards: Count = 1
+    heldout_tokens: Count = 20_000
 
     # Objective
-    objective: Callable  # TokenIds -> objectives.Objective
-    packing: Policy | None = None  # of documents, see `data.packing`; None: the objective's
-    max_documents: Count = 16  # per row, under the policies "whole" and "isolate"
-    mark_document_ends: bool | None = None  # by end-of-sequence; None: the objective's choice
+    objective: Callable
+    packing: Policy | None = None
+    max_documents: Count = 16
+    mark_document_ends: bool | None = None
 
     # Model
-    model: Callable  # (rows of the embedding, heads of the objective) -> models.Model
-    vocabulary_rows: Count | None = None  # of the embedding; None: ids, rounded up to 128
-    initial_run: str | None = None  # warm start: a run or imported model whose parameters it takes
-    # Of parameters that have another name there, as T5X's: a pattern of whole names here -> the
-    # name there, with the pattern's groups as \1, \2, …; the first pattern that fits holds.
+    model: Callable
+    vocabulary_rows: Count | None = None
+    initial_run: str | None = None
     assignment_map: Mapping[str, str] | None = None
 
     # Optimization
-    optimizer: Callable  # steps -> optax.GradientTransformation
-    steps: Count  # total optimizer steps
-    z_loss: NonNegative = 0.0  # weight of the squared log-partition, in the term `tokens`
-    load_balance_loss: NonNegative = 0.01  # weights of the losses of a sparse model's routers:
-    router_z_loss: NonNegative = 0.001  # see `training.router_terms`
-    rollback_sigmas: Positive | None = None  # above its mean a loss is a spike; None: no roll-back
-    # Of an exponential moving average of the parameters, which is evaluated, and saved for use.
+    optimizer: Callable
+    steps: Count
+    z_loss: NonNegative = 0.0
+    load_balance_loss: NonNegative = 0.01
+    router_z_loss: NonNegative = 0.001
+    rollback_sigmas: Positive | None = None
     ema_decay: OpenShare | None = None
-    seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
-    # Whether dropout's bits are the accelerator's own, JAX's "rbg": fast, and of one mesh alone.
+    seed: int = 0
     hardware_rng: bool = False
 
     # Rows
-    sequence_lengths: Lengths | Sequence[Lengths]  # of row groups: smallest first
-    batch_size: Count  # rows of a step, over all devices and row groups
-    microbatches: Count = 1  # of a step: gradients are computed one by one, to save memory
+    sequence_lengths: Lengths | Sequence[Lengths]
+    batch_size: Count
+    microbatches: Count = 1
 
     # Devices
-    mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
-    # Devices of the mesh axis `data` have the same parameters. Each keeps a part of the optimizer's
-    # state and updates a part of the parameters, which are then gathered (ZeRO stage 1,
-    # Rajbhandari et al. 2020, arXiv:1910.02054).
+    mesh: Callable = make_mesh
     shard_optimizer_over_data: bool = False
-    # Of the compiler for TPUs, {name: value}, where the mesh is of these.
     tpu_compiler_options: Mapping[str, bool | int | float | str] | None = None
-    distributed: bool = False  # several processes, see `training.processes.join_processes`
+    distributed: bool = False
 
-    # Schedule, in steps
+    # Schedule
     log_every: Count = 10
-    evaluate_every: Count | None = None  # None: at the end
-    checkpoint_every: Count | None = None  # None: at the end
-    # Minutes after the last checkpoint in which another is due too, at the next multiple of
-    # `log_every`; None: it does not go by the clock.
+    evaluate_every: Count | None = None
+    checkpoint_every: Count | None = None
     checkpoint_minutes: Positive | None = None
-    # A folder on each host's own disk for copies of the newest state, from which a run goes on
-    # after a crash; and the minutes after which another is due, at the next multiple of
-    # `log_every`. None: there are none.
     local_checkpoint_dir: NonEmptyText | None = None
     local_checkpoint_minutes: Positive | None = None
-    evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
-    hooks: Sequence[Callable] = ()  # Plan -> training.hooks.Hook: what else happens at intervals
-    trackers: Sequence[Callable] = ()  # Run -> reporting.trackers.Tracker: others given the metrics
+    evaluation_tasks: Callable | None = None
+    hooks: Sequence[Callable] = ()
+    trackers: Sequence[Callable] = ()
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Run)}

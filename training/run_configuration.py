@@ -57,9 +57,9 @@ def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[s
 
     A line that ends in `.gin` is a file, any other a binding; see `read_run`.
     """
-    reader = GinReader(Run, search_paths, ())
+    reader = GinReader(Run, search_paths)
     for line in lines:
-        reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
+        reader.read([line]) if line.endswith(".gin") else reader.read((), [line])
     fields = reader.settings()
     _check_outside(reader, fields, None)
     return fields

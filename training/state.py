@@ -53,45 +53,31 @@ def abstract_state(
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
         return model.init(key, blank)
 
-    def adapted():
-        return adaptation and adaptation.init()
-
-    def create(key):
-        params = unboxed(boxed(key))
-        state = State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted())
+    # The optimizer is given plain arrays here as in every step: it may tell them apart by their
+    # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
+    def started(params):
+        adapted = adaptation and adaptation.init()
+        state = State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted)
         return averaged_from_here(state) if averaged else state
 
     with placed_on(mesh.abstract_mesh):  # its devices may be elsewhere: nothing is computed
         boxes = jax.eval_shape(boxed, jax.random.key(0))
-        params = unboxed(boxes)
-        param_shardings = shardings_of(boxes, mesh)
-        # The optimizer is given plain arrays here as in every step: it may tell them apart by their
-        # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
-        opt_state = jax.eval_shape(optimizer.init, params)
-        update_shardings = (
-            spread_over_data(params, param_shardings, mesh) if spread else param_shardings
+        shapes = jax.eval_shape(started, unboxed(boxes))
+        of_params = shardings_of(boxes, mesh)
+        updated = spread_over_data(shapes.params, of_params, mesh) if spread else of_params
+        shardings = State(
+            step=replicated(mesh),
+            params=of_params,
+            opt_state=shardings_like(shapes.opt_state, shapes.params, updated, mesh),
+            adaptation=jax.tree.map(lambda _: replicated(mesh), shapes.adaptation),
+            ema=of_params if averaged else None,
         )
-        optimizer_shardings = shardings_like(opt_state, params, update_shardings, mesh)
-        adaptation_shapes = jax.eval_shape(adapted)
-        on_all = jax.tree.map(lambda _: replicated(mesh), adaptation_shapes)
-        shapes = jax.tree.map(
+        placed = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            State(
-                jax.ShapeDtypeStruct((), jnp.int32),
-                params,
-                opt_state,
-                adaptation_shapes,
-                params if averaged else None,
-            ),
-            State(
-                replicated(mesh),
-                param_shardings,
-                optimizer_shardings,
-                on_all,
-                param_shardings if averaged else None,
-            ),
+            shapes,
+            shardings,
         )
-    return Abstract(shapes, create)
+    return Abstract(placed, lambda key: started(unboxed(boxed(key))))
 
 
 def averaged_from_here(state: State) -> State:

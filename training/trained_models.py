@@ -9,10 +9,13 @@ from ..corpora.vocabularies import Vocabulary, load_vocabulary
 from ..inference import Trained
 from ..models.unrolled import unrolled
 from ..settings import run_directory
+from ..settings.whole_files import damaged
 from .conversion.converted_vocabularies import imported_frame
 from .conversion.generation_files import generation_rules, writes_text
+from .run import longest_rows
 from .run_configuration import read_directory
-from .saved.runs import load_text_model
+from .saved.kept_prompt_forms import misfit, prompt_forms
+from .saved.runs import load_model, model_of_run, settings_in_words
 
 
 def open_trained(
@@ -42,8 +45,16 @@ def open_trained(
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
             "token ids, or imported without a tokenizer."
         ) from error
-    run, reading = load_text_model(run_dir, fields, vocabulary.ids, step, mesh)
+    ids = vocabulary.ids
     codec = vocabulary.codec
+    classes = tuple(run_directory.load_classes(run_dir))
+    with settings_in_words(run_dir):
+        planned = model_of_run(fields, ids, len(classes))
+        lengths = longest_rows(fields.get("sequence_lengths", {}))
+    forms = prompt_forms(run_dir, fields, ids)
+    run = load_model(run_dir, fields, step, mesh, planned)
+    if fields.get("objective") is None and (wrong := misfit(forms, ids, run.model)):
+        raise damaged(Path(run_dir) / run_directory.PROMPT_FORMS, wrong)
     model = run.model
     params = run.params
     if model.extend:  # it writes, which is fastest with its layers apart
@@ -51,13 +62,13 @@ def open_trained(
     trained = Trained(
         model=model,
         params=params,
-        ids=vocabulary.ids,
+        ids=ids,
         encode=codec.encode,
         decode=codec.decode,
-        prompt_forms=reading.prompt_forms,
-        classes=reading.classes,
+        prompt_forms=forms,
+        classes=classes,
         step=run.step,
-        lengths=reading.lengths,
+        lengths=lengths,
     )
     return _with_files(trained, Path(run_dir) / run_directory.IMPORTED, vocabulary)
 

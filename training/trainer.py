@@ -6,7 +6,6 @@ result.scores[0].loss                                           # nats per targe
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 import jax
 from rich.console import Console
@@ -24,13 +23,12 @@ from .loop import take_steps
 from .planning import Plan, abstract_state_of, check_run, open_batches, open_corpus, plan
 from .processes import ends_together, join_processes
 from .reporting.console import (
-    Note,
     anew_words,
     finished_words,
     make_console,
     model_words,
     print_closing,
-    print_notes,
+    print_note,
     print_plan,
     print_scores,
     print_stopped,
@@ -111,17 +109,14 @@ def _train(
         spikes = Spikes(run.rollback_sigmas)
         unreported = Unreported()
         training = Training(run, shapes, batches, spikes, unreported, checkpoints, copies)
-        start = _start(planned, training, changed, profiled)
-        print_notes(console, start.notes)
-        if start.finished:
-            return start.finished
+        start = _start(planned, training, changed, profiled, console)
+        if isinstance(start, Result):
+            return start
         warn = functools.partial(print_warning, console)
-        with MetricsWriter(run.run_dir, int(start.state.step), warn, trackers) as writer:
+        with MetricsWriter(run.run_dir, int(start.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
             evaluate = evaluator_of_training(planned, task_scorer(planned), *reports)
-            state, evaluated = take_steps(
-                planned, training, start.state, evaluate, reports, profiled
-            )
+            state, evaluated = take_steps(planned, training, start, evaluate, reports, profiled)
             step = int(state.step)
             if step < run.steps:
                 result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
@@ -139,44 +134,44 @@ def _train(
     return result
 
 
-class _Start(NamedTuple):
-    """How a start of a run begins."""
-
-    state: State
-    notes: list[Note]  # for the console
-    finished: Result | None = None  # of a run that has no steps left
-
-
 def _start(
-    planned: Plan, training: Training, changed: Sequence[str], profiled: Steps | None
-) -> _Start:
-    """Restores a run's latest state or makes its first one, and writes its config.gin."""
+    planned: Plan,
+    training: Training,
+    changed: Sequence[str],
+    profiled: Steps | None,
+    console: Console,
+) -> State | Result:
+    """Restores a run's latest state or makes its first one, and writes its config.gin.
+
+    Returns the result of a run that has no steps left.
+    """
     run = training.run
-    copies = training.copies
     resumed = resume(training, changed)
-    notes = [Note(copies.unused, warns=True)] if copies and copies.unused else []
+    if training.copies and training.copies.unused:
+        print_warning(console, training.copies.unused)
     if resumed is None:
         if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
             where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-            notes.append(Note(anew_words(where, step), warns=True))
+            print_warning(console, anew_words(where, step))
         state, started = first_state(run, training.shapes, planned.mesh, planned.corpus.classes)
-        notes.append(Note(started))
+        print_note(console, started)
     else:
         state = resumed.state
-        notes += [Note(message, warns=True) for message in resumed.damaged]
+        for message in resumed.damaged:
+            print_warning(console, message)
         if finished := finished_result(run, int(state.step), changed):
-            notes.append(Note(finished_words(run, finished.step)))
+            print_note(console, finished_words(run, finished.step))
             if profiled:
-                notes.append(Note(untraced_words(profiled, finished.step), warns=True))
-            return _Start(state, notes, finished)
-        notes.append(Note(resumed_words(int(state.step), changed, resumed.copied)))
+                print_warning(console, untraced_words(profiled, finished.step))
+            return finished
+        print_note(console, resumed_words(int(state.step), changed, resumed.copied))
     check_steps(profiled, int(state.step), run.steps)
     if jax.process_index() == 0 and (unnamed := write_run(run)):
-        notes.append(Note(unnamed_words(unnamed), warns=True))
-    notes.append(Note(model_words(planned, state)))
+        print_warning(console, unnamed_words(unnamed))
+    print_note(console, model_words(planned, state))
     if kept := kept_in():
-        notes.append(Note(f"Compiled programs are kept in {kept}"))
-    return _Start(state, notes)
+        print_note(console, f"Compiled programs are kept in {kept}")
+    return state
 
 
 def _open_checkpoints(run: Run, where: str) -> Checkpoints:

@@ -3,6 +3,7 @@
 import argparse
 import copy
 import dataclasses
+import inspect
 import pickle
 import re
 import subprocess
@@ -20,7 +21,7 @@ from pretrax import models, objectives
 from pretrax.settings import bound, t5x_names
 from pretrax.settings.bound import flattened
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.settings.gin_reader import plain_field, read_macros
+from pretrax.settings.gin_reader import GinReader, plain_field
 from pretrax.settings.whole_files import write_text
 from pretrax.training import Bound, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
@@ -393,10 +394,19 @@ def test_texts_need_no_quotes(argument, bound):
 def test_macros_are_options_that_say_what_they_set_and_how():
     parser, _ = parser_and_bindings("--gin_file=runs/own_text.gin")
     said = " ".join(parser.format_help().split())
-    assert "--steps VALUE total optimizer steps (STEPS = 1000)" in said
-    assert 'the run writes: on disk, or "gs://…" (RUN_DIR = ' in said
+    assert re.search(r"--steps VALUE [\w\s]*optimizer steps \(STEPS = 1000\)", said)
+    assert '"gs://…" (RUN_DIR = ' in said
     assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, to be given\)", said)
     assert "--data_dir" not in said  # of other files
+
+
+def test_every_field_of_a_run_is_documented_with_its_default():
+    documented = re.findall(r"^  (\w+) \((.*?)\): \w", inspect.getdoc(Run), re.MULTILINE)
+    assert [name for name, _ in documented] == list(FIELDS)
+    for name, kind in documented:
+        default = FIELDS[name].default
+        words = [] if is_required(name) else [getattr(default, "__name__", repr(default))]
+        assert kind.replace("_", "").split("; default ")[1:] == [w.replace("_", "") for w in words]
 
 
 def test_help_says_why_settings_are_not_listed(tmp_path):
@@ -420,7 +430,7 @@ optimizers.adafactor.learning_rate = %POLICY
 wide/models.encoder_decoder.emb_dim = %WIDTH
 UNUSED = 3
 """
-    macros = read_macros(Run, [mine(tmp_path, lines)])
+    macros = GinReader(Run).read([mine(tmp_path, lines)]).macros()
     assert macros["STEPS"].value == macros["LENGTH"].value == 12
     assert macros["POLICY"].value == "@optimizers.warmup_constant"
     assert macros["WIDTH"] == (None, False, ((models.encoder_decoder, "emb_dim"),))
@@ -429,7 +439,7 @@ UNUSED = 3
 
 def test_macros_that_stand_for_each_other_are_listed(tmp_path):
     around = mine(tmp_path, 'include "runs/decoder.gin"', "STEPS = %LENGTH", "LENGTH = %STEPS")
-    assert read_macros(Run, [around])["STEPS"].value == "%STEPS"
+    assert GinReader(Run).read([around]).macros()["STEPS"].value == "%STEPS"
     with pytest.raises(ValueError, match="refers to itself"):
         read_run([around])
 
@@ -507,21 +517,22 @@ def test_values_nested_too_deeply_name_their_file(tmp_path, value):
         read_fields([], [f"training.Run.run_dir = {value}"])
 
 
-@pytest.mark.parametrize("each", ["[%M{0}, %M{0}]", "{{1: %M{0}, 2: %M{0}}}", "(%M{0}, %M{0})"])
-def test_macros_that_double_each_other_are_refused_at_once(tmp_path, each):
-    lines = ["M0 = 1", *(f"M{i + 1} = {each.format(i)}" for i in range(60))]
-    lines += ["training.Run.assignment_map = %M60"]
-    (tmp_path / "config.gin").write_text("\n".join(IMPORT + lines))
-    with pytest.raises(ValueError, match="100,000 values"):
-        read_fields([str(tmp_path / "config.gin")])
+DOUBLED = ("[%M{0}, %M{0}]", "{{1: %M{0}, 2: %M{0}}}", "(%M{0}, %M{0})")
+JOINED = (
+    "s{0}/optax.join_schedules.schedules = [@s{1}/optax.join_schedules, @s{1}/optax.join_schedules]"
+)
 
 
-def test_functions_that_double_each_other_are_refused_at_once(tmp_path):
-    lines = ["import optax", "training.Run.optimizer = @s0/optax.join_schedules"]
-    for i in range(60):
-        both = f"[@s{i + 1}/optax.join_schedules, @s{i + 1}/optax.join_schedules]"
-        lines.append(f"s{i}/optax.join_schedules.schedules = {both}")
-    (tmp_path / "config.gin").write_text("\n".join(IMPORT + lines))
+@pytest.mark.parametrize(
+    "first, each, last",
+    [
+        *(("M0 = 1", f"M{{1}} = {x}", "training.Run.assignment_map = %M60") for x in DOUBLED),
+        ("import optax", JOINED, "training.Run.optimizer = @s0/optax.join_schedules"),
+    ],
+)
+def test_values_that_double_each_other_are_refused_at_once(tmp_path, first, each, last):
+    lines = [*IMPORT, first, *(each.format(i, i + 1) for i in range(60)), last]
+    (tmp_path / "config.gin").write_text("\n".join(lines))
     with pytest.raises(ValueError, match="100,000 values"):
         read_fields([str(tmp_path / "config.gin")])
 

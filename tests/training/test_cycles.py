@@ -10,10 +10,10 @@ import pytest
 from pretrax.models.experts import UNBALANCED
 from pretrax.training.devices.accelerators import ACCELERATORS
 from pretrax.training.devices.collectives import Collective, traffic
-from pretrax.training.devices.cycles import TPUS, PartTime, estimate
+from pretrax.training.devices.cycles import TPUS, PartTime, StepTime, estimate
 from pretrax.training.devices.exchange_times import LINKS, exchange_seconds
 from pretrax.training.devices.products import products_of
-from pretrax.training.devices.program_text import size
+from pretrax.training.devices.program_text import Instruction, size
 from pretrax.training.devices.topologies import Topology
 
 V5E = Topology("TPU v5e", (4, 4))
@@ -96,9 +96,14 @@ ENTRY %main (p0: f32[8]) -> f32[8] {{
 """
 
 
-def test_each_part_takes_its_cycles_as_often_as_it_runs():
-    found = estimate(PROGRAM, V5E, CHIPS)
+def estimated(program: str = PROGRAM, assigned: float = 1.0) -> StepTime:
+    found = estimate(program, V5E, CHIPS, assigned)
     assert found is not None
+    return found
+
+
+def test_each_part_takes_its_cycles_as_often_as_it_runs():
+    found = estimated()
     ms = {name: [1e3 * x for x in part] for name, part in found.parts.items()}
     # 24 turns of 150,000 cycles at 1.5 GHz, forward; of 300,000 backward.
     assert ms["MLP"] == pytest.approx([2.4, 4.8, 0])
@@ -126,9 +131,8 @@ def test_each_part_takes_its_cycles_as_often_as_it_runs():
 )
 def test_random_bits_and_reshapes_without_cycles_take_what_they_move(instruction, moved):
     line = f"  {instruction}, {named(LAYERS + '/self_attention/jit(_uniform)')}\n"
-    found = estimate(PROGRAM.replace("  %scatter_fusion", line + "  %scatter_fusion"), V5E, CHIPS)
-    before = estimate(PROGRAM, V5E, CHIPS)
-    assert found is not None and before is not None
+    found = estimated(PROGRAM.replace("  %scatter_fusion", line + "  %scatter_fusion"))
+    before = estimated()
     expected = moved * size(instruction) / 819e9
     assert found.seconds - before.seconds == pytest.approx(expected)
 
@@ -145,9 +149,8 @@ def test_a_fused_reduce_scatter_takes_time_on_the_links_alone():
         "  %fusion.9 = f32[256,1024]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1\n"
     )
     program = PROGRAM.replace("ENTRY", scatter + "ENTRY")
-    found = estimate(program.replace("  %scatter_fusion", line + "  %scatter_fusion"), V5E, CHIPS)
-    before = estimate(PROGRAM, V5E, CHIPS)
-    assert found is not None and before is not None
+    found = estimated(program.replace("  %scatter_fusion", line + "  %scatter_fusion"))
+    before = estimated()
     assert found.parts == before.parts
     a_scatter = 4 * 4096 * 1024 * 15 / 16 / 90e9
     assert found.exchanges.waited - before.exchanges.waited == pytest.approx(a_scatter)
@@ -155,13 +158,13 @@ def test_a_fused_reduce_scatter_takes_time_on_the_links_alone():
 
 def test_kernels_of_experts_count_for_a_chips_own_share():
     of_experts = PROGRAM.replace("attention", "experts")
-    all_rows, half = estimate(of_experts, V5E, CHIPS), estimate(of_experts, V5E, CHIPS, 0.5)
-    assert all_rows is not None and half is not None
+    all_rows = estimated(of_experts)
+    half = estimated(of_experts, 0.5)
     assert half.kernels == pytest.approx(all_rows.kernels / 2) and all_rows.kernels > 0
     saved = all_rows.parts["experts"].seconds - half.parts["experts"].seconds
     assert saved == pytest.approx(half.kernels)
-    of_attention = estimate(PROGRAM, V5E, CHIPS, 0.5)
-    assert of_attention is not None and of_attention.kernels == all_rows.kernels
+    of_attention = estimated(assigned=0.5)
+    assert of_attention.kernels == all_rows.kernels
 
 
 def test_turns_of_unbalanced_experts_are_not_counted():
@@ -169,17 +172,15 @@ def test_turns_of_unbalanced_experts_are_not_counted():
     loop = f"body=%long, {named(path)}\n"
     program = PROGRAM.replace("body=%body\n", loop)
     assert program != PROGRAM
-    counted = estimate(program.replace(f"/{UNBALANCED}/", "/"), V5E, CHIPS)
-    found = estimate(program, V5E, CHIPS)
-    assert found is not None and counted is not None
+    counted = estimated(program.replace(f"/{UNBALANCED}/", "/"))
+    found = estimated(program)
     assert counted.seconds - found.seconds == pytest.approx(24 * 3e6 / 1.5e9)
     exchanging = PROGRAM.replace("body=%back, ", f"body=%back, {named(path)}, ")
     assert traffic(PROGRAM).keys() - traffic(exchanging).keys() == {"all-reduce"}
 
 
 def test_only_exchanges_that_nothing_runs_beside_are_waited_for():
-    found = estimate(PROGRAM, V5E, CHIPS)
-    assert found is not None
+    found = estimated()
     gathered, reduced = 24 * 2 * 1024 * 1024, 24 * 2 * 1024 * 2816
     assert found.exchanges.bytes == gathered + reduced
     a_reduction = 2 * reduced * 15 / 16 / 90e9  # by two links of 45 GB/s
@@ -191,11 +192,10 @@ def test_only_exchanges_that_nothing_runs_beside_are_waited_for():
 
 def test_an_exchange_is_waited_for_where_it_takes_longer_than_what_runs_beside_it():
     larger = PROGRAM.replace("bf16[1024,1024]{1,0:T(8,128)(2,1)} all-gather(%p.5)", "bf16[65536,1024]{1,0} all-gather(%p.5)")  # fmt: skip
-    found = estimate(larger, V5E, CHIPS)
-    assert found is not None
+    found = estimated(larger)
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
-    before = estimate(PROGRAM, V5E, CHIPS)
-    assert before is not None and a_turn > 0.1e-3  # which is computed between its start and end
+    before = estimated()
+    assert a_turn > 0.1e-3  # which is computed between its start and end
     more = found.exchanges.waited - before.exchanges.waited
     assert more == pytest.approx(24 * (a_turn - 0.1e-3))
 
@@ -207,11 +207,9 @@ def test_an_exchange_that_ends_in_the_next_turn_runs_beside_all_that_a_turn_comp
     crossing = larger.replace(start, "").replace(done, done + start)
     at_once = larger.replace(start, "").replace(done, start + done)
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
-    before = estimate(PROGRAM, V5E, CHIPS)
-    assert before is not None
+    before = estimated()
     for program, beside in ((crossing, 0.3e-3), (at_once, 0.0)):  # of 0.3 ms that a turn computes
-        found = estimate(program, V5E, CHIPS)
-        assert found is not None
+        found = estimated(program)
         more = found.exchanges.waited - before.exchanges.waited
         assert more == pytest.approx(24 * (a_turn - beside))
 
@@ -221,9 +219,8 @@ def test_an_exchange_runs_beside_the_loop_between_its_start_and_its_end(size):
     start = f"  %all-gather-start.9 = (f32[{size // 16}]{{0}}, f32[{size}]{{0}}) all-gather-start(%p0), channel_id=9, replica_groups={{}}, dimensions={{0}}\n"  # fmt: skip
     done = f"  %all-gather-done.9 = f32[{size}]{{0}} all-gather-done(%all-gather-start.9)\n"
     loop = next(x for x in PROGRAM.splitlines(True) if "%while.1 =" in x)
-    before = estimate(PROGRAM, V5E, CHIPS)
-    found = estimate(PROGRAM.replace(loop, start + loop + done), V5E, CHIPS)
-    assert before is not None and found is not None
+    before = estimated()
+    found = estimated(PROGRAM.replace(loop, start + loop + done))
     took, beside = 4 * size * 15 / 16 / 90e9, 24 * 0.3e-3  # what the loop computes
     assert found.exchanges.seconds - before.exchanges.seconds == pytest.approx(took)
     more = found.exchanges.waited - before.exchanges.waited
@@ -239,8 +236,8 @@ def test_exchanges_that_are_started_together_take_turns_on_the_links():
     together = PROGRAM.replace("%done (", larger + "%done (").replace(start, other + start)
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
     small = 2 * 1024 * 1024 * 15 / 16 / 90e9
-    before, found = estimate(PROGRAM, V5E, CHIPS), estimate(together, V5E, CHIPS)
-    assert before is not None and found is not None
+    before = estimated()
+    found = estimated(together)
     more = found.exchanges.waited - before.exchanges.waited
     # The small one ends first in the program, after both; the other is nowhere ended.
     ended_elsewhere = max(0.0, a_turn - 0.3e-3)
@@ -248,8 +245,7 @@ def test_exchanges_that_are_started_together_take_turns_on_the_links():
 
 
 def test_pieces_that_are_too_small_for_the_matrix_unit_are_named():
-    found = estimate(PROGRAM, V5E, CHIPS)
-    assert found is not None
+    found = estimated()
     (one,) = found.slow
     assert one.shapes == "bf16[4096,128] × bf16[128,2816]" and one.part == "MLP"
     assert one.seconds == pytest.approx(4.8e-3)
@@ -271,16 +267,16 @@ def test_products_are_named_with_what_to_change(was, now, said):
         text = text.replace("bf16[4096,128]", "bf16[64,2048]").replace(
             "%convolution.2 = bf16[4096,2816]", "%convolution.2 = bf16[64,2816]"
         )
-    found = estimate(text, V5E, CHIPS)
-    assert found is not None and text != PROGRAM
+    found = estimated(text)
+    assert text != PROGRAM
     assert said in found.slow[0].advice
 
 
 def test_a_kernel_without_a_cost_takes_what_its_arrays_do():
     cost = '"flops":"19700000000","transcendentals":"33554432","bytes_accessed":"39092224"'
     without = PROGRAM.replace(f'"cost_estimate":{{{cost}', '"other":{')
-    found = estimate(without, V5E, CHIPS)
-    assert found is not None and without != PROGRAM
+    found = estimated(without)
+    assert without != PROGRAM
     arrays = 4 * 8 * 16 * 64 * 512 * 2 + 8 * 16 * 512 * 4 + 4  # q, k, v and outputs; their sums
     assert found.kernels == pytest.approx(24 * arrays / 819e9)
 
@@ -316,7 +312,7 @@ def test_products_as_convolutions(left, right, product, sizes):
         f"  %b = {right}{{1,0:T(8,128)(2,1)}} parameter(1)",
         f"  ROOT %c = {product}",
     ]
-    (found,) = products_of(lines)
+    (found,) = products_of([Instruction(line) for line in lines])
     assert found.flops == 2 * math.prod(sizes)
     assert (found.rows, found.inner) == sizes[:2] or "dot" in product
     assert found.operands == f"{left} × {right}" and found.passes == 1

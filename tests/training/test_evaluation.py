@@ -27,7 +27,6 @@ from pretrax.objectives import (
 from pretrax.training.devices.mesh import placed_on
 from pretrax.training.evaluation import (
     EVALUATION_SEED,
-    EvaluationText,
     Evaluator,
     Score,
     total_loss,
@@ -59,6 +58,10 @@ def run(shape=(1, 1, 1)):
     return one, mesh, tiny.parameters(one)
 
 
+def text_of(pieces, training):
+    return types.SimpleNamespace(heldout=lambda tokens: pieces, train=lambda *shard: training)
+
+
 def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
     default, mesh, _ = run(shape)
     documents = itertools.cycle(pieces or ())
@@ -67,7 +70,7 @@ def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
         (one or default).packing,
         mesh,
         [
-            EvaluationText(
+            text_of(
                 pieces or heldout(),
                 types.SimpleNamespace(next_document=lambda: next(documents))
                 if pieces
@@ -346,7 +349,7 @@ def test_each_member_is_scored_on_its_own_text():
     settings = dict(tokens=HELDOUT, steps=10, end_of_document=EOS)
 
     def scored(numbers, member_sources):
-        texts = [EvaluationText(heldout()[i:], tiny.TextStream(i, 2)) for i in numbers]
+        texts = [text_of(heldout()[i:], tiny.TextStream(i, 2)) for i in numbers]
         found = Evaluator(
             one.recipe, one.packing, mesh, texts, member_sources=member_sources, **settings
         )

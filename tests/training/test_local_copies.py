@@ -139,10 +139,6 @@ def test_a_checkpoint_that_was_set_aside_is_reported_though_a_copy_is_used(here)
     assert "checkpoint 2 is damaged" in message
 
 
-def truncate(file):
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
 def of_two_processes(file):
     whole_files.write_record(file, whole_files.read_json(file) | {"processes": 2})
 
@@ -150,10 +146,10 @@ def of_two_processes(file):
 @pytest.mark.parametrize(
     "name, damage, why",
     [
-        ("state/**/d/*", truncate, "OUT_OF_RANGE: "),
+        ("state/**/d/*", tiny.truncate, "OUT_OF_RANGE: "),
         ("state/_METADATA", lambda file: file.unlink(), ""),
-        ("data/shard_00000.npz", truncate, "checksum of shard_00000.npz does not agree"),
-        ("data/checksums.json", truncate, ""),
+        ("data/shard_00000.npz", tiny.truncate, "checksum of shard_00000.npz does not agree"),
+        ("data/checksums.json", tiny.truncate, ""),
         ("data/checksums.json", lambda file: file.unlink(), ""),
         ("data/checksums.json", of_two_processes, "it is of a run of 2 processes"),
     ],
@@ -403,7 +399,7 @@ def lost(copy):
 
 def damaged(copy):
     for file in copy.glob("state/**/d/*"):
-        truncate(file)
+        tiny.truncate(file)
 
 
 def with_other_sums(copy):

@@ -368,6 +368,11 @@ def unsealed_config(file: pathlib.Path) -> str:
     return file.read_text().rpartition("# crc32: ")[0]
 
 
+def truncate(file: pathlib.Path) -> None:
+    """Cuts a file in half, as a full disk may do."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
 def saved_arrays(run_dir, step: int) -> dict[str, np.ndarray]:
     """Every array of a checkpoint, read without a configuration."""
     from orbax.checkpoint import v1 as ocp

@@ -19,11 +19,11 @@ from .exchange_times import Coordinates, exchange_seconds
 from .products import Product, products_of
 from .program_text import (
     Computations,
+    Instruction,
     arrays,
     branches,
     called,
     computations_of,
-    result_name,
     size,
     times,
 )
@@ -125,60 +125,141 @@ def estimate(
     """
     if topology.kind not in TPUS or '"estimated_cycles"' not in text:
         return None
-    computations = computations_of(text)
-    exchanged = collectives(computations)
-    tpu = TPUS[topology.kind]
-    peak = ACCELERATORS[topology.kind].flops
-    parts = dict[tuple[str, int], float]()
-    kernels = 0.0
-    products = dict[tuple[str, str], _Products]()
-    sent = unknown = 0
-    links = waited = 0.0
-    # seconds of a run of each
-    all_runs = times(computations, _run_by)
-    lasting = dict[str, float]()
-    for name in dict.fromkeys(_inner_first("", computations)):
-        runs = all_runs[name]
-        own = {one.line: one for one in exchanged[name]}
+    return _Estimate(computations_of(text), topology, chips, assigned).step_time()
+
+
+class _Estimate:
+    """The times of a program's instructions, summed over its computations."""
+
+    def __init__(
+        self, computations: Computations, topology: Topology, chips: Coordinates, assigned: float
+    ):
+        self._computations = computations
+        self._collectives = collectives(computations)
+        self._topology = topology
+        self._chips = chips
+        self._assigned = assigned
+        self._tpu = TPUS[topology.kind]
+        self._peak = ACCELERATORS[topology.kind].flops
+        self._parts = dict[str, list[float]]()  # seconds forward, backward and neither
+        self._kernels = 0.0  # seconds
+        self._products = dict[tuple[str, str], _Products]()
+        self._sent = 0  # bytes
+        self._unknown = 0  # bytes between slices
+        self._links = 0.0  # seconds
+        self._waited = 0.0  # seconds
+        self._lasting = dict[str, float]()  # seconds that a run of each computation takes
+
+    def step_time(self) -> StepTime:
+        for name, runs in times(self._computations, _run_by).items():
+            self._add_computation(name, runs)
+        parts = {
+            part: PartTime(*self._parts[part]) for part in (*PARTS, COPIES) if part in self._parts
+        }
+        exchanges = Exchanges(self._sent, self._links, self._waited, self._unknown)
+        whole = StepTime(parts, self._kernels, exchanges, ())
+        return whole._replace(slow=self._slow_products(whole.seconds))
+
+    def _add_computation(self, name: str, runs: int) -> None:
         turn = _Turn()
-        for line in computations[name]:
-            turn.end(_ended(line, computations))
-            for inner, turns in _run_by(line, computations):
-                turn.compute(turns * lasting[inner])
-            for key, one in _exchanges(line, own, computations, exchanged):
-                sent += runs * one.bytes
-                took = exchange_seconds(one, topology, chips)
-                if took is None:
-                    unknown += runs * one.bytes
-                else:
-                    links += runs * took
-                    turn.exchange(took, key if one.asynchronous else None)
-            seconds, is_kernel = _seconds(line, computations, tpu, peak)
-            if not seconds:
-                continue
-            place = _place(line)
-            if is_kernel and place[0] == "experts":
-                seconds *= assigned
-            turn.compute(seconds)
-            parts[place] = parts.get(place, 0.0) + runs * seconds
-            kernels += runs * seconds * is_kernel
-            if within := list(products_of([line, *_fused(line, computations)])):
-                _add_products(products, within, place[0], runs, seconds)
-        waited += runs * turn.all_waited()
-        lasting[name] = turn.computed + turn.all_waited()
-    table = {
-        part: PartTime(*(parts.get((part, which), 0.0) for which in (FORWARD, BACKWARD, NEITHER)))
-        for part in (*PARTS, COPIES)
-        if any(part == one for one, _ in parts)
-    }
-    whole = StepTime(table, kernels, Exchanges(sent, links, waited, unknown), ())
-    slow = _slow(products, whole.seconds, tpu, peak)
-    return whole._replace(slow=slow)
+        own = {one.line: one for one in self._collectives[name]}
+        for one in self._computations[name]:
+            turn.end(_ended(one, self._computations))
+            for inner, turns in _run_by(one, self._computations):
+                turn.compute(turns * self._lasting[inner])
+            for key, exchange in self._exchanges(one, own):
+                self._add_exchange(exchange, key, runs, turn)
+            self._add_instruction(one, runs, turn)
+        self._waited += runs * turn.all_waited()
+        self._lasting[name] = turn.computed + turn.all_waited()
+
+    def _add_exchange(self, one: Collective, key: str, runs: int, turn: "_Turn") -> None:
+        self._sent += runs * one.bytes
+        took = exchange_seconds(one, self._topology, self._chips)
+        if took is None:
+            self._unknown += runs * one.bytes
+        else:
+            self._links += runs * took
+            turn.exchange(took, key if one.asynchronous else None)
+
+    def _add_instruction(self, one: Instruction, runs: int, turn: "_Turn") -> None:
+        seconds, is_kernel = self._seconds(one)
+        if not seconds:
+            return
+        part, direction = _place(one)
+        if is_kernel and part == "experts":
+            seconds *= self._assigned
+        turn.compute(seconds)
+        self._parts.setdefault(part, [0.0, 0.0, 0.0])[direction] += runs * seconds
+        self._kernels += runs * seconds * is_kernel
+        within = list(products_of([one, *_fused(one, self._computations)]))
+        if within:
+            largest = max(within, key=lambda product: product.flops)
+            key = largest.operands, part
+            before = self._products.get(key, _Products(largest, 0.0, 0))
+            flops = runs * sum(product.flops for product in within)
+            self._products[key] = _Products(
+                largest, before.seconds + runs * seconds, before.flops + flops
+            )
+
+    def _seconds(self, one: Instruction) -> tuple[float, bool]:
+        """Returns how long an instruction takes, and whether that is a kernel's bound."""
+        if cycles := one.find(_CYCLES):
+            return int(cycles[1]) / self._tpu.clock, False
+        if 'custom_call_target="tpu_custom_call"' in one.line:
+            return self._kernel_seconds(one), True
+        if any(map(is_collective, _fused(one, self._computations))):
+            return 0.0, False  # it takes the links' time
+        moved = _WITHOUT_CYCLES.get(one.opcode, 0)
+        return moved and moved * size(one.shape) / self._tpu.bandwidth, False
+
+    def _kernel_seconds(self, one: Instruction) -> float:
+        """Returns the time of a kernel at the peak.
+
+        It follows from the FLOPs and bytes that the kernel states as its cost, or else from the
+        bytes of its arrays. Products of a side below the matrix unit's width, such as heads of 64,
+        fill it to that share.
+        """
+        operands = one.find(_OPERANDS)
+        wide = operands[1] if operands else ""
+        cost = one.find(_COST)
+        moved = int(cost[2]) if cost else size(one.shape) + size(wide)
+        sides = [
+            min(lengths[-2:])
+            for dtype, lengths in arrays(wide)
+            if len(lengths) > 2 and dtype == "bf16"
+        ]
+        filled = min([1.0, *(side / self._tpu.width for side in sides)])
+        flops = int(cost[1]) if cost else 0
+        return max(flops / (self._peak * filled), moved / self._tpu.bandwidth)
+
+    def _exchanges(
+        self, one: Instruction, own: Mapping[str, Collective]
+    ) -> Iterator[tuple[str, Collective]]:
+        """Yields the collectives of an instruction or its fusion, each with the name of its end."""
+        if one.line in own:
+            yield one.name, own[one.line]
+        if found := one.find(_FUSED):
+            is_start = one.opcode == "async-start"
+            for inner in self._collectives.get(found[1], ()):
+                key = one.name if is_start else _chain(inner.line)
+                yield key, inner._replace(asynchronous=inner.asynchronous or is_start)
+
+    def _slow_products(self, whole: float) -> list[SlowProducts]:
+        """Returns the products that take a hundredth of the step or more, and that reach less than
+        half of the peak or are not in bfloat16; the longest first."""
+        named = []
+        for (operands, part), (one, seconds, flops) in self._products.items():
+            share = flops / (seconds * self._peak)
+            advice = _advice(one, self._tpu.width)
+            is_poor = share < SLOW or one.passes > 1 or "f32" in one.dtypes
+            if seconds >= WORTH_NAMING * whole and is_poor:
+                named.append(SlowProducts(operands, part, seconds, share, advice))
+        return sorted(named, key=lambda one: -one.seconds)[:MOST_NAMED]
 
 
-# --- which instructions run, and for how long -----------------------------------------------------
+# --- which instructions run -----------------------------------------------------------------------
 
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.-]+ = (.*?) ([\w-]+)\(")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _COST = re.compile(r'"cost_estimate":\{"flops":"(\d+)".*?"bytes_accessed":"(\d+)"')
 _FUSED = re.compile(r" (?:fusion|async-start)\(.*calls=%?([\w.-]+)")
@@ -191,72 +272,31 @@ _WITHOUT_CYCLES = {
 }
 
 
-def _run_by(line: str, computations: Computations) -> Iterator[tuple[str, int]]:
+def _run_by(one: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
     """Yields (computation, turns) of those whose instructions have cycles of their own."""
-    if " while(" in line or " call(" in line:
-        yield from called(line, computations)
-    elif " conditional(" in line:
-        yield max(branches(line), key=lambda name: _cycles(name, computations)), 1
-
-
-def _inner_first(name: str, computations: Computations) -> Iterator[str]:
-    """Yields what a computation runs by `_run_by`, each after what runs within it, itself last."""
-    for line in computations[name]:
-        for inner, _ in _run_by(line, computations):
-            yield from _inner_first(inner, computations)
-    yield name
+    if one.opcode in ("while", "call"):
+        yield from called(one, computations)
+    elif one.opcode == "conditional":
+        yield max(branches(one), key=lambda name: _cycles(name, computations)), 1
 
 
 def _cycles(name: str, computations: Computations) -> int:
     return sum(
-        sum(map(int, _CYCLES.findall(line)))
-        + sum(turns * _cycles(inner, computations) for inner, turns in _run_by(line, computations))
-        for line in computations[name]
+        sum(map(int, _CYCLES.findall(one.line)))
+        + sum(turns * _cycles(inner, computations) for inner, turns in _run_by(one, computations))
+        for one in computations[name]
     )
 
 
-def _seconds(line: str, computations: Computations, tpu: TPU, peak: float) -> tuple[float, bool]:
-    """Returns how long an instruction takes, and whether that is a kernel's bound."""
-    if cycles := _CYCLES.search(line):
-        return int(cycles[1]) / tpu.clock, False
-    if not (found := _INSTRUCTION.match(line)):
-        return 0.0, False
-    shape, opcode = found.groups()
-    if 'custom_call_target="tpu_custom_call"' in line:
-        return _kernel_seconds(line, shape, tpu, peak), True
-    if any(map(is_collective, _fused(line, computations))):
-        return 0.0, False  # it takes the links' time
-    return _WITHOUT_CYCLES.get(opcode, 0) * size(shape) / tpu.bandwidth, False
-
-
-def _kernel_seconds(line: str, shape: str, tpu: TPU, peak: float) -> float:
-    """Returns the time of a kernel at the peak: of the FLOPs and bytes that it was given as its
-    cost, or else of the bytes of its arrays.
-
-    Products of a side below the matrix unit's width, such as heads of 64, fill it to that share.
-    """
-    operands = _OPERANDS.search(line)
-    wide = operands[1] if operands else ""
-    cost = _COST.search(line)
-    moved = int(cost[2]) if cost else size(shape) + size(wide)
-    sides = [
-        min(lengths[-2:]) for dtype, lengths in arrays(wide) if len(lengths) > 2 and dtype == "bf16"
-    ]
-    filled = min([1.0, *(side / tpu.width for side in sides)])
-    flops = int(cost[1]) if cost else 0
-    return max(flops / (peak * filled), moved / tpu.bandwidth)
-
-
-def _fused(line: str, computations: Computations) -> Sequence[str]:
+def _fused(one: Instruction, computations: Computations) -> Sequence[Instruction]:
     """Returns the instructions of a fusion, or of what is started to run beside others."""
-    found = _FUSED.search(line)
+    found = one.find(_FUSED)
     return computations.get(found[1], ()) if found else ()
 
 
 # --- exchanges beside computation -----------------------------------------------------------------
 
 _CHAIN = re.compile(r'chain_id="(\d+)"|channel_id=(\d+)')
-_DONE = re.compile(r"-done\(.*?(%[\w.-]+)")
 
 
 class _Turn:
@@ -292,27 +332,14 @@ class _Turn:
         self.now = max(self.now, until)
 
 
-def _exchanges(
-    line: str, own: Mapping[str, Collective], computations: Computations, exchanged
-) -> Iterator[tuple[str, Collective]]:
-    """Yields the collectives of an instruction, or of its fusion, each by what names its end."""
-    if line in own:
-        yield result_name(line), own[line]
-    if found := _FUSED.search(line):
-        started = " async-start(" in line
-        for one in exchanged.get(found[1], ()):
-            key = result_name(line) if started else _chain(one.line)
-            yield key, one._replace(asynchronous=one.asynchronous or started)
-
-
-def _ended(line: str, computations: Computations) -> list[str]:
-    """Returns what names the exchanges that end in an instruction."""
-    if done := _DONE.search(line):
-        return [done[1]]
-    fused = _fused(line, computations)
-    if not any("AsyncCollectiveDone" in x for x in fused):
+def _ended(one: Instruction, computations: Computations) -> list[str]:
+    """Returns the names of the exchanges that end in an instruction."""
+    if one.opcode.endswith("-done"):
+        return one.operands[:1]
+    fused = _fused(one, computations)
+    if not any("AsyncCollectiveDone" in inner.line for inner in fused):
         return []
-    return [key for x in fused if (key := _chain(x))]
+    return [key for inner in fused if (key := _chain(inner.line))]
 
 
 def _chain(line: str) -> str:
@@ -324,18 +351,18 @@ def _chain(line: str) -> str:
 # --- of which part of the step --------------------------------------------------------------------
 
 _NAME = re.compile(r'op_name="([^"]*)"')
-_MOVES = re.compile(r" (copy|broadcast|pad|slice|reshape|transpose|concatenate|reverse)\(")
+_MOVES = "copy broadcast pad slice reshape transpose concatenate reverse".split()
 _STACKED = re.compile(r"dynamic_(update_)?(index_in_dim|slice)\)?(/\w+)?$")
 
 
-def _place(line: str) -> tuple[str, int]:
+def _place(one: Instruction) -> tuple[str, int]:
     """Returns the part of an instruction, and whether it is of the forward or the backward pass."""
-    found = _NAME.search(line)
+    found = one.find(_NAME)
     name = found[1] if found else ""
-    which = BACKWARD if "transpose(" in name else FORWARD if "jvp(" in name else NEITHER
-    if _MOVES.search(line.partition(", metadata=")[0]) or _STACKED.search(name) or not found:
-        return COPIES, which
-    return next(part for part, words in PARTS.items() if words.search(name)), which
+    direction = BACKWARD if "transpose(" in name else FORWARD if "jvp(" in name else NEITHER
+    if one.opcode in _MOVES or _STACKED.search(name) or not found:
+        return COPIES, direction
+    return next(part for part, words in PARTS.items() if words.search(name)), direction
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -350,27 +377,6 @@ class _Products(NamedTuple):
     one: Product
     seconds: float
     flops: int
-
-
-def _add_products(found, within: Sequence[Product], part: str, runs: int, seconds: float) -> None:
-    """Adds the products of one fusion to those of the same shapes and part."""
-    largest = max(within, key=lambda one: one.flops)
-    flops = runs * sum(one.flops for one in within)
-    _, before, more = found.get((largest.operands, part), (largest, 0.0, 0))
-    found[largest.operands, part] = _Products(largest, before + runs * seconds, more + flops)
-
-
-def _slow(found, whole: float, tpu: TPU, peak: float) -> list[SlowProducts]:
-    """Returns the products that take a hundredth of the step or more, and are below half of the
-    peak or not in bfloat16; the longest first."""
-    named = []
-    for (operands, part), (one, seconds, flops) in found.items():
-        share = flops / (seconds * peak)
-        advice = _advice(one, tpu.width)
-        is_poor = share < SLOW or one.passes > 1 or "f32" in one.dtypes
-        if seconds >= WORTH_NAMING * whole and is_poor:
-            named.append(SlowProducts(operands, part, seconds, share, advice))
-    return sorted(named, key=lambda one: -one.seconds)[:MOST_NAMED]
 
 
 def _advice(one: Product, width: int) -> str:

@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from .program_text import arrays, operand_names
+from .program_text import Instruction, arrays
 
-_PRODUCT = re.compile(r" = (\S+) (convolution|dot)\(([^)]*)\)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
@@ -22,41 +21,41 @@ class Product(NamedTuple):
     dtypes: tuple[str, str]
     flops: int
     rows: int
-    inner: int  # what is summed over
+    inner: int  # length of the axis that is summed over
     columns: int
-    passes: int = 1  # of the matrix unit
+    passes: int = 1  # number of passes of the matrix unit
 
 
-def products_of(lines: Sequence[str]) -> Iterator[Product]:
+def products_of(instructions: Sequence[Instruction]) -> Iterator[Product]:
     """Yields the products among the instructions of a computation.
 
-    >>> lines = ["%a = bf16[64,32]{1,0} parameter(0)", "%b = bf16[32,16]{1,0} parameter(1)",
-    ...          "%c = f32[64,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf"]
-    >>> [(one.flops, one.rows, one.inner, one.columns) for one in products_of(lines)]
+    >>> lines = ["  %a = bf16[64,32]{1,0} parameter(0)", "  %b = bf16[32,16]{1,0} parameter(1)",
+    ...          "  %c = f32[64,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf"]
+    >>> products = products_of([Instruction(line) for line in lines])
+    >>> [(one.flops, one.rows, one.inner, one.columns) for one in products]
     [(65536, 64, 32, 16)]
     """
-    shapes = dict[str, str]()
-    for line in lines:
-        name, _, rest = line.strip().removeprefix("ROOT ").partition(" = ")
-        shapes[name] = rest.partition("(")[0] if rest.startswith("(") else rest.partition(" ")[0]
-    for line in lines:
-        if not (found := _PRODUCT.search(line)):
+    shapes = {one.name: one.shape for one in instructions}
+    for one in instructions:
+        if one.opcode not in ("convolution", "dot"):
             continue
-        operands = [arrays(shapes.get(name, "")) for name in operand_names(found[3])[:2]]
+        operands = [arrays(shapes.get(name, "")) for name in one.operands[:2]]
         if not all(operands):
             continue
-        (left, right), (_, result) = (one[0] for one in operands), arrays(found[1])[0]
-        if found[2] == "dot":
-            summed = math.prod(left[1][axis] for axis in _axes(_CONTRACTED, line))
+        (left, right), (_, result) = (each[0] for each in operands), arrays(one.shape)[0]
+        if one.opcode == "dot":
+            contracted = one.find(_CONTRACTED)
+            axes = contracted[1].split(",") if contracted else []
+            summed = math.prod(left[1][int(axis)] for axis in axes if axis)
             columns = math.prod(right[1]) // summed
             flops = 2 * math.prod(result) * summed
         else:
-            flops, columns = _convolution(line, left[1], right[1], result)
+            flops, columns = _convolution(one, left[1], right[1], result)
             summed = flops // (2 * max(math.prod(result), 1))
         if not flops:
             continue
         columns = min(columns, math.prod(result))
-        precision = _PRECISION.search(line)
+        precision = one.find(_PRECISION)
         yield Product(
             " × ".join(f"{dtype}[{','.join(map(str, n))}]" for dtype, n in (left, right)),
             (left[0], right[0]),
@@ -68,45 +67,30 @@ def products_of(lines: Sequence[str]) -> Iterator[Product]:
         )
 
 
-def _axes(pattern: re.Pattern, line: str) -> list[int]:
-    found = pattern.search(line)
-    return [int(axis) for axis in found[1].split(",") if axis] if found else []
-
-
-def _convolution(line: str, left, right, result) -> tuple[int, int]:
+def _convolution(one: Instruction, left, right, result) -> tuple[int, int]:
     """Returns the FLOPs and the columns of a convolution, without its products by padding."""
-    labels = _LABELS.search(line)
+    labels = one.find(_LABELS)
     assert labels is not None
     left_axes, right_axes, result_axes = labels.groups()
-    window = _window(line)
-    # products for each result along its spatial axes; the results there
-    taps = 1
-    outside = 1
+    window = one.find(_WINDOW)
+    settings = dict(part.split("=") for part in window[1].split()) if window else {}
+    taps = 1  # products for each result along its spatial axes
+    outside = 1  # results along these axes
     for axis in sorted(set(right_axes) - {"i", "o"}):
-        one = {name: values[int(axis)] for name, values in window.items()}
+        of_axis = {name: values.split("x")[int(axis)] for name, values in settings.items()}
         length = result[result_axes.index(axis)]
-        taps *= _taps(left[left_axes.index(axis)], right[right_axes.index(axis)], length, one)
+        taps *= _taps(left[left_axes.index(axis)], right[right_axes.index(axis)], length, of_axis)
         outside *= length
     columns = result[result_axes.index("f")]
     others = math.prod(result) // max(outside, 1)
     return 2 * others * taps * right[right_axes.index("i")], columns
 
 
-def _window(line: str) -> dict[str, list]:
-    """Returns {setting: [of each spatial axis]} of a convolution's window."""
-    found = _WINDOW.search(line)
-    settings = dict(part.split("=") for part in found[1].split()) if found else {}
-    axes = settings["size"].count("x") + 1 if settings else 0
-    read = {name: settings.get(name, "x".join([default] * axes)).split("x") for name, default in (
-        ("stride", "1"), ("lhs_dilate", "1"), ("rhs_dilate", "1"), ("pad", "0_0"),
-    )} if axes else {}  # fmt: skip
-    return read
-
-
 def _taps(length: int, size: int, results: int, window: dict[str, str]) -> int:
     """Returns how many pairs of a result and a place of the window meet a number of the operand."""
-    stride, left, right = (int(window[x]) for x in ("stride", "lhs_dilate", "rhs_dilate"))
-    low = int(window["pad"].partition("_")[0])
-    places = (result * stride + tap * right - low for result in range(results)
-              for tap in range(size))  # fmt: skip
-    return sum(place % left == 0 and 0 <= place < (length - 1) * left + 1 for place in places)
+    stride = int(window.get("stride", 1))
+    left = int(window.get("lhs_dilate", 1))
+    right = int(window.get("rhs_dilate", 1))
+    low = int(window.get("pad", "0_0").partition("_")[0])
+    offsets = (i * stride + tap * right - low for i in range(results) for tap in range(size))
+    return sum(offset % left == 0 and 0 <= offset < (length - 1) * left + 1 for offset in offsets)

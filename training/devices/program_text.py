@@ -1,126 +1,130 @@
-"""The text of a compiled program: its computations, how often each runs, its arrays' sizes."""
+"""The text of a compiled program: its computations, their instructions, and how often each runs."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...models.experts import UNBALANCED
 
-Computations = Mapping[str, Sequence[str]]  # the lines of each by name; that of the entry is ""
-
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^ +(?:ROOT )?(%?[\w.-]+) = (.*?) ([\w-]+)\(([^)]*)\)")
 _CALLED = re.compile(r"(?:calls|body|to_apply)=%?([\w.-]+)")
 _CASES = re.compile(r"(?:true|false)_computation=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 
-def computations_of(text: str) -> dict[str, list[str]]:
-    """Returns the lines of each computation of a program; that of the entry is named ""."""
-    return dict(_computations(text))
+class Instruction:
+    """One instruction of a computation.
 
-
-def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
-    name = None
-    lines = list[str]()
-    for line in text.splitlines():
-        if name is None:
-            if header := _HEADER.match(line):
-                name = "" if header[1] else header[2]
-                lines = []
-        elif line.startswith("}"):
-            yield name, lines
-            name = None
-        else:
-            lines.append(line)
-
-
-def called(line: str, computations: Computations) -> Iterator[tuple[str, int]]:
-    """Yields (computation, turns) of those that an instruction runs.
-
-    Further turns of experts are none: where all have as many tokens they do not run.
+    >>> one = Instruction("  ROOT %add.1 = f32[8]{0} add(%x, /*index=1*/%y), metadata={}")
+    >>> one.name, one.shape, one.opcode, one.operands
+    ('%add.1', 'f32[8]{0}', 'add', ['%x', '%y'])
     """
-    if f'/{UNBALANCED}/while"' in line:
+
+    def __init__(self, line: str):
+        self.line = line
+        found = _INSTRUCTION.match(line)
+        self.name, self.shape, self.opcode, operands = found.groups() if found else ("", "", "", "")
+        # The numbers of operands may stand between their names as comments.
+        self.operands = [one.rpartition("*/")[2].strip() for one in operands.split(",")]
+
+    def find(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
+        """Returns where a pattern occurs in the line; None if it does not."""
+        return re.search(pattern, self.line)
+
+
+Computations = Mapping[str, Sequence[Instruction]]  # by name; "" is the entry
+
+
+def computations_of(text: str) -> dict[str, list[Instruction]]:
+    """Returns the instructions of each computation of a program; the entry is named ""."""
+    computations = dict[str, list[Instruction]]()
+    instructions = list[Instruction]()
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            instructions = computations["" if header[1] else header[2]] = []
+        elif line.startswith(" "):
+            instructions.append(Instruction(line))
+    return computations
+
+
+def called(one: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
+    """Yields (computation, turns) for each computation that an instruction runs.
+
+    Further turns of experts do not count: they do not run if all experts have as many tokens.
+    """
+    if f'/{UNBALANCED}/while"' in one.line:
         return
-    if re.search(r" async-(done|update)\(", line):  # the call stands in its start
+    if one.opcode in ("async-done", "async-update"):  # the call stands in its start
         return
-    turns = _turns(line, computations) if " while(" in line else 1
-    names = [*_CALLED.findall(line), *branches(line)]
+    turns = _turns(one, computations) if one.opcode == "while" else 1
+    names = [*_CALLED.findall(one.line), *branches(one)]
     yield from ((name, turns) for name in names if name in computations)
 
 
-def branches(line: str) -> list[str]:
+def branches(one: Instruction) -> list[str]:
     """Returns the computations of which a conditional runs one."""
-    listed = [name for names in _BRANCHES.findall(line) for name in names.split(",")]
-    return [*_CASES.findall(line), *(name.strip(" %") for name in listed)]
+    listed = [name for names in _BRANCHES.findall(one.line) for name in names.split(",")]
+    return [*_CASES.findall(one.line), *(name.strip(" %") for name in listed)]
 
 
 def times(
     computations: Computations,
-    called: Callable[[str, Computations], Iterator[tuple[str, int]]] = called,
+    called: Callable[[Instruction, Computations], Iterable[tuple[str, int]]] = called,
 ) -> Counter[str]:
-    """Returns how often each computation runs; `called`: those that are counted, line by line."""
+    """Returns how often each computation runs, those that others run before these.
+
+    `called` yields the computations to count, instruction by instruction.
+    """
     found = Counter[str]()
 
     def visit(name: str, number: int) -> None:
-        found[name] += number
-        for line in computations[name]:
-            for inner, turns in called(line, computations):
+        for one in computations[name]:
+            for inner, turns in called(one, computations):
                 visit(inner, number * turns)
+        found[name] += number
 
     if "" in computations:
         visit("", 1)
     return found
 
 
-def _turns(line: str, computations: Computations) -> int:
-    """Returns the turns of a loop: those that it states, or those of a counter from 0 on to the
-    only constant of its condition; else 1."""
-    if known := re.search(r'known_trip_count[^}]*?"n":"(\d+)"', line):
+def _turns(loop: Instruction, computations: Computations) -> int:
+    """Returns the number of turns of a loop.
+
+    It is what the loop states, or follows from a counter that begins at 0 and the only constant of
+    its condition. Otherwise it is 1.
+    """
+    if known := loop.find(r'known_trip_count[^}]*?"n":"(\d+)"'):
         return int(known[1])
-    named = dict(re.findall(r"(condition|body)=%?([\w.-]+)", line))
-    condition, body = (
-        computations.get(named[x], ()) if x in named else () for x in ("condition", "body")
-    )
-    ends = re.findall(r"= [su]\d+\[\]\S* constant\((\d+)\)", "\n".join(condition))
-    return -(-int(ends[0]) // _increment(condition, body)) if len(ends) == 1 else 1
+    named = dict(re.findall(r"(condition|body)=%?([\w.-]+)", loop.line))
+    condition = computations.get(named.get("condition", ""), ())
+    body = computations.get(named.get("body", ""), ())
+    ends = [end for one in condition if (end := _constant(one)) is not None]
+    return -(-ends[0] // _increment(condition, body)) if len(ends) == 1 else 1
 
 
-def _increment(condition: Sequence[str], body: Sequence[str]) -> int:
-    """Returns what a turn adds to the counter of a loop; 1 where that is no constant of its body.
+def _constant(one: Instruction) -> int | None:
+    is_number = one.opcode == "constant" and re.match(r"[su]\d+\[\]", one.shape)
+    return int(one.operands[0]) if is_number and one.operands[0].isdecimal() else None
+
+
+def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
+    """Returns what a turn adds to the counter of a loop; 1 if that is not a constant of its body.
 
     It is more than 1 where the compiler does several turns of a ring of permutations in one.
     """
-    defined = {result_name(line): line for line in body}
-    counter = re.search(r" get-tuple-element\(.*?index=(\d+)", "\n".join(condition))
-    result = re.search(r" tuple\(([^)]*)\)", body[-1]) if body else None
-    if counter and result:
-        added = re.search(
-            r" add\(([^)]*)\)", defined.get(operand_names(result[1])[int(counter[1])], "")
-        )
-        for name in operand_names(added[1]) if added else ():
-            if number := re.search(r" constant\((\d+)\)", defined.get(name, "")):
-                return max(int(number[1]), 1)
+    defined = {one.name: one for one in body}
+    counters = (one for one in condition if one.opcode == "get-tuple-element")
+    counter = next((found for one in counters if (found := one.find(r"index=(\d+)"))), None)
+    if counter and body and body[-1].opcode == "tuple":
+        added = defined.get(body[-1].operands[int(counter[1])])
+        for name in added.operands if added and added.opcode == "add" else ():
+            if name in defined and (number := _constant(defined[name])):
+                return number
     return 1
-
-
-def result_name(line: str) -> str:
-    """Returns what an instruction's result is called.
-
-    >>> result_name("  ROOT %add.1 = f32[8]{0} add(%x, %y)")
-    '%add.1'
-    """
-    return line.partition(" = ")[0].removeprefix("  ROOT ").strip()
-
-
-def operand_names(operands: str) -> list[str]:
-    """Returns the names of operands, between which their numbers may stand as comments.
-
-    >>> operand_names("%x, /*index=1*/%y")
-    ['%x', '%y']
-    """
-    return [one.rpartition("*/")[2].strip() for one in operands.split(",")]
 
 
 def arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, TextIO, cast
 
 import jax
 from rich.console import Console
@@ -295,20 +295,10 @@ def print_task_scores(console: Console, figures: Mapping[str, float], step: int)
             console.print(f"step {step}  {name}: {value:.4g}{beside}", markup=False)
 
 
-class Note(NamedTuple):
-    """What the console says once of a run."""
-
-    text: str
-    warns: bool = False
-
-
-def print_notes(console: Console, notes: Sequence[Note]) -> None:
-    """Prints notes in order. Their lines stay whole, so that paths and commands can be copied."""
-    for note in notes:
-        if note.warns:
-            print_warning(console, note.text)
-        elif note.text:
-            console.print(note.text, markup=False, soft_wrap=True)
+def print_note(console: Console, text: str) -> None:
+    """Prints a text whose lines stay whole, so that paths and commands can be copied."""
+    if text:
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def print_warning(console: Console, message: str) -> None:

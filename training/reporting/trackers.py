@@ -19,7 +19,7 @@ from typing import Any
 
 from ...constraints import NonEmptyText, checked
 from ...settings import run_directory, whole_files
-from ...settings.bound import flattened, name_of
+from ...settings.bound import called_with, flattened
 from ...settings.extras import install_command
 from ..run import Run, fields_of
 
@@ -56,14 +56,7 @@ def make_trackers(run: Run) -> list[Tracker]:
 
     Raises ValueError if a function returns something else, or refuses the run.
     """
-    made = []
-    for builder in run.trackers:
-        tracker = builder(run)
-        if not isinstance(tracker, Tracker):
-            name = name_of(getattr(builder, "function", builder))
-            raise ValueError(f"{name} returned {tracker!r}, expected a trackers.Tracker.")
-        made.append(tracker)
-    return made
+    return called_with(run.trackers, run, Tracker)
 
 
 @checked

@@ -176,18 +176,18 @@ def damage_in_words(source: str, step: int):
     except MismatchError:
         raise
     except Exception as error:
-        if not shows_damage(error):
-            raise ValueError(
-                f"Checkpoint {step} of {source} cannot be read ({first_line(error)}): try again "
-                "when it can, or move it, and the one before is used."
-            ) from error
+        problem = "cannot be read"
+        advice = "try again when it can, or move it"
+        if shows_damage(error):
+            problem = "is damaged"
+            advice = "delete or move it"
         raise ValueError(
-            f"Checkpoint {step} of {source} is damaged ({first_line(error)}): delete or move it, "
-            "and the one before is used."
+            f"Checkpoint {step} of {source} {problem} ({first_line(error)}): {advice}, and the one "
+            "before is used."
         ) from error
 
 
-def _steps_in(folder: epath.Path) -> list[int]:
+def steps_in(folder: epath.Path) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder."""
     if "://" in str(folder):  # in a bucket, an unfinished folder already has its final name
         return sorted(found.step for found in step_names.standard_name_format().find_all(folder))
@@ -250,7 +250,7 @@ class Checkpoints:
         """Returns the steps of the checkpoints. A reader looks for them again at each call."""
         if self._checkpointer is not None:
             return sorted(one.step for one in self._checkpointer.checkpoints)
-        return _steps_in(self._root)
+        return steps_in(self._root)
 
     def read_latest(self, read: Callable[[int], One]) -> One | None:
         """Returns what `read` makes of the latest step; None if there is no checkpoint.
@@ -443,7 +443,7 @@ class Checkpoints:
             loaded = ocp.load_checkpointables(
                 self._root / str(step), {"state": {kept: target}, "data": files}
             )["state"]
-        if problem := _differing_array(loaded, _entry(files, "arrays")):
+        if problem := _differing_array(loaded, _about_of(files.read(_ABOUT))["arrays"]):
             raise DamageError(problem)
         return loaded[kept]
 
@@ -501,13 +501,12 @@ class Checkpoints:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": saved_of(target), "data": files}
             )
-        sums = _entry(files, "arrays")
-        processes = _entry(files, "processes")
-        for process in range(processes) if self._shared else [jax.process_index()]:
+        about = _about_of(files.read(_ABOUT))
+        for process in range(about["processes"]) if self._shared else [jax.process_index()]:
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
                     raise DamageError(_DIFFERS.format(name))
-        return State(**loaded["state"]), files, sums
+        return State(**loaded["state"]), files, about["arrays"]
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
@@ -548,7 +547,7 @@ class Checkpoints:
         Orbax reads the losses when it opens a folder, and its error does not name the checkpoint.
         """
         if jax.process_index() == 0:
-            for step in _steps_in(self._root):
+            for step in steps_in(self._root):
                 if problem := self._loss_problem(step):
                     self.set_aside_at_opening.append(self._move_aside(step, problem))
         multihost_utils.sync_global_devices(f"losses in {self._root}")
@@ -638,17 +637,12 @@ class _Described(NamedTuple):
 def _about_of(content: bytes) -> Mapping[str, Any]:
     """Returns the description of a checkpoint. Raises DamageError if it is damaged."""
     try:
-        return whole_files.unsealed(whole_files.parse_json(content))
+        about = whole_files.unsealed(whole_files.parse_json(content))
     except (ValueError, TypeError) as error:
         raise DamageError(f"{_ABOUT} is damaged: {error}") from error
-
-
-def _entry(files: Files, key: str) -> Any:
-    """Returns what checksums.json has of this name. Raises DamageError where it has none."""
-    about = _about_of(files.read(_ABOUT))
-    if key not in about:
-        raise DamageError(f"{_ABOUT} has no {key!r}")
-    return about[key]
+    if absent := {"arrays", "processes", "shapes"} - about.keys():
+        raise DamageError(f"{_ABOUT} has no {min(absent)!r}")
+    return about
 
 
 _DIFFERS = "checksum of {} does not agree with what was saved"

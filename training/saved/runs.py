@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -12,16 +11,14 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from ...models import Model
 from ...models.builders import abstract_params
 from ...models.trees import named
-from ...objectives import PromptForm, TokenIds
+from ...objectives import TokenIds
 from ...objectives.contract import with_counted_classes
 from ...settings import run_directory, run_ids
-from ...settings.whole_files import damaged
 from ..devices.mesh import shardings_of
-from ..run import longest_rows, padded_vocabulary
+from ..run import padded_vocabulary
 from ..run_configuration import read_directory
 from ..state import unboxed
 from .checkpoints import Checkpoints, damage_in_words, differences
-from .kept_prompt_forms import misfit, prompt_forms
 
 
 class SavedModel(NamedTuple):
@@ -99,33 +96,6 @@ def load_model(
         if step not in (steps := checkpoints.steps()):
             raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {steps}.")
         return load(step)
-
-
-class Reading(NamedTuple):
-    """What the model of a run reads, and what its answers are."""
-
-    prompt_forms: tuple[PromptForm, ...]  # of its objective, or of an imported model
-    classes: tuple[str, ...]  # their names, of a model that classifies
-    lengths: Mapping[str, int]  # the longest rows of training, by stack; none: unknown
-
-
-def load_text_model(
-    directory: str,
-    fields: Mapping[str, Any],
-    ids: TokenIds,
-    step: int | None = None,
-    mesh: Mesh | None = None,
-) -> tuple[SavedModel, Reading]:
-    """Does what `load_model` does, for a run with a vocabulary, and says what the model reads."""
-    classes = tuple(run_directory.load_classes(directory))
-    with settings_in_words(directory):
-        model = model_of_run(fields, ids, len(classes))
-        lengths = longest_rows(fields.get("sequence_lengths", {}))
-    forms = prompt_forms(directory, fields, ids)
-    saved = load_model(directory, fields, step, mesh, model)
-    if fields.get("objective") is None and (wrong := misfit(forms, ids, saved.model)):
-        raise damaged(Path(directory) / run_directory.PROMPT_FORMS, wrong)
-    return saved, Reading(forms, classes, lengths)
 
 
 def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:
