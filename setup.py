@@ -20,6 +20,7 @@ TRAINING = [
     "gin-config>=0.5.0,<0.6",
     "etils[epath]>=1.15,<2",
     "rich>=15.0,<16",
+    "markdown-it-py>=4,<5",  # which rich installs; the page of a comparison
     "argcomplete>=3.7,<4",  # a shell's Tab
     "matplotlib>=3.11,<4",
     "scipy>=1.17,<2",

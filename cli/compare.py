@@ -175,8 +175,6 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         check_budgets(comparison)
     directory = comparison.directory
     paths = given.search_paths
-    if "://" in directory:
-        raise ValueError(f"A comparison's directory is on disk, got {directory}: give another.")
     if options.slurm:
         starter(directory, job_options(options))  # raises before anything is planned
     cores, *_ = cores_of_workers(None if options.slurm else options.workers)

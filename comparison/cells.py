@@ -12,33 +12,26 @@ import statistics
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..settings import run_directory, trust, whole_files
+from ..settings import trust
 from ..settings.bound import Bound, bound, parameters
 from ..settings.printable import PrintableConsole
 from ..training import trainer
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.reporting.metrics import read_metrics
 from ..training.run import Run, fields_of
+from ..training.saved.result import Result, local_result
 from .comparison import Comparison, folder_of
 from .facts import Facts
 from .failures import STOPPED, exit_status, failure_words
-from .figures import labelled, settings_in_words
+from .figures import name_of_yardstick
 from .measured_checkpoints import measured_steps, with_checkpoints
 from .results import HELDOUT
 from .variants import RUNS, SHARED
 from .yardsticks import kept_figures
 from .yardsticks.kept_figures import Measured
 from .yardsticks.subject import Subject
-
-
-class ResultFile(NamedTuple):
-    """The part of a run's result file that a comparison reads."""
-
-    finished: bool
-    step: int
-    evaluation_metrics: frozenset[str]  # names of held-out figures that are not losses
 
 
 class Cell(NamedTuple):
@@ -96,9 +89,9 @@ class CellState:
         )
 
     @functools.cached_property
-    def _result(self) -> ResultFile | None:
-        path = Path(self.cell.run.run_dir) / run_directory.RESULT
-        return whole_files.read_record(path, _result_of) if path.exists() else None
+    def result(self) -> Result | None:
+        """The result that its training has left; None before the end."""
+        return local_result(self.cell.run.run_dir)
 
     @property
     def last_step(self) -> int:
@@ -108,13 +101,14 @@ class CellState:
     @property
     def is_trained(self) -> bool:
         """Whether the run has taken its steps and been evaluated."""
-        result = self._result
+        result = self.result
         return result is not None and result.finished and result.step == self.cell.run.steps
 
     @property
     def evaluation_metrics(self) -> Collection[str]:
         """The names of held-out figures that are not losses, such as accuracies."""
-        return () if self._result is None else self._result.evaluation_metrics
+        scores = () if self.result is None else self.result.scores
+        return {f"{HELDOUT}{score.name}" for score in scores if score.metric}
 
     @property
     def measured_share(self) -> float:
@@ -148,26 +142,13 @@ class CellState:
         found: dict[str, str] = {}
         yardsticks = self.cell.yardsticks
         for yardstick, *measured in zip(yardsticks, *self.measured.values()):
-            name = bound(yardstick).function.__name__
-            name = labelled(name, settings_in_words(yardstick, yardsticks))
+            name = name_of_yardstick(yardstick, yardsticks)
             for step, one in zip(self.measured, measured):
                 if one is not None and one.refusal:
                     at = "" if step == self.cell.run.steps else f" at step {step}"
                     found[name + at] = one.refusal
                     break
         return found
-
-
-def _result_of(record: Mapping[str, Any]) -> ResultFile:
-    return ResultFile(
-        finished=record["finished"],
-        step=record["step"],
-        evaluation_metrics=frozenset(
-            f"{HELDOUT}{score['member']}/{score['term']}"
-            for score in record["scores"]
-            if score["metric"]
-        ),
-    )
 
 
 def cells_of(
@@ -193,8 +174,16 @@ def cells_of(
             run = dataclasses.replace(run, steps=one.steps)
             *earlier, _ = measured_steps(run.steps, one.checkpoints, run.checkpoint_every)
             run = with_checkpoints(run, one.checkpoints)
-            of = comparison.directory, folder, variant, seed, run, one
-            cell = cell_of(*of, comparison.yardsticks, trusted)
+            cell = cell_of(
+                comparison.directory,
+                folder,
+                variant,
+                seed,
+                run,
+                facts=one,
+                yardsticks=comparison.yardsticks,
+                trusted=trusted,
+            )
             cells.append(cell._replace(earlier=tuple(earlier)))
     return cells
 

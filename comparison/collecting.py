@@ -170,26 +170,31 @@ def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]
     {0.0: 0.0, 2: 20.0, 3: 28.0}
     """
     tokens = {0.0: 0.0}
-    step = 0.0
-    for entry in entries:
-        if "text_tokens" in entry:
-            tokens[entry["step"]] = tokens[step] + entry["text_tokens"] * (entry["step"] - step)
-            step = entry["step"]
+    for entry, read in _tokens_read(entries):
+        tokens[entry["step"]] = tokens[max(tokens)] + read
     return tokens
 
 
 def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
     """Returns the mean time for a token of text, of steps whose speed was logged; 0 without any."""
-    tokens = seconds = step = 0.0
-    for entry in entries:
-        if "text_tokens" not in entry:
-            continue
+    tokens = 0.0
+    seconds = 0.0
+    for entry, read in _tokens_read(entries):
         if speed := entry.get("tokens_per_second"):
-            read = entry["text_tokens"] * (entry["step"] - step)
-            tokens = tokens + read
-            seconds = seconds + read / speed
-        step = entry["step"]
+            tokens += read
+            seconds += read / speed
     return seconds / tokens if tokens else 0.0
+
+
+def _tokens_read(
+    entries: Sequence[Mapping[str, float]],
+) -> Iterator[tuple[Mapping[str, float], float]]:
+    """Yields each entry that counts tokens of text, and the tokens since the last one."""
+    step = 0.0
+    for entry in entries:
+        if "text_tokens" in entry:
+            yield entry, entry["text_tokens"] * (entry["step"] - step)
+            step = entry["step"]
 
 
 def learning_curves(

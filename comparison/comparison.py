@@ -187,9 +187,8 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
     from ..settings.bound import bound
-    from .figures import labelled, settings_in_words, settings_of_yardstick
+    from .figures import name_of_yardstick, settings_of_yardstick
 
-    functions: dict[str, Callable] = {}
     known: list[dict] = []  # settings with defaults, which a yardstick may also be given
     named: dict[str, Callable] = {}
     for yardstick in yardsticks:
@@ -197,29 +196,18 @@ def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
         if (settings := settings_of_yardstick(yardstick)) in known:
             yield f"yardsticks has {yardstick!r} twice: give each once, or other settings"
         known.append(settings)
-        function = bound(yardstick).function
-        other = functions.setdefault(function.__name__, function)
-        if other is not function:
-            yield (
-                f"yardsticks has two functions named {function.__name__}, of {other.__module__} "
-                f"and {function.__module__}, whose figures would have one name: rename one"
-            )
-        name = labelled(function.__name__, settings_in_words(yardstick, yardsticks))
+        name = name_of_yardstick(yardstick, yardsticks)
         if (same := named.setdefault(name, yardstick)) is not yardstick:
             yield (
-                f"yardsticks has {same!r} and {yardstick!r}, whose figures would have one name, "
-                f"{name}: leave one out"
+                f"yardsticks has {bound(same)!r} and {bound(yardstick)!r}, whose figures would "
+                f"have one name, {name}: leave one out, or rename its function"
             )
 
 
 def _mistakes_of_wanted(c: Comparison) -> Iterator[str]:
-    from ..settings.bound import bound
-    from .figures import labelled, settings_in_words
+    from .figures import name_of_yardstick
 
-    names = [
-        labelled(bound(one).function.__name__, settings_in_words(one, c.yardsticks))
-        for one in c.yardsticks
-    ]
+    names = [name_of_yardstick(one, c.yardsticks) for one in c.yardsticks]
     for figure in c.wanted or {}:
         # Its unit may follow, where runs have several: "norm (units)", "norm (power=4, units)".
         if not any(figure == name or figure.startswith(_before_unit(name)) for name in names):

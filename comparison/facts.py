@@ -117,20 +117,16 @@ def check_unchanged(
     """
     variants = trained_variants(comparison)
     for variant, facts in planned.items():
-        changed = []
-        if (budget := call_text(variants[variant].budget)) != facts.budget:
-            changed.append(f"the budget was {facts.budget}, is {budget}")
-        if (tuning := tuning_text(comparison)) != facts.tuning:
-            changed.append(f"the tuning was {facts.tuning or None}, is {tuning or None}")
-        if facts.checkpoints != comparison.checkpoints:
-            changed.append(
-                f"the checkpoints of a run that are kept and measured were {facts.checkpoints}, "
-                f"are {comparison.checkpoints}"
-            )
-        if (was := facts.equal_to) not in ("", comparison.reference):
-            changed.append(
-                f"its size was solved to equal {was!r}, is to equal {comparison.reference!r}"
-            )
+        settings = {
+            "the budget": (facts.budget, call_text(variants[variant].budget)),
+            "the tuning": (facts.tuning or None, tuning_text(comparison) or None),
+            "the number of measured checkpoints": (facts.checkpoints, comparison.checkpoints),
+        }
+        changed = [f"{x} was {was}, is {now}" for x, (was, now) in settings.items() if was != now]
+        equal_to = facts.equal_to
+        reference = comparison.reference
+        if equal_to not in ("", reference):
+            changed.append(f"its size was solved to equal {equal_to!r}, is to equal {reference!r}")
         if (text := settings_text(runs[variant])) != facts.settings:
             before = facts.settings.splitlines()
             now = text.splitlines()

@@ -1,8 +1,7 @@
 """`Figure`: what a yardstick measures, and the settings that it is kept with."""
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..settings.bound import bound, flattened
@@ -20,11 +19,7 @@ LARGEST = "/largest"
 
 
 class Figure(NamedTuple):
-    """One figure of a run, with what is needed to read it.
-
-    >>> Figure("minimal_pairs", 0.75, "share", HIGHER, baseline=0.5).gain
-    0.25
-    """
+    """One figure of a run, with what is needed to read it."""
 
     name: str  # the yardstick's, and below it a part's: "minimal_pairs", "minimal_pairs/brackets"
     value: float
@@ -32,18 +27,6 @@ class Figure(NamedTuple):
     better: str  # LOWER or HIGHER; NEITHER of a cost, which is what it is
     baseline: float | None = None  # of a model that knows nothing; None: there is none
     note: str = ""  # what its reader must know besides, such as what was left out
-
-    @property
-    def gain(self) -> float:
-        """Returns by how much it is better than its baseline; nan without one."""
-        if self.baseline is None or self.better == NEITHER:
-            return math.nan
-        return (self.value - self.baseline) * (1 if self.better == HIGHER else -1)
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Its fields as JSON has them: a value that is not finite is None."""
-        return self._asdict() | {"value": self.value if math.isfinite(self.value) else None}
 
 
 def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure]:
@@ -54,12 +37,6 @@ def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure
     """
     values = {PEAK: chosen, PEAK + SMALLEST: min(grid), PEAK + LARGEST: max(grid)}
     return [Figure(name + part, x, "learning rate", NEITHER) for part, x in values.items()]
-
-
-def figure_of(record: Mapping[str, Any]) -> Figure:
-    """Returns the figure of a `Figure.record`."""
-    figure = Figure(**record)
-    return figure._replace(value=math.nan if figure.value is None else float(figure.value))
 
 
 def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
@@ -91,6 +68,11 @@ def _in_words(name: str, value: Any) -> str:
     if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names):
         return ", ".join(names)
     return f"{name}={value}"
+
+
+def name_of_yardstick(yardstick: Callable, yardsticks: Sequence[Callable]) -> str:
+    """Returns the name of a yardstick's first figure, with settings if several share a function."""
+    return labelled(bound(yardstick).function.__name__, settings_in_words(yardstick, yardsticks))
 
 
 def labelled(name: str, words: Sequence[str]) -> str:

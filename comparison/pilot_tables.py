@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from .figures import NATS
-from .formatting import DIGITS, MISSING, amount, decimals, number
+from .formatting import DIGITS, MISSING, amount, decimals, number, plain_table
 from .pilot import COVERED, STEEP, Need, Pilot, Prospect
 from .report.wording import ARROW, about_curve, unit_beside
 from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
@@ -81,19 +81,13 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
 
 def _yardsticks(pilot: Pilot, seeds: int) -> Table:
     heads = ("baseline", "means", "noise of a difference", f"found by {seeds} seeds")
-    table = _empty("", *heads)
+    table = plain_table("", *heads)
     for one in pilot.prospects:
         column = one.column
         name = f"{column.name} {ARROW[column.better]}\n{unit_beside(column)}"
         baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
         table.add_row(Text(name), baseline, _means(one), _noise(one), _found(one))
     return table
-
-
-def _empty(*heads: str) -> Table:
-    first, *others = heads
-    columns = (Column(head, justify="right") for head in others)
-    return Table(first, *columns, box=None, header_style="bold")
 
 
 def _means(one: Prospect) -> str:
@@ -124,7 +118,9 @@ def _places(one: Prospect) -> int | None:
 
 
 def _needs(pilot: Pilot) -> Table:
-    table = _empty("", "", "difference", "seeds", f"{COVERED:.0%} interval", "s more", "FLOPs more")
+    table = plain_table(
+        "", "", "difference", "seeds", f"{COVERED:.0%} interval", "s more", "FLOPs more"
+    )
     for one in pilot.prospects:
         for need in one.needs:
             table.add_row(
@@ -151,7 +147,7 @@ def _more(pilot: Pilot, need: Need, of_a_seed: float) -> str:
 
 
 def _steps(pilot: Pilot) -> Table:
-    table = _empty("", "", f"at the end, {NATS}", "fell last by")
+    table = plain_table("", "", f"at the end, {NATS}", "fell last by")
     for variant, fall in pilot.falls.items():
         name = about_curve(fall.curve).removesuffix(f", {NATS}")
         steep = " (steep)" if fall.share >= STEEP else ""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ..settings import whole_files
 from ..settings.whole_files import UNLIKE, One, read_record
-from .figures import Figure, figure_of
+from .figures import Figure
 
 COMPARISON = "comparison.json"
 RUNS = "runs.jsonl"
@@ -93,11 +93,6 @@ class Trial(NamedTuple):
     loss: float = math.nan  # its own, on training text that it held out; nan: training diverged
     error: str = ""  # why it failed, if it diverged
 
-    @property
-    def record(self) -> dict[str, Any]:
-        """Its fields as JSON has them: a loss that is not finite is None."""
-        return self._asdict() | {"loss": self.loss if math.isfinite(self.loss) else None}
-
 
 class Measurement(NamedTuple):
     variant: str
@@ -136,25 +131,21 @@ def write(directory: str | Path, results: Results) -> None:
     for m in sorted((*by_step, *results.measurements), key=key):
         spent = m.spent or ends[m.variant, m.seed]
         of_run = {"variant": m.variant, "seed": m.seed, "run": m.run}
-        lines.append(of_run | spent._asdict() | m.figure.record)
+        lines.append(of_run | spent._asdict() | m.figure._asdict())
     write_lines(folder / RESULTS, lines)
     if results.trials:
         write_trials(directory, results.trials)
 
 
 def write_trials(directory: str | Path, trials: Iterable[Trial]) -> None:
-    write_lines(Path(directory) / TRIALS, [trial.record for trial in trials])
+    write_lines(Path(directory) / TRIALS, [trial._asdict() for trial in trials])
 
 
 def read_trials(directory: str | Path) -> list[Trial]:
     """Returns the trials that were kept; none where there were none."""
     path = Path(directory) / TRIALS
-    return read_lines(path, _trial) if path.exists() else []
-
-
-def _trial(record: Mapping[str, Any]) -> Trial:
-    return of_fields(
-        Trial, {**record, "loss": math.nan if record["loss"] is None else record["loss"]}
+    return (
+        read_lines(path, lambda record: of_fields(Trial, record, "loss")) if path.exists() else []
     )
 
 
@@ -211,7 +202,7 @@ def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
 
 def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any]) -> Measurement:
     """Returns what a line holds; one without a step, as they were first kept, is of the end."""
-    figure = figure_of({name: record[name] for name in Figure._fields})
+    figure = of_fields(Figure, {name: record[name] for name in Figure._fields}, "value")
     one = Measurement(record["variant"], record["seed"], record["run"], figure)
     if "step" not in record:
         return one
@@ -227,11 +218,17 @@ def _check_variants(results: Results) -> None:
         raise ValueError(f"Got a run of {', '.join(unknown)}, expected one of {known}.")
 
 
-def of_fields(kind: type[One], record: Mapping[str, Any]) -> One:
+def of_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") -> One:
     """Returns the NamedTuple of these fields.
+
+    Args:
+      measured: the field of a measured number, which is None in JSON if it was not finite.
 
     Raises TypeError for other fields, and for a value that is not of its field's plain type.
     """
+    if measured:
+        number = record[measured]
+        record = {**record, measured: math.nan if number is None else float(number)}
     value = kind(**record)
     for name, expected in kind.__annotations__.items():
         if isinstance(expected, type) and type(getattr(value, name)) is not expected:
@@ -254,7 +251,18 @@ def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[On
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a line for each record, with a checksum that `read_lines` checks."""
-    sealed = map(whole_files.sealed, records)
+    """Writes a line for each record, with a checksum that `read_lines` checks.
+
+    JSON has no numbers that are not finite: they are written as None.
+    """
+    sealed = (whole_files.sealed(_finite(record)) for record in records)
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in sealed)
     whole_files.write_text(path, "".join(lines))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

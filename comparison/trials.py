@@ -10,16 +10,15 @@ from statistics import fmean
 from typing import Any
 
 from .. import corpora
-from ..settings import run_directory, whole_files
 from ..settings.bound import Bound
-from ..training.evaluation import Score, total_loss
+from ..training.evaluation import total_loss
 from ..training.run import Run
 from .cells import Cell, cell_of
 from .comparison import Comparison, folder_of
 from .facts import Facts, runs_with, write_facts
 from .failures import failure_of, has_diverged
 from .results import Trial, read_trials, write_trials
-from .tuning import Standing, Tuning, standing, trial_steps, values_for, with_value
+from .tuning import Tuning, best_values, trial_steps, values_for, with_value
 from .variants import TUNING
 
 
@@ -45,50 +44,44 @@ def tune(
         return dict(facts)
     tuning: Tuning = c.tuning()
     runs = runs_with(facts, c, search_paths)
-    values = {variant: values_for(tuning, runs[variant]) for variant in pending}
-
-    def trials_of(stands: Mapping[str, Standing]) -> list[tuple[Trial, Cell]]:
-        """Returns the trials of the rounds that are open, but those that were kept."""
-        kept = {trial[:4] for trial in read_trials(directory)}
+    left = {variant: values_for(tuning, runs[variant]) for variant in pending}
+    for number, _ in enumerate(tuning.shares):
+        several = {variant: values for variant, values in left.items() if len(values) > 1}
         trials = [
-            Trial(variant, value, stand.round, seed)
+            Trial(variant, value, number, seed)
             for seed in tuning.seeds
-            for variant, stand in stands.items()
-            if stand.chosen is None
-            for value in stand.values
+            for variant, values in several.items()
+            for value in values
         ]
-        return [
+        kept = _kept_losses(directory)
+        missing = [
             _with_cell(directory, tuning, one, runs[one.variant], facts[one.variant], trusted)
             for one in trials
             if one[:4] not in kept
         ]
-
-    while trials := trials_of(stands := _standings(directory, tuning, values)):
-        run_all([cell for _, cell in trials])
-        _keep(directory, trials)
+        if missing:
+            run_all([cell for _, cell in missing])
+            _keep(directory, missing)
+            kept = _kept_losses(directory)
+        for variant, values in several.items():
+            means = {
+                value: fmean(kept[variant, value, number, seed] for seed in tuning.seeds)
+                for value in values
+            }
+            try:
+                left[variant] = best_values(tuning, means)
+            except ValueError as error:
+                raise ValueError(f"The variant {variant!r}: {error}") from error
     chosen = dict(facts)
-    for variant, stand in stands.items():
-        chosen[variant] = facts[variant]._replace(tuned=stand.chosen)
+    for variant, (value,) in left.items():
+        chosen[variant] = facts[variant]._replace(tuned=value)
         write_facts(directory, variant, chosen[variant])
     return chosen
 
 
-def _standings(
-    directory: str, tuning: Tuning, values: Mapping[str, Sequence[float]]
-) -> dict[str, Standing]:
-    """Returns how far the choice of each variant has come, by the trials that were kept."""
-    losses: dict[str, dict[tuple[int, float], list[float]]] = {variant: {} for variant in values}
-    for one in read_trials(directory):
-        if one.variant in losses:
-            losses[one.variant].setdefault((one.round, one.value), []).append(one.loss)
-    stands = {}
-    for variant, some in losses.items():
-        means = {k: fmean(x) for k, x in some.items() if len(x) == len(tuning.seeds)}
-        try:
-            stands[variant] = standing(tuning, values[variant], means)
-        except ValueError as error:
-            raise ValueError(f"The variant {variant!r}: {error}") from error
-    return stands
+def _kept_losses(directory: str) -> dict[tuple[str, float, int, int], float]:
+    """Returns the losses that were kept, by variant, value, round and seed."""
+    return {trial[:4]: trial.loss for trial in read_trials(directory)}
 
 
 def _with_cell(
@@ -124,8 +117,9 @@ def _keep(directory: str, trials: Sequence[tuple[Trial, Cell]]) -> None:
     failed = []
     for trial, cell in trials:
         run_dir = cell.run.run_dir
-        if cell.state.is_trained:
-            ended.append(trial._replace(loss=heldout_loss(run_dir)))
+        state = cell.state
+        if state.result is not None and state.is_trained:
+            ended.append(trial._replace(loss=total_loss(state.result.scores)))
         elif has_diverged(run_dir):
             ended.append(trial._replace(error=failure_of(run_dir)))
         else:
@@ -136,12 +130,3 @@ def _keep(directory: str, trials: Sequence[tuple[Trial, Cell]]) -> None:
             f"{len(failed)} of {len(trials)} trials failed, without which nothing is chosen; the "
             f"same command runs them again:{''.join(failed)}"
         )
-
-
-def heldout_loss(run_dir: str) -> float:
-    """Returns the loss that a run trained, on held-out text: see `total_loss`."""
-
-    def loss(record: Mapping[str, Any]) -> float:
-        return total_loss([Score(**score) for score in record["scores"]])
-
-    return whole_files.read_record(f"{run_dir}/{run_directory.RESULT}", loss)

@@ -172,45 +172,24 @@ def trial_steps(share: float, steps: int) -> int:
     return max(1, round(share * steps))
 
 
-class Standing(NamedTuple):
-    """How far the choice of a value has come: the round, from 0, and the values in it."""
-
-    round: int
-    values: Sequence[float]
-
-    @property
-    def chosen(self) -> float | None:
-        """The value that is left; None while there are several."""
-        return self.values[0] if len(self.values) == 1 else None
-
-
-def standing(
-    tuning: Tuning, values: Sequence[float], losses: Mapping[tuple[int, float], float]
-) -> Standing:
-    """Returns the first round of which losses are missing, or the value that is left after all.
+def best_values(tuning: Tuning, losses: Mapping[float, float]) -> list[float]:
+    """Returns the values of a round that the next round tries, the best first.
 
     >>> halving = successive_halving(parameter="a.b", values=[0.01, 0.03, 0.1], seeds=[7])
-    >>> first = {(0, 0.01): 5.0, (0, 0.03): 4.0, (0, 0.1): 4.5}
-    >>> standing(halving, halving.values, first)
-    Standing(round=1, values=[0.03, 0.1])
-    >>> standing(halving, halving.values, first | {(1, 0.03): 3.0, (1, 0.1): math.nan}).chosen
-    0.03
+    >>> best_values(halving, {0.01: 5.0, 0.03: 4.0, 0.1: 4.5})
+    [0.03, 0.1]
+    >>> best_values(halving, {0.03: 3.0, 0.1: math.nan})
+    [0.03]
 
     Args:
-      losses: by round and value; not finite where training diverged.
+      losses: by value; not finite where training diverged.
 
-    Raises ValueError where no value of a round has a finite loss.
+    Raises ValueError where no loss is finite.
     """
-    left = list(values)
-    for number, _ in enumerate(tuning.shares):
-        if len(left) == 1 or any((number, value) not in losses for value in left):
-            return Standing(number, left)
-        finite = [value for value in left if math.isfinite(losses[number, value])]
-        if not finite:
-            raise ValueError(
-                f"training diverged with each of {tuning.parameter} = "
-                f"{', '.join(map(repr, left))}: try smaller values."
-            )
-        ranked = sorted(finite, key=lambda value: losses[number, value])
-        left = ranked[: _kept(len(left), tuning.eta)]
-    return Standing(len(tuning.shares), left)
+    finite = [value for value, loss in losses.items() if math.isfinite(loss)]
+    if not finite:
+        raise ValueError(
+            f"training diverged with each of {tuning.parameter} = "
+            f"{', '.join(map(repr, losses))}: try smaller values."
+        )
+    return sorted(finite, key=lambda value: losses[value])[: _kept(len(losses), tuning.eta)]

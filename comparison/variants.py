@@ -57,7 +57,8 @@ def read_comparison(
         )
     comparison = _with_imports(check(Comparison(**found)), reader.imports)
     if Path(file).name == run_directory.COMPARISON:  # anybody may have written it
-        for module in _imported_by(comparison):
+        lines = itertools.chain(comparison.base, *comparison.variants.values())
+        for module in set(itertools.chain.from_iterable(map(imported_modules, lines))):
             trust.check_import(module, (*trusted, "pretrax"), file)
     return comparison
 
@@ -76,12 +77,6 @@ def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Compari
         if statement not in lines and any(_names(name, binding) for binding in bindings)
     ]
     return dataclasses.replace(comparison, base=[*needed, *comparison.base])
-
-
-def _imported_by(comparison: Comparison) -> set[str]:
-    """Returns the modules that the lines of a comparison's base and variants import."""
-    lines = itertools.chain(comparison.base, *comparison.variants.values())
-    return set(itertools.chain.from_iterable(map(imported_modules, lines)))
 
 
 def _names(module: str, binding: str) -> bool:

@@ -1,6 +1,5 @@
 """What self-contained pages are made of: a frame, tables, cards, tiles, charts, one style."""
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
@@ -90,15 +89,6 @@ def document(title: str, facts: Iterable[str], body: str, made_by: str, style: s
 def soft(text: str) -> str:
     """Returns a paragraph that explains what is near it, of text."""
     return f'<p class="soft">{escape(text)}</p>\n'
-
-
-def with_code(text: str) -> str:
-    """Returns text as HTML, with what stands between backticks as code.
-
-    >>> with_code("the list tells (`in_context`) if a < b")
-    'the list tells (<code>in_context</code>) if a &lt; b'
-    """
-    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def card(content: str) -> str:

@@ -4,11 +4,12 @@ Each `draw_` function draws on an `Axes` of matplotlib; `colours` has the number
 """
 
 import functools
+import itertools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,83 +27,117 @@ GRID = 200  # points of a mean curve
 BEGINNING = 0.08  # of training, whose losses may leave the chart at its top
 FAR = 1.5  # a baseline further from the figures than this many times their range is not drawn
 NAME = 18  # letters in a line of a variant's name
+LONGEST_NAME = 60  # letters of a name in a legend
 WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
-LEGEND_LINE = 0.17  # inches
 BASELINE: Any = dict(color=INK, linestyle=(0, (4, 3)), linewidth=1)
 TITLE = 46  # letters in a line of a chart's title, beside names of variants
-LAW_HEIGHT = CURVES_HEIGHT = 3.0  # inches
+# inches
+LAW_HEIGHT = CURVES_HEIGHT = 3.0
+LEARNING_HEIGHT = 2.6
+LEGEND_LINE = 0.17
+FILES_OVER = ("text tokens", "FLOPs")  # what files have curves over; a page has them over all
+
+Links = Mapping[tuple[str, int], str]  # by a run's variant and seed: the URL of its folder
+
+
+class Chart(NamedTuple):
+    name: str
+    title: str
+    height: float  # inches
+    draw: Callable[[Any], None]
+
+    @property
+    def on_page(self) -> str:
+        """The SVG in the colors of the page around it. The page shows the title."""
+        return drawn([self.draw], WIDTH, self.height)
 
 
 def chart_files(summary: Summary) -> dict[str, str]:
-    """Returns {name: SVG} of the charts of a report that stand by themselves: of each law and each
-    yardstick, by its name."""
-    colours = numbers_of(summary)
-    files = {}
-    for law in summary.laws:
-        if law.fit is not None:
-            draw = functools.partial(_draw_named_law, law=law)
-            title = f"{law.figure}, {NATS}: a dot for each run, a line for the law of its size"
-            files[f"law of {law.figure}"] = _file(draw, title, LAW_HEIGHT)
-    for column in summary.columns:
-        draw = functools.partial(draw_column, column=column, colours=colours, links={})
-        colon = ":" if wording.unit_beside(column) else ","
-        title = f"{column.name}{colon} {wording.about_column(column)}"
-        files[column.name] = _file(draw, title, column_height(summary))
-    return {f"{_file_name(name)}.svg": svg for name, svg in files.items()}
+    """Returns {name: SVG} of the charts of each law and each yardstick."""
+    return _files((*law_charts(summary), *column_charts(summary)))
 
 
 def curve_files(summary: Summary) -> dict[str, str]:
     """Returns {name: SVG} of the curves of each yardstick over text tokens, and over FLOPs."""
-    colours = numbers_of(summary)
-    files = {}
+    return _files(chart for over, chart in yardstick_curve_charts(summary) if over in FILES_OVER)
+
+
+def _files(charts: Iterable[Chart]) -> dict[str, str]:
+    return {re.sub(r"\W+", "_", one.name).strip("_") + ".svg": _file(one) for one in charts}
+
+
+def _file(chart: Chart) -> str:
+    lines = textwrap.wrap(printable(chart.title), TITLE)
+
+    def titled(axes: Any) -> None:
+        chart.draw(axes)
+        axes.set_title("\n".join(lines))
+
+    return standalone(drawn([titled], WIDTH, chart.height + 0.2 * len(lines)))
+
+
+def law_charts(summary: Summary) -> list[Chart]:
+    """Returns the chart of each law that was fitted."""
+    return [
+        Chart(
+            name=f"law of {law.figure}",
+            title=f"{law.figure}, {NATS}: a dot for each run, a line for the law of its size",
+            height=LAW_HEIGHT,
+            draw=functools.partial(draw_law, law=law),
+        )
+        for law in summary.laws
+        if law.fit is not None
+    ]
+
+
+def column_charts(summary: Summary, links: Links | None = None) -> list[Chart]:
+    """Returns the chart of each yardstick; dots link to the runs that have a link."""
+    draw = functools.partial(draw_column, colours=numbers_of(summary), links=links or {})
+    charts = []
     for column in summary.columns:
-        for over in ("text tokens", "FLOPs") if column.name in summary.curves else ():
-            draw = functools.partial(_draw_named_curves, column, summary, colours, over)
-            title = f"{column.name} over training: {wording.about_column(column)}"
-            height = CURVES_HEIGHT + LEGEND_LINE * len(summary.curves[column.name])
-            files[f"{_file_name(column.name)}_over_{_file_name(over)}.svg"] = _file(
-                draw, title, height
-            )
-    return files
+        colon = ":" if wording.unit_beside(column) else ","
+        title = f"{column.name}{colon} {wording.about_column(column)}"
+        height = 0.5 + 0.4 * len(summary.setup.variants)
+        charts.append(Chart(column.name, title, height, functools.partial(draw, column=column)))
+    return charts
 
 
-def _file_name(name: str) -> str:
-    return re.sub(r"\W+", "_", name).strip("_")
+def yardstick_curve_charts(summary: Summary) -> list[tuple[str, Chart]]:
+    """Returns the curves of each yardstick over each of `OVER`, with what they are over."""
+    charts = []
+    with_curves = [column for column in summary.columns if column.name in summary.curves]
+    for column, over in itertools.product(with_curves, OVER):
+        curves = summary.curves[column.name]
+        draw = functools.partial(
+            draw_yardstick_curves,
+            curves=curves,
+            colours=numbers_of(summary),
+            over=over,
+            baseline=column.baseline,
+        )
+        title = f"{column.name} over training: {wording.about_column(column)}"
+        height = CURVES_HEIGHT + LEGEND_LINE * len(curves)
+        charts.append((over, Chart(f"{column.name} over {over}", title, height, draw)))
+    return charts
 
 
-def _draw_named_curves(
-    column: Column, summary: Summary, colours: Mapping[str, int], over: str, axes: Any
-) -> None:
-    draw_yardstick_curves(axes, summary.curves[column.name], colours, over, column.baseline)
-    below = dict(loc="upper left", bbox_to_anchor=(0, -0.2), borderaxespad=0)
-    axes.legend(frameon=False, fontsize="small", **below)
+def learning_charts(summary: Summary) -> list[Chart]:
+    """Returns a chart of each curve that runs logged while they trained."""
+    by_name: dict[str, dict[str, list[Curve]]] = {}
+    for run in summary.trained:
+        for name, curve in run.curves.items():
+            by_name.setdefault(name, {}).setdefault(run.variant, []).append(curve)
+    charts = []
+    for name, curves in by_name.items():
+        draw = functools.partial(draw_curves, curves=curves, colours=numbers_of(summary))
+        height = LEARNING_HEIGHT + LEGEND_LINE * len(curves)
+        charts.append(Chart(name, wording.about_curve(name), height, draw))
+    return charts
 
 
 def numbers_of(summary: Summary) -> dict[str, int]:
     """Returns the number of each variant's colour."""
     return {variant: number for number, variant in enumerate(summary.setup.variants)}
-
-
-def column_height(summary: Summary) -> float:
-    """Returns the height of a yardstick's chart, in inches."""
-    return 0.5 + 0.4 * len(summary.setup.variants)
-
-
-def _file(draw: Callable[[Any], None], title: str, height: float) -> str:
-    lines = textwrap.wrap(printable(title), TITLE)
-
-    def titled(axes: Any) -> None:
-        draw(axes)
-        axes.set_title("\n".join(lines))
-
-    return standalone(drawn([titled], WIDTH, height + 0.2 * len(lines)))
-
-
-def _draw_named_law(axes: Any, law: FittedLaw) -> None:
-    draw_law(axes, law)
-    lines = axes.get_lines()[1::2]  # after the dots of each size
-    names = [f"{amount(size)} parameters" for size in sizes_of(law)]
-    axes.legend(lines, names, frameon=False, fontsize="small")
 
 
 def shown(name: str) -> str:
@@ -116,17 +151,23 @@ def shown(name: str) -> str:
     return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name
 
 
-def dashes(number: int) -> str:
-    """Returns the line of a series, which beyond the first colours differs by its dashes too."""
-    return ("-", "--", ":")[number // 4 % 3]
-
-
 def _colour(number: int) -> str:
     return SERIES[number % len(SERIES)]
 
 
 def _line(number: int) -> dict[str, Any]:
-    return dict(color=_colour(number), linestyle=dashes(number), linewidth=1.4)
+    """Returns the line of a series, which beyond the first colours differs by its dashes too."""
+    dashes = ("-", "--", ":")[number // 4 % 3]
+    return dict(color=_colour(number), linestyle=dashes, linewidth=1.4)
+
+
+def _name_lines_below(axes: Any) -> None:
+    below = dict(loc="upper left", bbox_to_anchor=(0, -0.2), borderaxespad=0)
+    axes.legend(frameon=False, fontsize="small", **below)
+
+
+def _in_legend(variant: str) -> str:
+    return textwrap.shorten(shown(variant), LONGEST_NAME, placeholder="…")
 
 
 def draw_curves(
@@ -142,7 +183,7 @@ def draw_curves(
         last = min(c[-1][0] for c in some)
         x = np.linspace(first, last, GRID)
         y = np.stack([np.interp(x, *np.array(curve).T) for curve in some])
-        axes.plot(x, y.mean(0), **_line(colours[variant]))
+        axes.plot(x, y.mean(0), label=_in_legend(variant), **_line(colours[variant]))
         if len(some) > 1:
             colour = _colour(colours[variant])
             axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.2, linewidth=0)
@@ -150,11 +191,10 @@ def draw_curves(
     (low, _), top = axes.get_ylim(), max(tops)
     axes.set(xlabel="text tokens seen", ylim=(low, top + 0.05 * (top - low)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _name_lines_below(axes)
 
 
-def draw_column(
-    axes: Any, column: Column, colours: Mapping[str, int], links: Mapping[tuple[str, int], str]
-) -> None:
+def draw_column(axes: Any, column: Column, colours: Mapping[str, int], links: Links) -> None:
     """Draws a line for each variant: every seed's figure, which links to its run, and their mean
     with its interval; the baseline is a dashed line across."""
     for y, (variant, number) in enumerate(colours.items()):
@@ -192,7 +232,9 @@ def draw_yardstick_curves(
     for variant, checkpoints in curves.items():
         x = [getattr(checkpoint.spent, OVER[over]) for checkpoint in checkpoints]
         line = dict(marker="o", markersize=3, markeredgewidth=0) | _line(colours[variant])
-        axes.plot(x, [checkpoint.mean for checkpoint in checkpoints], label=shown(variant), **line)
+        axes.plot(
+            x, [checkpoint.mean for checkpoint in checkpoints], label=_in_legend(variant), **line
+        )
         low, high = ([end(c.values) for c in checkpoints] for end in (min, max))
         axes.fill_between(x, low, high, color=line["color"], alpha=0.2, linewidth=0)
     if _is_near(baseline, axes.get_ylim()):
@@ -202,6 +244,7 @@ def draw_yardstick_curves(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: amount(x)))
     axes.locator_params(axis="x", nbins=5)
     axes.ticklabel_format(axis="y", useOffset=False)
+    _name_lines_below(axes)
 
 
 def _is_near(baseline: float | None, limits: tuple[float, float]) -> bool:
@@ -217,13 +260,15 @@ def draw_law(axes: Any, law: FittedLaw) -> None:
     assert law.fit is not None
     tokens = [point.run.text_tokens for point in law.points]
     x = np.geomspace(min(tokens), max(tokens), GRID)
-    for number, size in enumerate(sizes_of(law)):
+    for number, size in enumerate(sorted({point.run.parameters for point in law.points})):
         points = [point for point in law.points if point.run.parameters == size]
         flops = [p.run.flops for p in points]
         losses = [p.loss for p in points]
         dots = dict(color=_colour(number), markersize=4, alpha=0.65, markeredgewidth=0)
         axes.plot(flops, losses, "o", **dots)
-        axes.plot(x * points[0].run.flops_per_token, law.fit.law.loss(size, x), **_line(number))
+        name = f"{amount(size)} parameters"
+        line = _line(number)
+        axes.plot(x * points[0].run.flops_per_token, law.fit.law.loss(size, x), label=name, **line)
     axes.set(xlabel="FLOPs", xscale="log", yscale="log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0e}".replace("e+", "e")))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
@@ -232,8 +277,4 @@ def draw_law(axes: Any, law: FittedLaw) -> None:
     step = next((s for s in steps if (high - low) / s <= 6), steps[-1])
     axes.set_yticks(np.arange(math.ceil(low / step), high / step) * step)
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def sizes_of(law: FittedLaw) -> list[int]:
-    """Returns the parameters of the models that a law is fitted to, ascending."""
-    return sorted({point.run.parameters for point in law.points})
+    axes.legend(frameon=False, fontsize="small")

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
 
 from ..facts import Facts
-from ..formatting import MINUS, spread
+from ..formatting import MINUS, plain_table, spread
 from ..matching import PARAMETERS, WHAT, macro_of_solved
 from .summary import Summary
 
@@ -106,8 +105,7 @@ def unequal(summary: Summary) -> str:
 def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
     """Prints what each variant will cost, and by how much variants of one budget differ."""
     of = {v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()}
-    columns = (Column(name, justify="right") for name in PLANNED)
-    table = Table("variant", *columns, box=None, header_style="bold")
+    table = plain_table("variant", *PLANNED)
     for variant, cost in of.items():
         row = (f"{x:,}" if type(x) is int else f"{x:.3g}" for x in cost.values())
         table.add_row(escape(variant), *row)

@@ -6,7 +6,7 @@ A claim that there is no difference also needs a positive control.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -62,7 +62,11 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
     """Returns why a difference says nothing about its two variants; "" if it is informative."""
     column = summary.column(difference)
     pair = (difference.variant, difference.other)
-    reasons = [_below_a_reference(summary, column, difference), _at_an_edge(summary, column, pair)]
+    # If the difference holds, one variant may be at the reference. The figure then detected what
+    # the other has learned, and the true difference can only be larger than the measured one.
+    nobody = f"neither {pair[0]} nor {pair[1]} is"
+    below = _below_a_reference(summary, column, pair, nobody, allowed=int(difference.holds))
+    reasons = [below, _at_an_edge(summary, column, pair)]
     return "; ".join(filter(None, reasons))
 
 
@@ -85,31 +89,27 @@ def why_column_is_not_informative(summary: Summary, column: Column) -> str:
     if any(not why_not_informative(summary, d) for d in some):
         return ""
     variants = list(column.estimates)
-    reasons = []
-    for reference in references(summary, column):
-        below = [v for v in variants if not is_shown_better(column, v, reference.level)]
-        if below:
-            who = "no variant is" if len(below) == len(variants) else f"{_listed(below)} not"
-            reasons.append(
-                f"{who} shown to be better than {reference.words} {_in_brackets(reference)}"
-            )
-            break
-    reasons.append(_at_an_edge(summary, column, variants))
+    below = _below_a_reference(summary, column, variants, nobody="no variant is")
+    reasons = [below, _at_an_edge(summary, column, variants)]
     return "; ".join(filter(None, reasons))
 
 
-def _below_a_reference(summary: Summary, column: Column, difference: Difference) -> str:
-    """Returns which variant is not shown to be better than a reference; "" if both are.
+def _below_a_reference(
+    summary: Summary, column: Column, variants: Sequence[str], nobody: str, allowed: int = 0
+) -> str:
+    """Returns which variants are not shown to be better than a reference.
 
-    If the difference holds, one variant may be at the reference. The figure then detected what the
-    other variant has learned, and the true difference can only be larger than the measured one.
+    Args:
+      nobody: the words for all of the variants, such as "no variant is".
+      allowed: number of variants that need not be better. Returns "" if there are no more.
     """
-    pair = (difference.variant, difference.other)
     for reference in references(summary, column):
-        below = [v for v in pair if not is_shown_better(column, v, reference.level)]
-        if len(below) == 2 or (below and not difference.holds):
-            who = f"{below[0]} is not" if len(below) == 1 else f"neither {pair[0]} nor {pair[1]} is"
-            return f"{who} shown to be better than {reference.words} {_in_brackets(reference)}"
+        below = [v for v in variants if not is_shown_better(column, v, reference.level)]
+        if len(below) > allowed:
+            verb = "is" if len(below) == 1 else "are"
+            some = f"{', '.join(below)} {verb} not"
+            who = nobody if len(below) == len(variants) else some
+            return f"{who} shown to be better than {reference.words} ({reference.level:.3g})"
     return ""
 
 
@@ -153,12 +153,3 @@ def _has_control(summary: Summary, difference: Difference) -> bool:
 
 def _part(summary: Summary, column: Column, part: str) -> Column | None:
     return next((one for one in summary.parts if one.name == column.name + part), None)
-
-
-def _in_brackets(reference: Reference) -> str:
-    return f"({reference.level:.3g})"
-
-
-def _listed(names: list[str]) -> str:
-    verb = "is" if len(names) == 1 else "are"
-    return f"{', '.join(names)} {verb}"

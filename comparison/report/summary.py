@@ -32,9 +32,7 @@ class Column(NamedTuple):
         """The variant of the best mean; None where there is not one of several, or of a cost."""
         if self.better == NEITHER or len(self.estimates) < 2:
             return None
-        means = {variant: one.mean for variant, one in self.estimates.items()}
-        most = max(means.values()) if self.better == HIGHER else min(means.values())
-        best = [v for v, mean in means.items() if math.isclose(mean, most, rel_tol=NO_SPREAD)]
+        best = best_of({v: one.mean for v, one in self.estimates.items()}, self.better)
         return best[0] if len(best) == 1 else None
 
 
@@ -132,6 +130,12 @@ def _tuned(results: Results) -> dict[str, TunedVariant]:
         for variant in results.setup.variants
         if variant in losses and results.setup.tuned
     }
+
+
+def best_of(means: Mapping[str, float], better: str) -> list[str]:
+    """Returns the variants of the best mean; several if their means are equal."""
+    best = max(means.values()) if better == HIGHER else min(means.values())
+    return [v for v, mean in means.items() if math.isclose(mean, best, rel_tol=NO_SPREAD)]
 
 
 def is_part(name: str) -> bool:

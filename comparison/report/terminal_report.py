@@ -1,9 +1,10 @@
 """The report of a comparison in the terminal."""
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
+from ..formatting import plain_table
 from . import tables, wording
 from .equality import unequal
 from .summary import Summary
@@ -48,9 +49,9 @@ def _means(summary: Summary) -> Table:
 
 def _table(of: tables.Table, caption: str, dim: int | None = None) -> Table:
     """Returns a table whose strong cells are green; `dim` is the index of a row that is dim."""
-    columns = (Column(Text(head), justify="right") for head in of.heads[1:])
-    table = Table("", *columns, box=None, header_style="bold", caption_justify="left")
+    table = plain_table("", *map(Text, of.heads[1:]))
     table.caption = caption
+    table.caption_justify = "left"
     for i, row in enumerate(of.rows):
         styles = ("bold green" if (i, j) in of.strong else "" for j in range(len(row)))
         table.add_row(*map(Text, row, styles), style="dim" if i == dim else None)

@@ -10,9 +10,9 @@ from ..figures import HIGHER, LOWER, NATS, NEITHER
 from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
-from ..statistics import LEVEL, MOST_SEEDS, NO_SPREAD, POWER, Difference
+from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
 from .informative import why_column_is_not_informative, why_not_informative
-from .summary import Column, Summary
+from .summary import Column, Summary, best_of
 from .yardstick_curves import OVER
 
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
@@ -263,8 +263,7 @@ def best_at_equal(summary: Summary) -> list[str]:
 
 def _best_of(means: Mapping[str, float], column: Column) -> str:
     """Returns the variant of the best mean, or those that share it, as "a and b alike"."""
-    top = (max if column.better == HIGHER else min)(means.values())
-    best = [name for name, mean in means.items() if math.isclose(mean, top, rel_tol=NO_SPREAD)]
+    best = best_of(means, column.better)
     if len(best) == len(means):
         return "all alike"
     return best[0] if len(best) == 1 else f"{_listed(best)} alike"

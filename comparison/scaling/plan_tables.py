@@ -5,12 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Column, Table
 
 from ...training.reporting.console import active_words, print_warning
 from ...training.run import T5_VOCABULARY
 from ..figures import NATS
-from ..formatting import amount
+from ..formatting import amount, plain_table
 from .laws_of_comparisons import FittedLaw
 from .requirements import (
     DAY,
@@ -181,7 +180,8 @@ def _print_utilisation(console: Console, chips: Chips | None) -> None:
 
 def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
     """A line for each figure, a column for each case."""
-    table = Table("", *(Column(justify="right") for _ in columns), box=None, show_header=False)
+    table = plain_table("", *("" for _ in columns))
+    table.show_header = False
     for name in columns[0]:
         table.add_row(name, *(column[name] for column in columns))
     console.print(table)

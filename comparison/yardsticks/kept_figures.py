@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from ...inference.prompting.windows import BeyondTraining
 from ...settings import run_directory, whole_files
 from ...settings.bound import bound
-from ..figures import HIGHER, LOWER, NEITHER, Figure, figure_of, settings_of_yardstick
-from ..results import read_lines, write_lines
+from ..figures import HIGHER, LOWER, NEITHER, Figure, settings_of_yardstick
+from ..results import of_fields, read_lines, write_lines
 from .subject import Subject
 
 
@@ -115,7 +115,7 @@ def write_measured(
     corpus: Callable | None = None,
 ) -> None:
     """Adds what a yardstick measured of a checkpoint of a run of this corpus."""
-    figures = [figure.record for figure in measured.figures]
+    figures = [figure._asdict() for figure in measured.figures]
     line = _line(step, yardstick, corpus) | {"figures": figures, "refusal": measured.refusal}
     write_lines(_path(run_dir), [*(kept for kept, _ in _kept(run_dir)), line])
 
@@ -151,7 +151,9 @@ def _path(run_dir: str) -> Path:
 
 def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
     def measured(line: Line) -> tuple[Line, Measured]:
-        return line, Measured(tuple(map(figure_of, line["figures"])), line["refusal"])
+        return line, Measured(
+            tuple(of_fields(Figure, one, "value") for one in line["figures"]), line["refusal"]
+        )
 
     return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
 

@@ -34,7 +34,7 @@ from ...inference.prompting.windows import check_prompts
 from ...objectives import text_to_text
 from ...training.baselines import Tally, trivial_loss
 from ..figures import HIGHER, LOWER, NATS_SAVED, Figure, peak_figures
-from .parts.finetuning_steps import from_scratch, stepped
+from .parts.finetuning_steps import at_best_peak, from_scratch, stepped
 from .parts.probing import choosing
 from .parts.two_languages import translations
 from .subject import Subject
@@ -156,17 +156,16 @@ def _finetuned(
 
     held = choosing(len(answered))
     numbers = np.arange(len(answered))
-    best = None
-    for peak in peaks:
+
+    def tried(peak: float) -> tuple[float, Trained]:
         loss = jitted(_loss, model)
         params = stepped(loss, trained.params, batch_of, numbers[~held], peak, steps, batch_size)
         writer = trained._replace(params=params)
         nats = _nats(writer, [answered[i] for i in numbers[held]])
-        nats = nats if math.isfinite(nats) else math.inf
-        if best is None or nats < best[0]:
-            best = nats, writer, peak
-    assert best is not None
-    return best[1:]
+        return (-nats if math.isfinite(nats) else -math.inf), writer
+
+    peak, (_, writer) = at_best_peak(peaks, tried)
+    return writer, peak
 
 
 def _loss(model, params, batch, own_BxT):

@@ -17,7 +17,7 @@ from ..figures import HIGHER, Figure
 from .generations import continued, continuing_mode, infilled
 from .known_answers import world_of
 from .parts.python_prompts import Gap
-from .parts.ranking import SENTINEL, Question, answered_tokens
+from .parts.ranking import Question, answered_tokens
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -89,7 +89,9 @@ def _written(
     blanks = [one.text for one in questions if BLANK.search(one.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
         # Two tokens more than an answer has: a sentinel before it, and it must have ended.
-        return {"": infilled(trained, [_gap(one) for one in questions], Decoding(max_new=most + 2))}
+        arounds = [_question(one).around for one in questions]
+        gaps = [Gap(before, "", after) for before, after in arounds]
+        return {"": infilled(trained, gaps, Decoding(max_new=most + 2))}
     mode = continuing_mode(trained)
     if mode == "unmask":
         return {order: _in_masks(trained, mode, questions, order) for order in orders}
@@ -105,11 +107,8 @@ def _written(
     return {"": continued(trained, gaps, Decoding(max_new=most))}
 
 
-def _gap(question: WorldQuestion) -> Gap:
-    """Returns where the answer belongs: at the blank, or at the end of a text without one."""
-    text = question.text if BLANK.search(question.text) else question.text + SENTINEL
-    before, _, after = (text + (question.after or "")).partition(SENTINEL)
-    return Gap(before, "", after)
+def _question(one: WorldQuestion) -> Question:
+    return Question(one.text, one.answers, one.after)
 
 
 def _in_masks(
@@ -119,8 +118,7 @@ def _in_masks(
     mask = trained.ids.special("mask")
     rows = []
     for one in questions:
-        asked = Question(one.text, one.answers, one.after)
-        tokens, hidden = answered_tokens(trained, asked, one.answers[0])
+        tokens, hidden = answered_tokens(trained, _question(one), one.answers[0])
         for slot in hidden:
             tokens[slot] = mask
         slots = [len(form.before) + slot for slot in hidden]

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pretrax.comparison.comparison import Comparison
 from pretrax.comparison.figures import HIGHER, LOWER, NATS, Figure
 from pretrax.comparison.results import (
     ComparisonSetup,
@@ -21,6 +22,12 @@ YARDSTICKS = {  # name: unit, which is better, baseline, mean, standard deviatio
     "bits_per_byte": ("bits per byte", LOWER, 4.4, 2.30, 0.03),
     "classify": ("share", HIGHER, 0.25, 0.60, 0.03),
 }
+
+
+def compared(**fields) -> Comparison:
+    """A comparison of two variants that cannot be run."""
+    some = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
+    return Comparison(**{**some, "budget": len, "yardsticks": [len], **fields})
 
 
 def results(

@@ -52,6 +52,12 @@ def write(folder: pathlib.Path, *lines: str) -> str:
     return str(folder / "small.gin")
 
 
+def append(file: str, text: str) -> None:
+    """Adds lines to a comparison's file."""
+    with open(file, "a") as out:
+        out.write(text)
+
+
 def norm(subject, *, power: int = 2) -> list[Figure]:
     """The norm of the parameters, which every bit of training decides."""
     leaves = jax.tree.leaves(jax.device_get(subject.saved.params))

@@ -1,17 +1,21 @@
 """Runs that stand for trained ones: a model, and what it is said to have been trained on."""
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 
 from pretrax import objectives
+from pretrax.comparison.figures import Figure
 from pretrax.comparison.yardsticks.subject import Subject
+from pretrax.corpora import world_documents
 from pretrax.data.corpus import Corpus
 from pretrax.inference import Trained
+from pretrax.settings.bound import Bound
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.step import Recipe
+from tests.inference.runs import trained
 
 
 def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = None) -> Subject:
@@ -21,6 +25,20 @@ def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = N
     subject = Subject("runs/x")
     subject.trained, subject.fields = one, {"corpus": corpus}
     return subject
+
+
+def subject_of_world(
+    builder: str, objective: str, world: Callable, constant: bool = False, seed: int = 0
+) -> Subject:
+    """A run on a world, whose corpus has not changed since."""
+    corpus = Bound(world_documents, world=world, seed=seed)
+    subject = subject_of(trained(builder, objective), constant=constant, corpus=corpus)
+    subject.plan = types.SimpleNamespace(corpus=None)
+    return subject
+
+
+def by_name(figures: Sequence[Figure]) -> dict[str, Figure]:
+    return {figure.name: figure for figure in figures}
 
 
 def subject_with_noise(

@@ -1,15 +1,10 @@
 """Pairs of texts of a world: how a model is asked, and what one that knows nothing gets."""
 
-import types
-
 import pytest
 
 from pretrax.comparison.yardsticks import belonging_texts
-from pretrax.corpora import world_documents
 from pretrax.corpora.worlds import World, WorldPair, WorldQuestion
-from pretrax.settings.bound import Bound
-from tests.comparison.subjects import subject_of
-from tests.inference.runs import trained
+from tests.comparison.subjects import subject_of_world
 
 TEXTS = ("one two .", "two one .")
 PAIRS = [
@@ -26,10 +21,7 @@ def numbers(*, seed, pairs=PAIRS):
 
 
 def subject(builder="encoder", objective="masked_lm", constant=False, of=numbers):
-    corpus = Bound(world_documents, world=of)
-    one = subject_of(trained(builder, objective), constant=constant, corpus=corpus)
-    one.plan = types.SimpleNamespace()
-    return one
+    return subject_of_world(builder, objective, of, constant)
 
 
 def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(monkeypatch):

@@ -78,8 +78,7 @@ def test_more_seeds_and_variants_run_what_is_missing(own):
     lines = (
         "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}\n"
     )
-    with open(file, "a") as out:
-        out.write(lines)
+    small.append(file, lines)
     assert small.compare_here(file, "--gin.SEEDS=[1]") == 0
     assert started == ["runs/third/seed_1"]
     found = small.results(pathlib.Path(file).parent / "compared")
@@ -92,8 +91,7 @@ def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
     file, started = own
     monkeypatch.setattr(cells.trainer, "train", None)
     more = "comparison.Comparison.yardsticks = [@small.norm, @a/small.norm, @small.refusing]"
-    with open(file, "a") as out:
-        out.write(f"{more}\na/small.norm.power = 4\n")
+    small.append(file, f"{more}\na/small.norm.power = 4\n")
     assert small.compare_here(file) == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
@@ -106,8 +104,7 @@ def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
 def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     file, started = own
     monkeypatch.setattr(cells.trainer, "train", None)
-    with open(file, "a") as out:
-        out.write("comparison.Comparison.yardsticks = [@small.norm, @small.of_files]\n")
+    small.append(file, "comparison.Comparison.yardsticks = [@small.norm, @small.of_files]\n")
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
     assert "is not measured by of_files: no files yet" in capsys.readouterr().out
     monkeypatch.setattr(small, "FILES", ["now"])
@@ -139,8 +136,7 @@ def test_a_broken_yardstick_is_named_and_keeps_no_other_from_measuring(own, monk
 @pytest.mark.slow
 def test_figures_of_several_units_have_names_of_their_own(own):
     file, _ = own
-    with open(file, "a") as out:
-        out.write("comparison.Comparison.yardsticks = [@small.layers]\n")
+    small.append(file, "comparison.Comparison.yardsticks = [@small.layers]\n")
     assert small.compare_here(file) == 0
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found[::4]] == ["layers (layers)", "layers (blocks)"]
@@ -162,8 +158,7 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     assert "The pilot: seeds 0, 1" in said and "found by 3 seeds" in said
     assert "norm large/2 against small" in said and "training loss" in said
     assert not (directory / "comparison.json").exists() and "To go on" not in said
-    with open(file, "a") as out:
-        out.write("comparison.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
+    small.append(file, "comparison.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
     assert small.compare_here(file) == 2 and not started
     assert "to be tested once, at the end, and now after 2, 3 seeds" in capsys.readouterr().err
     with open(file) as lines:
@@ -182,8 +177,7 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
 
 def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     file, started = own
-    with open(file, "a") as out:
-        out.write("SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
+    small.append(file, "SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
     assert small.compare_here(file, "--wanted=norm=1e9") == 2 and not started
     assert "results that were to be tested once, at the end" in capsys.readouterr().err
     directory = pathlib.Path(file).parent / "compared"
@@ -210,14 +204,13 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
         ),
         (
             "comparison.Comparison.checkpoints = 3",
-            "the checkpoints of a run that are kept and measured were 1, are 3",
+            "the number of measured checkpoints was 1, is 3",
         ),
     ],
 )
 def test_other_changes_are_refused_by_name(own, line, expected, capsys):
     file, started = own
-    with open(file, "a") as out:
-        out.write(line + "\n")
+    small.append(file, line + "\n")
     assert small.compare_here(file) == 2 and not started
     said = capsys.readouterr().err
     assert "holds runs of the variant" in said and expected in said
@@ -335,18 +328,16 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
         assert f"models.decoder.mlp_dim = {number}\n" in of[variant].settings
     small.compare_here(file, "--gin.SEEDS=[0]")
     assert "holds runs of" not in capsys.readouterr().err  # what was solved is unchanged
-    with open(file, "a") as out:
-        out.write(
-            EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
-        )
+    small.append(
+        file, EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
+    )
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 2
     assert "solved to equal 'small', is to equal 'other'" in capsys.readouterr().err
 
 
 def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
     file, started = small.write(tmp_path), small.here(monkeypatch)
-    with open(file, "a") as out:
-        out.write("comparison.Comparison.variants = {'x': ['training.Run.batch_size = 3']}\n")
+    small.append(file, "comparison.Comparison.variants = {'x': ['training.Run.batch_size = 3']}\n")
     assert small.compare_here(file) == 2 and not started
     assert "The variant 'x': batch_size must be a multiple of" in capsys.readouterr().err
     assert read_facts(str(tmp_path / "compared"), "x") is None
@@ -363,8 +354,6 @@ def test_workers_share_the_cores():
     assert worker_processes.cores_of_workers(1) == [cores]
     assert worker_processes.cores_of_workers(None) == [[core] for core in cores]
     assert sum(worker_processes.cores_of_workers(len(cores)), []) == cores
-    with pytest.raises(ValueError, match=f"--workers={len(cores) + 1} are more than the"):
-        worker_processes.cores_of_workers(len(cores) + 1)
 
 
 def cell_of(folder: pathlib.Path) -> Cell:
@@ -401,8 +390,7 @@ def written(own, tmp_path, monkeypatch):
     code = tmp_path / f"{name}.py"
     code.write_text(YARDSTICK)
     monkeypatch.syspath_prepend(tmp_path)
-    with open(file, "a") as out:
-        out.write(f"import {name}\ncomparison.Comparison.yardsticks = [@{name}.written]\n")
+    small.append(file, f"import {name}\ncomparison.Comparison.yardsticks = [@{name}.written]\n")
     return file, code
 
 
@@ -633,8 +621,7 @@ def test_a_machine_without_slurm_is_told_before_a_plan(package, tmp_path, capsys
 
 def test_a_budget_of_this_machines_time_is_refused_to_a_cluster(tmp_path, capsys):
     file = small.write(tmp_path, "comparison.Comparison.budget = @budgets.seconds")
-    with open(file, "a") as out:
-        out.write("budgets.seconds.number = 60\n")
+    small.append(file, "budgets.seconds.number = 60\n")
     assert small.compare_here(file, "--slurm") == 2
     assert "--slurm trains on others: give budgets.model_flops" in capsys.readouterr().err
     assert not (tmp_path / "compared").exists()

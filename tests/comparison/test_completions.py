@@ -1,15 +1,10 @@
 """Beginnings that are completed: how a model is asked, and what counts."""
 
-import types
-
 import pytest
 
 from pretrax.comparison.yardsticks import completions
-from pretrax.corpora import world_documents
 from pretrax.corpora.worlds import World, WorldQuestion
-from pretrax.settings.bound import Bound
-from tests.comparison.subjects import subject_of
-from tests.inference.runs import trained
+from tests.comparison.subjects import subject_of_world
 
 QUESTION = WorldQuestion("ends", "one", (" two", " one"))
 HELDOUT = ["one one two two", "two two one one", "one one two two"]
@@ -20,9 +15,7 @@ def pairs(*, seed):
 
 
 def subject(builder="decoder", objective="causal_lm", of=pairs):
-    one = subject_of(trained(builder, objective), corpus=Bound(world_documents, world=of))
-    one.plan = types.SimpleNamespace()
-    return one
+    return subject_of_world(builder, objective, of)
 
 
 def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_before(monkeypatch):

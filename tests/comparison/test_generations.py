@@ -11,9 +11,10 @@ from pretrax.comparison.yardsticks.parts.python_prompts import (
     gaps,
 )
 from pretrax.inference import Decoding, unmask
-from tests.comparison.subjects import subject_of
+from tests.comparison.subjects import by_name, subject_of
 from tests.inference.runs import trained
-from tests.tasks.short_library import short_library
+
+pytestmark = pytest.mark.usefixtures("few_library_files")
 
 WHOLE = '''def total_of(values):
     """Return the total of some values."""
@@ -23,12 +24,6 @@ WHOLE = '''def total_of(values):
     assert total >= 0
     return total, len(values), "and a text that makes the function longer"
 '''
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    with short_library():
-        yield
 
 
 def model_of(*names, builder="decoder"):
@@ -43,10 +38,6 @@ def written_by(monkeypatch, write):
         return [{name: [write(x)] if mode == "infill" else write(x)} for x in items]
 
     monkeypatch.setattr(generations, "answer", answer)
-
-
-def by_name(figures) -> dict:
-    return {figure.name: figure for figure in figures}
 
 
 def test_a_function_is_cut_after_a_whole_statement():
@@ -144,7 +135,7 @@ def test_constant_outputs_are_not_flattered(yardstick, name, text, monkeypatch):
     written_by(monkeypatch, lambda item: text)
     figures = by_name(yardstick(model_of(name), prompts=8))
     own = yardstick.__name__
-    assert figures[own].gain <= 0 and figures[f"{own}/exact_match"].value == 0
+    assert figures[own].value <= figures[own].baseline and figures[f"{own}/exact_match"].value == 0
     if not text.startswith((" ", "pass", "x")):
         assert figures[f"{own}/parses"].value == 0
     if text.startswith((" ", "pass", "the")):

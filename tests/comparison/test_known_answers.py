@@ -1,15 +1,13 @@
 """The questions of a world: what is asked, and what a model that knows all or nothing gets."""
 
-import types
-
 import numpy as np
 import pytest
 
 from pretrax.comparison.yardsticks import known_answers
-from pretrax.corpora import python_library, world_documents
+from pretrax.corpora import python_library
 from pretrax.corpora.worlds import World, WorldQuestion, reversal
 from pretrax.settings.bound import Bound
-from tests.comparison.subjects import subject_of
+from tests.comparison.subjects import subject_of, subject_of_world
 from tests.inference.runs import trained
 
 QUESTIONS = [
@@ -24,10 +22,7 @@ def hues(*, seed):
 
 
 def subject(objective="causal_lm", builder="decoder", of=hues, constant=False):
-    corpus = Bound(world_documents, world=of, seed=3)
-    one = subject_of(trained(builder, objective), constant=constant, corpus=corpus)
-    one.plan = types.SimpleNamespace(corpus=None)
-    return one
+    return subject_of_world(builder, objective, of, constant, seed=3)
 
 
 def answering(monkeypatch, scores_of):

@@ -20,13 +20,6 @@ from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.settings.bound import Bound, parameters
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import trained
-from tests.tasks.short_library import short_library
-
-
-@pytest.fixture(scope="module")
-def short():
-    with short_library():
-        yield
 
 
 def sized(subject, *, layers=(), text=b"", times: int = 1) -> list[Figure]:
@@ -65,7 +58,7 @@ def test_texts_longer_than_the_rows_of_training_are_noted():
 
 
 @pytest.mark.parametrize("name", YARDSTICKS)
-def test_settings_that_no_yardstick_can_have_are_named(name, short):
+def test_settings_that_no_yardstick_can_have_are_named(name, few_library_files):
     """A number that is too small, or none, and a list that is empty, or a word."""
     needed = {"loss_under": {"objectives": ["causal_lm"]}, "retrieve": {"candidates": 4}}
     subject = subject_of(trained("decoder", "causal_lm"))

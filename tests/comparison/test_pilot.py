@@ -9,7 +9,6 @@ from rich.console import Console
 from scipy import stats
 
 from pretrax.comparison import pilot as pilots
-from pretrax.comparison.comparison import Comparison
 from pretrax.comparison.figures import HIGHER, LOWER, NATS_SAVED
 from pretrax.comparison.pilot import (
     COVERED,
@@ -27,6 +26,7 @@ from pretrax.comparison.report.summary import Column, summary
 from pretrax.comparison.results import TrainedRun
 from pretrax.comparison.statistics import LEVEL, effect_found, power, seeds_for
 from tests.comparison import planted
+from tests.comparison.planted import compared
 
 
 def column(rows, unit="share", better=HIGHER, baseline=None) -> Column:
@@ -189,11 +189,6 @@ def cell(seed: int, complete: bool = True) -> SimpleNamespace:
 )
 def test_the_seeds_of_a_pilot(cells, expected):
     assert pilot_seeds(cells) == expected
-
-
-def compared(**fields) -> Comparison:
-    some = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
-    return Comparison(**{**some, "budget": len, "yardsticks": [len], **fields})
 
 
 def test_what_no_pilot_says_anything_of_is_refused():

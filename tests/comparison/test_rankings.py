@@ -14,16 +14,11 @@ from pretrax.inference.answering.scoring import hidden_log_probs
 from pretrax.inference.prompting.prompts import Prompt
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import trained
-from tests.tasks.short_library import short_library
+
+pytestmark = pytest.mark.usefixtures("few_library_files")
 
 BLANKED = Question("so <extra_id_0>!", ("he", "she"))
 OPEN = Question("so ", ("he", "she"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    with short_library():
-        yield
 
 
 def rows(found):

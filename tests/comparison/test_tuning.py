@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import pathlib
 
@@ -22,10 +21,12 @@ from pretrax.comparison.facts import (
 from pretrax.comparison.failures import write_failure
 from pretrax.comparison.results import read_trials
 from pretrax.comparison.trials import tune
-from pretrax.comparison.tuning import standing, successive_halving, values_for, with_value
+from pretrax.comparison.tuning import best_values, successive_halving, values_for, with_value
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.settings.bound import Bound, flattened
+from pretrax.training.evaluation import Score
 from pretrax.training.run_configuration import read_run
+from pretrax.training.saved.result import Result, write_result
 from tests.comparison import small
 
 PEAK = "optimizers.warmup_constant.peak"
@@ -131,42 +132,23 @@ def test_a_setting_with_two_values_is_refused(decoder):
 # --- what is chosen -------------------------------------------------------------------------------
 
 
-def losses_of(random: int, values, rounds: int) -> dict[tuple[int, float], float]:
-    draw = np.random.default_rng(random)
-    return {(n, v): float(draw.normal()) for n in range(rounds) for v in values}
-
-
-def chosen_by(halving, losses, reported) -> tuple[float, list]:
-    """The value that is chosen, and the trials that were made, where `reported(stand)` losses of a
-    standing become known before the next question."""
-    known: dict = {}
-    while (stand := standing(halving, halving.values, known)).chosen is None:
-        open_ones = [(stand.round, v) for v in stand.values if (stand.round, v) not in known]
-        known |= {key: losses[key] for key in reported(open_ones)}
-    return stand.chosen, sorted(known)
-
-
 @pytest.mark.parametrize("number, eta", [(2, 2), (3, 2), (8, 2), (9, 3)])
-def test_the_choice_does_not_depend_on_where_it_was_interrupted(number, eta):
+def test_rounds_keep_the_best_until_one_value_is_left(number, eta):
     halving = successive_halving(parameter="a.b", values=range(number), seeds=[7], eta=eta)
-    for random in range(20):
-        losses = losses_of(random, halving.values, len(halving.shares))
-        whole = chosen_by(halving, losses, lambda open_ones: open_ones)
-        assert chosen_by(halving, losses, lambda open_ones: open_ones[-1:]) == whole
-        # By the definition: the best 1/eta of each round.
-        left = halving.values
-        for n in range(len(halving.shares)):
-            left = sorted(left, key=lambda v: losses[n, v])[: math.ceil(len(left) / eta)]
-        assert whole[0] == left[0] and len(left) == 1
+    draw = np.random.default_rng(0)
+    left = halving.values
+    for _ in halving.shares:
+        losses = {value: float(draw.normal()) for value in left}
+        left = best_values(halving, losses)
+        assert left == sorted(losses, key=losses.get)[: math.ceil(len(losses) / eta)]
+    assert len(left) == 1
 
 
 def test_a_value_that_diverges_loses_and_all_of_them_are_an_error():
     halving = successive_halving(parameter="a.b", values=[0.1, 0.3, 1.0], seeds=[7])
-    losses = {(0, 0.1): 9.0, (0, 0.3): math.inf, (0, 1.0): math.nan}
-    assert standing(halving, halving.values, losses).chosen == 0.1
-    losses[0, 0.1] = math.nan
-    with pytest.raises(ValueError, match="diverged with each of a.b = 0.1, 0.3, 1.0: try smaller"):
-        standing(halving, halving.values, losses)
+    assert best_values(halving, {0.1: 9.0, 0.3: math.inf, 1.0: math.nan}) == [0.1]
+    with pytest.raises(ValueError, match="a.b = 0.1, 0.3"):
+        best_values(halving, {0.1: math.nan, 0.3: math.inf})
 
 
 # --- trials ---------------------------------------------------------------------------------------
@@ -195,15 +177,13 @@ def loss_of(cell) -> float:
 def ending(cell, loss: float) -> None:
     folder = pathlib.Path(cell.run.run_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    known = dict(member="all", baseline=None, targets=9, metric=False)
-    scores = [
+    scores = (
         # Together the loss; their mean is the less, the greater the loss.
-        dict(known, term="tokens", loss=100.0 - 3 * loss),
-        dict(known, term="replaced", loss=loss / 12.5 - 2.0, scale=50.0),
-        dict(known, term="hits", loss=99.0, metric=True, scale=0.0),
-    ]
-    record = dict(finished=True, step=cell.run.steps, scores=scores)
-    (folder / "result.json").write_text(json.dumps(record))
+        Score("all", "tokens", 100.0 - 3 * loss, None, 9),
+        Score("all", "replaced", loss / 12.5 - 2.0, None, 9, scale=50.0),
+        Score("all", "hits", 99.0, None, 9, metric=True, scale=0.0),
+    )
+    write_result(Result(str(folder), cell.run.steps, True, scores, {}, {}))
 
 
 def run_all(cells) -> None:

@@ -145,7 +145,7 @@ other_norm.__name__ = "norm"
         ),
         (
             dict(yardsticks=[small.norm, other_norm]),
-            "two functions named norm, of tests.comparison.sm",
+            "small.norm.*test_variants.*, whose figures would have one name, norm: leave one",
         ),
         (dict(base=[]), "base must be a list of texts, not empty"),
         (

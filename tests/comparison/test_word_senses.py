@@ -18,7 +18,8 @@ from pretrax.comparison.yardsticks.word_senses import (
 )
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import trained
-from tests.tasks.short_library import short_library
+
+pytestmark = pytest.mark.usefixtures("few_library_files")
 
 SMALL = dict(words=4, uses=4, context=8)
 MODELS = {
@@ -27,12 +28,6 @@ MODELS = {
     "encoder_decoder": "span_corruption",
     "electra": "replaced_token_detection",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    with short_library():
-        yield
 
 
 @pytest.fixture(scope="module")

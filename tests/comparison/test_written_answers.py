@@ -1,17 +1,13 @@
 """Answers of a world that a model writes: how it is asked, and what counts."""
 
 import functools
-import types
 
 import pytest
 
 from pretrax.comparison.yardsticks import generations, written_answers
-from pretrax.corpora import world_documents
 from pretrax.corpora.worlds import World, WorldQuestion
 from pretrax.inference.prompting.prompts import filled
-from pretrax.settings.bound import Bound
-from tests.comparison.subjects import subject_of
-from tests.inference.runs import trained
+from tests.comparison.subjects import subject_of_world
 
 QUESTIONS = [
     WorldQuestion("sums", "1 + 1 =", (" 0 2", " 1 2")),
@@ -26,9 +22,7 @@ def sums(*, seed, questions=QUESTIONS):
 
 
 def subject(builder="decoder", objective="causal_lm", of=sums):
-    one = subject_of(trained(builder, objective), corpus=Bound(world_documents, world=of))
-    one.plan = types.SimpleNamespace()
-    return one
+    return subject_of_world(builder, objective, of)
 
 
 def at_the_end(*, seed):

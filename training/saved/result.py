@@ -38,6 +38,17 @@ def read_result(run_dir: str) -> Result | None:
         return None
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} exists for the first process, but not for this one.")
+    return local_result(run_dir)
+
+
+def local_result(run_dir: str) -> Result | None:
+    """Returns the result in a run directory, or None without one. Asks no other process.
+
+    It needs no devices, so that a process that only watches a run leaves them to the run.
+    """
+    path = os.path.join(run_dir, run_directory.RESULT)
+    if not os.path.exists(path):
+        return None
 
     def result(record: dict[str, Any]) -> Result:
         scores = tuple(Score(**score) for score in record["scores"])

@@ -25,7 +25,7 @@ from ....inference import Trained
 from ....inference.answering.states import TextRow, ending_slot, rows_batch, text_row
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
-from .finetuning_steps import stepped
+from .finetuning_steps import at_best_peak, stepped
 from .probing import choosing, log_shares
 
 Words = Sequence[tuple[int, int]]  # the characters start <= i < end of each text
@@ -66,8 +66,8 @@ def finetuned(
       words: what the class of each text is of; None: the text.
     """
     rows = _rows(trained, texts, words, recipe.tokens)
-    best = None
-    for peak in recipe.peaks:
+
+    def tried(peak: float) -> tuple[float, list[dict]]:
         models = []
         right = []
         for draw in draws:
@@ -76,11 +76,9 @@ def finetuned(
             rest = draw[held][:MOST_CHOOSING]
             right += (_predict(trained, params, [rows[i] for i in rest]) == labels_N[rest]).tolist()
             models.append(params)
-        score = float(np.mean(right))
-        if best is None or score > best[0]:
-            best = score, peak, models
-    assert best is not None
-    score, peak, models = best
+        return float(np.mean(right)), models
+
+    peak, (score, models) = at_best_peak(recipe.peaks, tried)
 
     def predict(texts, words):
         rows = _rows(trained, texts, words, recipe.tokens)

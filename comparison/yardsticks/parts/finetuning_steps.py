@@ -7,7 +7,8 @@ runs for a laptop: embeddings of size 1, fresh or trained, would hardly move at 
 kernels of .1. There is no dropout.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from ....models.builders import fresh_params
 from ....training.state import unboxed
 
 WARMUP_SHARE = 0.1
+T = TypeVar("T", bound=tuple[float, Any])  # (score, what was learned)
 _ADAFACTOR = optax.chain(
     optax.scale_by_factored_rms(min_dim_size_to_factor=32),
     optax.clip_by_block_rms(1.0),
@@ -29,6 +31,16 @@ _ADAFACTOR = optax.chain(
 def from_scratch(trained: Trained, seed: int) -> Trained:
     """Returns the model with fresh parameters, as a run of this seed draws them."""
     return trained._replace(params=jitted(_fresh, trained.model)(jax.random.key(seed)))
+
+
+def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[float, T]:
+    """Returns the peak whose trial has the highest score, and the trial; of equal scores the first.
+
+    Args:
+      tried: a peak -> what was learned with it and its score, which comes first.
+    """
+    trials = ((peak, tried(peak)) for peak in peaks)  # so that two at most are in memory
+    return max(trials, key=lambda one: one[1][0])
 
 
 def _fresh(model, key) -> dict:

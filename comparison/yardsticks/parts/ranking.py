@@ -29,6 +29,13 @@ class Question(NamedTuple):
     # known. Models that predict masks read it, since training hides tokens of whole documents.
     after: str | None = None
 
+    @property
+    def around(self) -> tuple[str, str]:
+        """The text before the answer, and what is known to follow the answer."""
+        text = self.text if BLANK.search(self.text) else self.text + SENTINEL
+        before, _, after = (text + (self.after or "")).partition(SENTINEL)
+        return before, after
+
 
 def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
     """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
@@ -124,8 +131,7 @@ def answered_tokens(
 
     They end with end-of-sequence where it is known what follows the answer.
     """
-    text = question.text if BLANK.search(question.text) else question.text + SENTINEL
-    before, _, after = (text + (question.after or "")).partition(SENTINEL)
+    before, after = question.around
     tokens = trained.encode(before + answer + after)
     start = len(os.path.commonprefix([tokens, trained.encode(before)]))
     end = min(len(trained.encode(before + answer)), len(tokens))
