@@ -38,7 +38,6 @@ from .activations import ACTIVATIONS
 from .config import Config
 from .experts import ROUTING, Experts
 from .heads import HEADS, Projection, Unembedding, projection, unembeddings
-from .kernels import fused_attention
 from .kernels.attention_blocks import padded
 from .linear import (
     STREAM,
@@ -144,11 +143,11 @@ class Transformer(nn.Module):
         return {name: states[..., :slots, :] for name, states in hidden.items()}
 
     def _padded(self, batch, side, slots):
-        """Returns a batch whose rows of this side have the `padding` of fused attention."""
+        """Returns a batch whose rows of this side have the `padding` of the attention mechanism."""
         caches = self.is_mutable_collection("cache") or f"{side}_cache_slots" in batch
-        if self.config.attention != "fused" or caches or f"{side}_segment_ids" not in batch:
+        length = slots + self.config.mechanism.padding(slots)
+        if length == slots or caches or f"{side}_segment_ids" not in batch:
             return batch
-        length = slots + fused_attention.padding(slots)
         if self.config.positions == "learned" and length > self.config.max_positions:
             return batch
         # Padding attends to the keys of the last query: to some, and to none that no other does.
@@ -172,6 +171,12 @@ def _with_copies(config, batch):
         raise ValueError(
             f"Got num_ahead={config.num_ahead}, expected 0: heads for tokens ahead are not for "
             "noised copies of a text. Leave such heads out, or choose another objective."
+        )
+    if not config.mechanism.log_sum:
+        raise ValueError(
+            f"Got attention={config.attention!r}, expected a mechanism that returns log sums, such "
+            "as 'plain': noised copies of a text attend to two sets of keys. Choose one, or "
+            "another objective."
         )
     twice = {}
     for name in _OF_TOKENS:
@@ -761,7 +766,7 @@ class Attention(nn.Module):
         query_init = lambda *args: init(*args) * query_scale  # noqa: E731
         # Where kernels take slots last, biases are added to columns. Cross-attention has columns
         # too: XLA for TPUs first fills with zeros what the scans of two stacks save in one shape.
-        has_slots_last = self._has_slots_last(x_BxTxE)
+        has_slots_last = c.mechanism.slots_last(x_BxTxE.shape[1])
         has_bias = c.biases or c.qkv_biases
         crosses = source_BxSxE is not x_BxTxE
         lying = dict(slots_last=has_slots_last and has_bias)
@@ -784,7 +789,7 @@ class Attention(nn.Module):
             if self.matching:
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
-            keys_have_slots_last = self._has_slots_last(source_BxSxE)
+            keys_have_slots_last = c.mechanism.slots_last(source_BxSxE.shape[1])
             lying = dict(slots_last=keys_have_slots_last and (crosses or has_bias))
             k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init, **lying)
             v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init, **lying)
@@ -814,32 +819,21 @@ class Attention(nn.Module):
         axes = ("heads", "kv", "embed")
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
-    def _has_slots_last(self, x_BxTxE):
-        slots = x_BxTxE.shape[1]
-        return self.config.attention == "fused" and fused_attention.are_slots_last(slots)
-
     def _attended(self, kind, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
-        """Returns what `attention.attend_with_log_sum` does over these keys, or over cached ones of
-        their kind: "" or `OF_ENCODER`."""
-        c = self.config
+        """Returns what the mechanism's `attend` does over these keys, or over cached ones of their
+        kind: "" or `OF_ENCODER`."""
+        mechanism = self.config.mechanism
+        softcap = self.config.attention_softcap
         if self.is_mutable_collection("cache") and not self.is_initializing():
             k_BxGxSxd = self._cached(f"{kind}key", k, cache_slots_BxT)
             v_BxGxSxd = self._cached(f"{kind}value", v, cache_slots_BxT)
         if k is None or cache_slots_BxT is not None:
             if bias is not None:
                 bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
-            softcap = c.attention_softcap
-            return attention.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
-        how = fused_attention if c.attention == "fused" else attention
-        if how is attention and num_shards("length", q.shape[1]) > 1:
-            # Every device has all keys, and those of each query head: a group's heads are joined
-            # with its queries, which could not be sharded then.
-            share = c.num_heads // c.num_key_heads
-            repeated = (jnp.repeat(x, share, 2) for x in (k, v))
-            k, v = (constrain(x, "batch", None, "heads", "kv") for x in repeated)
+            return mechanism.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
 
         def attend(*arrays):
-            return how.attend_with_log_sum(*arrays, bias, c.attention_softcap)
+            return mechanism.attend(*arrays, bias, softcap)
 
         if noised is None:
             return attend(q, k, v, intervals)
@@ -922,8 +916,9 @@ class Norm(nn.Module):
 
 
 def _length_of_bias(c: Config, intervals, cache_slots):
-    """Returns the length of the relative bias; None with a cache, or fused: it is by distance."""
-    return intervals.shape[-1] if cache_slots is None and c.attention == "plain" else None
+    """Returns the length of the relative bias; None: it is by distance."""
+    by_slots = cache_slots is None and c.mechanism.bias == "slots"
+    return intervals.shape[-1] if by_slots else None
 
 
 def _within(intervals, before, after, slots_BxT=None):
