@@ -154,7 +154,7 @@ class Config:
 
     # --- multi-token prediction, of a decoder
     num_ahead: SizeOrZero = 0  # tokens predicted beyond the next one
-    # `transformer.ParallelHeads`, `SequentialModules`, `LinearHeads` or `ProjectionAhead`.
+    # `tokens_ahead.LastLayer`, `NextModule`, `LinearHead` or `ProjectionAhead`.
     ahead: Literal["parallel", "sequential", "linear", "projections"] = "parallel"
 
     def __post_init__(self):
