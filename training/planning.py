@@ -307,8 +307,10 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
     shards = mesh.shape["context"]
     if shards == 1:
         return
-    biased = model.config and model.config.positions == "relative"
-    shard_multiple = model.config.mechanism.bias_multiple if biased else 1
+    config = model.config
+    shard_multiple = 1
+    if config is not None and config.positions == "relative":
+        shard_multiple = config.mechanism.bias_multiple
     for stacks in (group.stacks for group in recipe.groups):
         for name in sorted({"encoder", "decoder"} & stacks.keys()):  # not "predict", of any number
             slots = stacks[name]

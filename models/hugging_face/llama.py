@@ -96,7 +96,7 @@ def llama_like(
       classes: heads of classes that have a class in `transformers`; None: all.
       fields: the other fields of `Family` that differ.
     """
-    all_names = NAMES | {activation: "mlp_activations"} | names
+    all_names = {**NAMES, activation: "mlp_activations", **names}
 
     def read_rotary(hf: dict) -> dict:
         older = hf.get("rope_scaling") or {}
@@ -119,19 +119,15 @@ def llama_like(
         own = settings(hf) | settings_of(hf, all_names | width, gated=True)
         if num_experts:
             own["num_experts"] = hf.get("num_local_experts") or hf["num_experts"]
-        return (
-            dict(fixed)
-            | own
-            | dict(
-                **with_heads(hf, kinds if has("score.weight") else vocabulary),
-                num_kv_heads=hf.get("num_key_value_heads") or own["num_heads"],
-                mlp_dim=_mlp_dim(hf),
-                positions="rotary",
-                **read_rotary(hf),
-                logits_via_embedding=is_tied,
-                dropout_rate=0.0,
-                dropout_shared=False,
-            )
+        return {**fixed, **own} | dict(
+            **with_heads(hf, kinds if has("score.weight") else vocabulary),
+            num_kv_heads=hf.get("num_key_value_heads") or own["num_heads"],
+            mlp_dim=_mlp_dim(hf),
+            positions="rotary",
+            **read_rotary(hf),
+            logits_via_embedding=is_tied,
+            dropout_rate=0.0,
+            dropout_shared=False,
         )
 
     def written(c: Config) -> dict:

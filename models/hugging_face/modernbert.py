@@ -197,10 +197,7 @@ register(
         presets=("modernbert_*", "mmbert_*"),
         by_heads=classes_of("ModernBert", "vocabulary", "classes", "token_classes"),
         unknown_ids=dict.fromkeys(IDS),
-    )
-)
-
-register(
+    ),
     Family(
         "modernbert-decoder",
         "ModernBertDecoderModel",
@@ -215,5 +212,5 @@ register(
         by_heads=((("vocabulary",), "ModernBertDecoderForCausalLM"),),
         unknown_ids=dict.fromkeys(IDS, 0)
         | {"eos_token_id": None},  # it takes no null for the others
-    )
+    ),
 )
