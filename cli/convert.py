@@ -19,7 +19,7 @@ applies it. Tokens that an objective needs and the tokenizer lacks are added by 
 
 import argparse
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..corpora import vocabularies
-from ..inference import Decoding, Trained
-from ..models import Model, hugging_face
+from ..inference import Decoding
+from ..models import hugging_face
 from ..models.builders import single_transformer
 from ..models.hugging_face import hub, sentences
 from ..models.hugging_face.kept import keep_files, kept_config, put_back
@@ -39,7 +39,12 @@ from ..settings.command_line import add_trust_argument, at_least, offer_completi
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import mistakes_in_words
 from ..training.buckets import is_bucket, on_this_disk
-from ..training.conversion.converted_vocabularies import config_ids, export_vocabulary
+from ..training.conversion.converted_vocabularies import (
+    config_ids,
+    export_vocabulary,
+    saved_vocabulary,
+    without_params,
+)
 from ..training.conversion.generation_files import search_options, writes_text
 from ..training.conversion.imported_models import (
     Imported,
@@ -187,7 +192,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
         model = f" --model={options.model}" if options.model else ""
         lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
     else:
-        trained = model_with(imported.model, vocabulary, imported.prompt_forms)
+        trained = without_params(imported.model, vocabulary, imported.prompt_forms)
         lines += next_lines(run_dir, trained, rows, imported.shown_mode)
     kept = Path(run_dir) / run_directory.IMPORTED
     if writes_text(imported.model) and (chosen := search_options(kept, imported.model.layout)):
@@ -218,7 +223,8 @@ def export(console: Console, options: argparse.Namespace) -> None:
     fields = read_directory(options.source, options.trust)
     run = load_model(options.source, fields)
     kept = Path(options.source) / run_directory.IMPORTED
-    forms = saved_prompt_forms(options.source, options.trust)
+    vocabulary = saved_vocabulary(options.source)
+    forms = prompt_forms(options.source, fields, vocabulary.ids) if vocabulary else ()
     check_direction(run.model.layout, forms)
     config, params, others = single_transformer(run.model, run.params)
     ids = config_ids(options.source, run.model.layout)
@@ -252,7 +258,10 @@ def export(console: Console, options: argparse.Namespace) -> None:
             head = params["projections_embedding"]["layer"] if form.head else None
             sentences.write_modules(folder, config.emb_dim, form.pooling, head)
             left -= {"projections_embedding"} if form.head else set()
-        left_modes = record_prompts(options.source, folder, forms)
+        left_modes = []
+        if vocabulary:
+            again = model_of_export(folder)
+            left_modes = write_prompt_record(folder, forms, vocabulary.ids, again)
         whole_files.write_checksums(folder)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
     if left:
@@ -260,8 +269,8 @@ def export(console: Console, options: argparse.Namespace) -> None:
     if left_modes:
         lines.append(f"Modes that an import of it lacks: {', '.join(left_modes)}.")
     lines += [lacking] if lacking else []
-    if vocabulary := saved_vocabulary(options.source):
-        trained = model_with(run.model, vocabulary, forms)
+    if vocabulary:
+        trained = without_params(run.model, vocabulary, forms)
         command = predict_command(options.source, trained, trusted=options.trust)
         lines.append(f"To apply the run to a text: {command}")
     lines += notes
@@ -279,33 +288,3 @@ def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
                 "its classes would be others there. Train an encoder on them "
                 "(--gin_file=runs/finetune_classification.gin) and convert that."
             )
-
-
-def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:
-    """How the model of a run directory reads a text; none where it has no vocabulary."""
-    if vocabulary := saved_vocabulary(run_dir):
-        return prompt_forms(run_dir, read_directory(run_dir, trusted), vocabulary.ids)
-    return ()
-
-
-def saved_vocabulary(run_dir: str) -> vocabularies.Vocabulary | None:
-    try:
-        return vocabularies.load_vocabulary(run_dir)
-    except FileNotFoundError:
-        return None
-
-
-def record_prompts(run_dir: str, folder: str, forms: Sequence[PromptForm]) -> list[str]:
-    """Records the prompt forms of an exported model; returns the modes that are left out."""
-    vocabulary = saved_vocabulary(run_dir)
-    if vocabulary is None:
-        return []
-    return write_prompt_record(folder, forms, vocabulary.ids, model_of_export(folder))
-
-
-def model_with(
-    model: Model, vocabulary: vocabularies.Vocabulary, forms: Sequence[PromptForm]
-) -> Trained:
-    """Returns a model without its parameters, which says how it is prompted."""
-    codec = vocabulary.codec
-    return Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from .attention_mechanisms import Mechanism, register
 from .rematerialisation import ATTENTION
-from .sharding import on_one_cpu
+from .sharding import constrain, num_shards, on_one_cpu
 
 NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
 
@@ -53,6 +54,12 @@ def attend_with_log_sum(
 
     Intervals may be empty: the log is so low that `over_both` gives such an output no weight.
     """
+    if num_shards("length", q_BxTxHxd.shape[1]) > 1:
+        # Every device has all keys, and those of each query head: a group's heads are joined with
+        # its queries, which could not be sharded then.
+        share = q_BxTxHxd.shape[2] // k_BxSxGxd.shape[2]
+        repeated = (jnp.repeat(x, share, 2) for x in (k_BxSxGxd, v_BxSxGxd))
+        k_BxSxGxd, v_BxSxGxd = (constrain(x, "batch", None, "heads", "kv") for x in repeated)
     return _attend(softcap, q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
 
 
@@ -236,3 +243,16 @@ def _by_group(x_HxTxS, groups):
 
 def _dot(spec, a, b):
     return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
+
+
+register(
+    Mechanism(
+        name="plain",
+        about="by XLA, on every platform",
+        attend=attend_with_log_sum,
+        attend_cached=attend_cached,
+        bias="slots",
+        softcap=True,
+        log_sum=True,
+    )
+)

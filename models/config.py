@@ -8,6 +8,7 @@ from annotated_types import Interval, MinLen
 
 from ..constraints import NonNegative, OpenShare, Positive, check_fields
 from .activations import Activation
+from .attention_mechanisms import MECHANISMS, Mechanism
 
 # More layers than any model has, and few enough that to check a model costs nothing.
 Layers = Annotated[int, Interval(ge=0, le=4096)]
@@ -71,9 +72,10 @@ class Config:
     qk_norm_joint: bool = False  # one over all heads of a token instead, as in OLMo 2
 
     # --- attention and positions
-    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and
-    # GPUs, in memory that grows with the length, not with its square: `kernels.fused_attention`.
-    attention: Literal["plain", "fused"] = "plain"
+    # How attention is computed, a name of `attention_mechanisms.MECHANISMS`. "plain": by XLA, on
+    # every platform; "fused": by kernels for TPUs and GPUs, in memory that grows with the length
+    # of a row, and not with its square (`kernels.fused_attention`); or a mechanism of your own.
+    attention: str = "plain"
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
     positions: Literal["relative", "rotary", "learned", "none"] = "rotary"
     relative_in_every_layer: bool = False  # a bias table per layer, as in umT5, not per stack
@@ -152,7 +154,7 @@ class Config:
 
     # --- multi-token prediction, of a decoder
     num_ahead: SizeOrZero = 0  # tokens predicted beyond the next one
-    # `transformer.ParallelHeads`, `SequentialModules`, `LinearHeads` or `ProjectionAhead`.
+    # `tokens_ahead.LastLayer`, `NextModule`, `LinearHead` or `ProjectionAhead`.
     ahead: Literal["parallel", "sequential", "linear", "projections"] = "parallel"
 
     def __post_init__(self):
@@ -198,6 +200,10 @@ class Config:
     @property
     def embedding_width(self) -> int:
         return self.embedding_dim or self.emb_dim
+
+    @property
+    def mechanism(self) -> Mechanism:
+        return MECHANISMS[self.attention]
 
     @property
     def score_scale(self) -> float:
@@ -268,6 +274,21 @@ def _check_together(c: Config):
         if getattr(c, name) != getattr(Config, name) and not fulfilled:
             _refuse(c, name, f"{required} with it: set that, or leave {name} out.")
 
+    if c.attention not in MECHANISMS:
+        known = ", ".join(map(repr, MECHANISMS))
+        _refuse(c, "attention", f"one of {known}, or a name that your own file has registered.")
+    mechanism = c.mechanism
+    unsupported = {
+        "positions": relative and mechanism.bias is None,
+        "attention_softcap": c.attention_softcap is not None and not mechanism.softcap,
+        "window": c.window is not None and not mechanism.windows,
+        "merged_attention": c.merged_attention and not mechanism.log_sum,
+        "dtype": c.dtype not in mechanism.dtypes,
+    }
+    for name, is_unsupported in unsupported.items():
+        if is_unsupported:
+            supported = f"a value that attention={c.attention!r} supports: change either setting."
+            _refuse(c, name, supported)
     if not c.num_layers:
         _refuse(c, "num_decoder_layers", "1 or more, where there is no encoder.")
     for head in ("classes", "token_classes"):

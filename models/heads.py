@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from .activations import ACTIVATIONS
 from .config import Config
-from .linear import weights
+from .linear import linear, weights
+from .norms import Norm
 from .sharding import constrain, num_shards, partitioned
 
 
@@ -153,6 +154,25 @@ class Unembedding(nn.Module):
         return projection(hidden.astype(c.dtype), embedding_VxE.astype(c.dtype), lambda x: x)
 
 
+class LatentDynamics(nn.Module):
+    """Predicts each slot's next hidden state from its own and the token that is read next.
+
+    An MLP of three layers on both, normed, is added to the state (NextLat, arXiv:2511.05963).
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, state_BxTxE, following_BxTxE):
+        c = self.config
+        E = self.config.emb_dim
+        x = Norm(c, name="norm")(jnp.concatenate([state_BxTxE, following_BxTxE], -1))
+        for k, width in enumerate((2 * E, E, E)):
+            x = ACTIVATIONS["gelu"](x) if k else x
+            x = linear(self, f"layer_{k}", x, (width, E), ("embed", None))
+        return state_BxTxE + x
+
+
 TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # the builders with one `Transformer`
 
 
@@ -166,7 +186,9 @@ class Head(NamedTuple):
     build: Callable[[Config], nn.Module] | None = None
     has_classes: bool = False  # it has `Config.num_classes` outputs
     over_vocabulary: bool = False  # its module returns a `Projection` onto the vocabulary
-    is_state: bool = False  # a hidden state that the stack returns, and no function of one
+    # For a head that is a hidden state of the stack: from the model's settings to a module that
+    # takes the stack's states and the embedding of each slot's next token, both [B, T, E].
+    build_state: Callable[[Config], nn.Module] | None = None
 
 
 HEADS: dict[str, Head] = {}
@@ -232,7 +254,7 @@ for _head in (
         name="next_latent",
         about="a prediction of the next slot's hidden state",
         builders=("decoder",),
-        is_state=True,
+        build_state=lambda c: LatentDynamics(c, name="dynamics"),
     ),
     Head(
         name="classes",

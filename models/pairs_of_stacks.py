@@ -13,6 +13,7 @@ from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
 from .heads import LogitScale, Projection, ReplacedHead, dense, heads_of, projection
 from .linear import dropout, embedding_weights, inner_dropout
+from .norms import Norm
 from .positions import rotation_of
 from .quantization import quantized
 from .sharding import partitioned
@@ -22,7 +23,6 @@ from .transformer import (
     Block,
     Context,
     Encoded,
-    Norm,
     Pattern,
     Stack,
     Transformer,

@@ -1,8 +1,8 @@
 """A Transformer, encoder-decoder or single-stack, in one file to read from top to bottom.
 
-`models.config` describes its settings. Order: the whole network, a stack of layers, multi-token
-prediction, one layer and its sublayers; linear layers are in `models.linear`, positions in
-`models.positions`.
+`models.config` describes its settings. Order: the whole network, a stack of layers, one layer and
+its sublayers. Linear layers are in `models.linear`, norms in `models.norms`, positions in
+`models.positions`, and multi-token prediction is in `models.tokens_ahead`.
 
 Letters in names of arrays:
 
@@ -36,9 +36,8 @@ from flax import linen as nn
 from . import attention, positions, rematerialisation
 from .activations import ACTIVATIONS
 from .config import Config
-from .experts import ROUTING, Experts
-from .heads import HEADS, Projection, Unembedding, projection, unembeddings
-from .kernels import fused_attention
+from .experts import Experts
+from .heads import HEADS, Projection, projection, unembeddings
 from .kernels.attention_blocks import padded
 from .linear import (
     STREAM,
@@ -49,16 +48,16 @@ from .linear import (
     inner_dropout,
     linear,
     on_slots_last,
-    project,
     weights,
     with_whole_gradient,
 )
+from .norms import Norm
 from .positions import RelativeBias, bias_at, rotation_of, sinusoids
 from .sharding import constrain, num_shards, partitioned
+from .tokens_ahead import ProjectionAhead, TokensAhead, scanned, shifted_left
 
 REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
 OF_ENCODER = "encoded_"  # the names of the encoder's keys and values in a decoder's self-attention
-_OF_AHEAD = (None, *STREAM)  # of tokens beyond the next
 
 
 class Transformer(nn.Module):
@@ -113,7 +112,7 @@ class Transformer(nn.Module):
         """Creates every parameter, those of the heads included."""
         top = self(batch)["top"]
         for name in (*self.config.heads, *self.config.ahead_projections):
-            if name not in HEADS or not HEADS[name].is_state:  # whose parameters are the stack's
+            if name not in HEADS or not HEADS[name].build_state:  # whose parameters are the stack's
                 self.head(name, top[:, 0])
 
     def head(self, name, hidden):
@@ -144,11 +143,11 @@ class Transformer(nn.Module):
         return {name: states[..., :slots, :] for name, states in hidden.items()}
 
     def _padded(self, batch, side, slots):
-        """Returns a batch whose rows of this side have the `padding` of fused attention."""
+        """Returns a batch whose rows of this side have the `padding` of the attention mechanism."""
         caches = self.is_mutable_collection("cache") or f"{side}_cache_slots" in batch
-        if self.config.attention != "fused" or caches or f"{side}_segment_ids" not in batch:
+        length = slots + self.config.mechanism.padding(slots)
+        if length == slots or caches or f"{side}_segment_ids" not in batch:
             return batch
-        length = slots + fused_attention.padding(slots)
         if self.config.positions == "learned" and length > self.config.max_positions:
             return batch
         # Padding attends to the keys of the last query: to some, and to none that no other does.
@@ -172,6 +171,12 @@ def _with_copies(config, batch):
         raise ValueError(
             f"Got num_ahead={config.num_ahead}, expected 0: heads for tokens ahead are not for "
             "noised copies of a text. Leave such heads out, or choose another objective."
+        )
+    if not config.mechanism.log_sum:
+        raise ValueError(
+            f"Got attention={config.attention!r}, expected a mechanism that returns log sums, such "
+            "as 'plain': noised copies of a text attend to two sets of keys. Choose one, or "
+            "another objective."
         )
     twice = {}
     for name in _OF_TOKENS:
@@ -284,7 +289,7 @@ class Stack(nn.Module):
     def __call__(self, x_BxTxE, batch, side, encoded=None):
         """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any;
         with `ahead_projections`, which take them, instead "last" [B, T, E], before the final norm;
-        with a head of that name also "next_latent" [B, T, E].
+        for each head that is a state also NAME [B, T, E].
 
         `side`: "encoder" or "decoder", as the names of its arrays in the batch begin. It may have
         the slots of these tokens in the KV cache, where they continue cached ones; key intervals
@@ -315,13 +320,14 @@ class Stack(nn.Module):
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
         x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
         if num_layers < self.num_layers:
-            states = ParallelHeads(c, self._layer(), name="ahead")(x_BxTxE, context)
+            states_NxBxTxE = TokensAhead(c, self._layer(), name="ahead")(None, x_BxTxE, context)
+            states = {"top": states_NxBxTxE[0], "ahead": states_NxBxTxE[1:]}
         else:
             states = self._last_states(x_BxTxE, embedded_BxTxE, context)
-        if "next_latent" in c.heads:
-            dynamics = LatentDynamics(c, name="dynamics")
-            following = _shifted_left(embedded_BxTxE)
-            states["next_latent"] = dynamics(states["top"], following)
+        for head in (HEADS[name] for name in c.heads if name in HEADS):
+            if head.build_state:
+                state = head.build_state(c)
+                states[head.name] = state(states["top"], shifted_left(embedded_BxTxE))
         return states
 
     def _encoded(self, states_BxSxE, batch):
@@ -335,17 +341,19 @@ class Stack(nn.Module):
     def _last_states(self, x_BxTxE, embedded_BxTxE, context):
         """Returns the states after the final norm, and those ahead that depend on them."""
         c = self.config
-        ahead = {}
+        states = {}
         if c.num_ahead and c.ahead == "linear":
-            ahead = LinearHeads(c, name="ahead")(x_BxTxE)
+            heads = TokensAhead(c, self._layer(), name="ahead")
+            states["ahead"] = heads(None, x_BxTxE, context)
         if c.ahead_projections:
-            ahead = {"last": inner_dropout(self, x_BxTxE)}
+            states["last"] = inner_dropout(self, x_BxTxE)
         if c.norm_place != "after":
             x_BxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         if c.num_ahead and c.ahead == "sequential":
-            modules = SequentialModules(c, self._layer(), name="ahead")
-            ahead = modules(x_BxTxE, embedded_BxTxE, context)
-        return {"top": x_BxTxE} | ahead
+            modules = TokensAhead(c, self._layer(), name="ahead")
+            carry = x_BxTxE, shifted_left(embedded_BxTxE)
+            states["ahead"] = modules(carry, x_BxTxE, context)
+        return {"top": x_BxTxE} | states
 
     def _embedded(self, x_BxTxE, batch, side):
         """Returns the input of the first layer: token, type and position embeddings summed."""
@@ -427,15 +435,15 @@ class Stack(nn.Module):
             first = 1
         if c.scan_layers:
             over = None if context.local is None else jnp.array(is_local[first:])
-            scanned = layer
+            repeated = layer
             more = {"sparse": c.is_sparse(first)}
             if c.repeated_layers > 1:
-                scanned = RepeatedLayers
+                repeated = RepeatedLayers
                 more = {"layer": layer}
                 over = None if over is None else over.reshape(-1, c.repeated_layers)
             length = (num_layers - first) // c.repeated_layers
             unroll = c.unroll_scan and not self.is_initializing()
-            layers = _scanned(scanned, length, (nn.broadcast, 0), unroll)
+            layers = scanned(repeated, length, (nn.broadcast, 0), unroll)
             stack = layers(c, self.cross, self.bidirectional, **more, name="layers")
             x_BxTxE, _ = stack(x_BxTxE, context, over)
         else:
@@ -477,180 +485,6 @@ class RepeatedLayers(nn.Module):
             one = self.layer(c, self.cross, self.bidirectional, sparse=sparse, name=name)
             x_BxTxE, _ = one(x_BxTxE, context, None if is_local is None else is_local[i])
         return x_BxTxE, None  # a pair, as scan requires
-
-
-class ParallelHeads(nn.Module):
-    """A last layer for each of the next tokens, on a shared trunk (Gloeckle et al. 2024).
-
-    Layer k predicts at slot t the token of slot t + k + 1; the norm and the vocabulary projection
-    after it are shared (arXiv:2404.19737, section 2).
-    """
-
-    config: Config
-    layer: type
-
-    @nn.compact
-    def __call__(self, x_BxTxE, context):
-        c = self.config
-        layers = _ahead(LastLayer, c.num_ahead + 1, "layers", c, self.layer)
-        _, x_NxBxTxE = layers(None, x_BxTxE, context)
-        x_NxBxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_NxBxTxE), _OF_AHEAD)
-        return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
-
-
-class LastLayer(nn.Module):
-    """One of `ParallelHeads`."""
-
-    config: Config
-    layer: type
-
-    @nn.compact
-    def __call__(self, _, x_BxTxE, context):
-        sparse = self.config.num_experts > 0
-        layer = self.layer(self.config, False, False, sparse=sparse, name="layer")
-        x_BxTxE, _ = layer(x_BxTxE, context)
-        return None, x_BxTxE
-
-
-class LinearHeads(nn.Module):
-    """A norm and a linear layer for each token beyond the next, on the states of the last layer.
-
-    Head k predicts at slot t the token of slot t + k + 1. As in Medusa (arXiv:2401.10774) no head
-    depends on another; the vocabulary projection after them is shared.
-    """
-
-    config: Config
-
-    @nn.compact
-    def __call__(self, x_BxTxE):
-        c = self.config
-        heads = _ahead(LinearHead, c.num_ahead, "modules", c)
-        _, ahead_NxBxTxE = heads(None, x_BxTxE)
-        return {"ahead": inner_dropout(self, ahead_NxBxTxE, _OF_AHEAD)}
-
-
-class ProjectionAhead(nn.Module):
-    """A norm and a vocabulary projection of its own, for one of the tokens beyond the next.
-
-    It takes the states of the last layer, before the final norm. Nothing but these states is shared
-    with the other heads.
-    """
-
-    config: Config
-
-    @nn.compact
-    def __call__(self, hidden) -> Projection:
-        normed = Norm(self.config, name="norm")(hidden)
-        return Unembedding(self.config, name="unembedding")(normed)
-
-
-class LinearHead(nn.Module):
-    """One of `LinearHeads`."""
-
-    config: Config
-
-    @nn.compact
-    def __call__(self, _, x_BxTxE):
-        c = self.config
-        linear_ExE = self.param(
-            "linear", partitioned(weights(c), "embed", None), (c.emb_dim, c.emb_dim)
-        )
-        return None, project(Norm(c, name="norm")(x_BxTxE), linear_ExE.astype(c.dtype))
-
-
-class SequentialModules(nn.Module):
-    """A module for each token beyond the next, each on the states of the one before (DeepSeek-V3).
-
-    Embedding and vocabulary projection are the trunk's (arXiv:2412.19437, section 2.2).
-    """
-
-    config: Config
-    layer: type
-
-    @nn.compact
-    def __call__(self, x_BxTxE, embedded_BxTxE, context):
-        c = self.config
-        modules = _ahead(NextModule, c.num_ahead, "modules", c, self.layer)
-        _, ahead_NxBxTxE = modules((x_BxTxE, _shifted_left(embedded_BxTxE)), context)
-        return {"ahead": inner_dropout(self, ahead_NxBxTxE, _OF_AHEAD)}
-
-
-class NextModule(nn.Module):
-    """One of `SequentialModules`.
-
-    At slot t it joins the state of the module before it with the embedding of the token which that
-    module predicts there, and applies one layer. The embeddings come shifted accordingly.
-    """
-
-    config: Config
-    layer: type
-
-    @nn.compact
-    def __call__(self, carry, context):
-        c = self.config
-        x_BxTxE, embedded_BxTxE = carry
-        state = Norm(c, name="state_norm")(x_BxTxE)
-        token = Norm(c, name="embedding_norm")(embedded_BxTxE)
-        join_init = partitioned(weights(c), "embed", None)
-        join_2ExE = self.param("join", join_init, (2 * c.emb_dim, c.emb_dim))
-        x_BxTxE = project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
-        layer = self.layer(c, False, False, sparse=c.num_experts > 0, name="layer")
-        x_BxTxE, _ = layer(x_BxTxE, context)
-        return (x_BxTxE, _shifted_left(embedded_BxTxE)), Norm(c, name="final_norm")(x_BxTxE)
-
-
-class LatentDynamics(nn.Module):
-    """Predicts each slot's next hidden state from its own and the token that is read next.
-
-    An MLP of three layers on both, normed, is added to the state (NextLat, arXiv:2511.05963).
-    """
-
-    config: Config
-
-    @nn.compact
-    def __call__(self, state_BxTxE, following_BxTxE):
-        c = self.config
-        E = self.config.emb_dim
-        x = Norm(c, name="norm")(jnp.concatenate([state_BxTxE, following_BxTxE], -1))
-        for k, width in enumerate((2 * E, E, E)):
-            x = ACTIVATIONS["gelu"](x) if k else x
-            x = linear(self, f"layer_{k}", x, (width, E), ("embed", None))
-        return state_BxTxE + x
-
-
-def _shifted_left(embedded_BxTxE):
-    # Slots that wrap around, or reach into another document, are never labelled.
-    return jnp.roll(embedded_BxTxE, -1, axis=1)
-
-
-def _ahead(module, length, name, config, *layer):
-    """Returns (carry, *args) -> (carry, outputs [length, …]): `length` modules in sequence."""
-    if config.scan_layers:
-        unroll = config.unroll_scan
-        return _scanned(module, length, nn.broadcast, unroll)(config, *layer, name=name)
-    modules = [module(config, *layer, name=f"{name}_{k}") for k in range(length)]
-
-    def one_after_another(carry, *args):
-        outputs = []
-        for each in modules:
-            carry, output = each(carry, *args)
-            outputs.append(output)
-        return carry, jnp.stack(outputs)
-
-    return one_after_another
-
-
-def _scanned(module, length, in_axes, unroll):
-    """Returns the module repeated `length` times, with parameters of its own each."""
-    return nn.scan(
-        module,
-        length=length,
-        unroll=length if unroll else 1,
-        in_axes=in_axes,
-        variable_axes={"params": 0, ROUTING: 0},
-        split_rngs={"params": True, "dropout": True},
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )
 
 
 class Block(nn.Module):
@@ -761,7 +595,7 @@ class Attention(nn.Module):
         query_init = lambda *args: init(*args) * query_scale  # noqa: E731
         # Where kernels take slots last, biases are added to columns. Cross-attention has columns
         # too: XLA for TPUs first fills with zeros what the scans of two stacks save in one shape.
-        has_slots_last = self._has_slots_last(x_BxTxE)
+        has_slots_last = c.mechanism.slots_last(x_BxTxE.shape[1])
         has_bias = c.biases or c.qkv_biases
         crosses = source_BxSxE is not x_BxTxE
         lying = dict(slots_last=has_slots_last and has_bias)
@@ -784,7 +618,7 @@ class Attention(nn.Module):
             if self.matching:
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
-            keys_have_slots_last = self._has_slots_last(source_BxSxE)
+            keys_have_slots_last = c.mechanism.slots_last(source_BxSxE.shape[1])
             lying = dict(slots_last=keys_have_slots_last and (crosses or has_bias))
             k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init, **lying)
             v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init, **lying)
@@ -814,32 +648,21 @@ class Attention(nn.Module):
         axes = ("heads", "kv", "embed")
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
-    def _has_slots_last(self, x_BxTxE):
-        slots = x_BxTxE.shape[1]
-        return self.config.attention == "fused" and fused_attention.are_slots_last(slots)
-
     def _attended(self, kind, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
-        """Returns what `attention.attend_with_log_sum` does over these keys, or over cached ones of
-        their kind: "" or `OF_ENCODER`."""
-        c = self.config
+        """Returns what the mechanism's `attend` does over these keys, or over cached ones of their
+        kind: "" or `OF_ENCODER`."""
+        mechanism = self.config.mechanism
+        softcap = self.config.attention_softcap
         if self.is_mutable_collection("cache") and not self.is_initializing():
             k_BxGxSxd = self._cached(f"{kind}key", k, cache_slots_BxT)
             v_BxGxSxd = self._cached(f"{kind}value", v, cache_slots_BxT)
         if k is None or cache_slots_BxT is not None:
             if bias is not None:
                 bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
-            softcap = c.attention_softcap
-            return attention.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
-        how = fused_attention if c.attention == "fused" else attention
-        if how is attention and num_shards("length", q.shape[1]) > 1:
-            # Every device has all keys, and those of each query head: a group's heads are joined
-            # with its queries, which could not be sharded then.
-            share = c.num_heads // c.num_key_heads
-            repeated = (jnp.repeat(x, share, 2) for x in (k, v))
-            k, v = (constrain(x, "batch", None, "heads", "kv") for x in repeated)
+            return mechanism.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
 
         def attend(*arrays):
-            return how.attend_with_log_sum(*arrays, bias, c.attention_softcap)
+            return mechanism.attend(*arrays, bias, softcap)
 
         if noised is None:
             return attend(q, k, v, intervals)
@@ -890,40 +713,10 @@ class MLP(nn.Module):
         return linear(self, "wo", inner_BxTxM, shape, axes, init)
 
 
-class Norm(nn.Module):
-    """RMS norm (arXiv:1910.07467), or layer norm (1607.06450), which subtracts the mean first.
-
-    Over the last axis, in float32, times a learned scale; layer norms have a bias with `biases`.
-    Their variance is the mean of squares less the squared mean, as in Flax's `LayerNorm`, for one
-    pass over x: where the mean is 100 deviations, results are off by 4e-3.
-    """
-
-    config: Config
-    axis: str = "embed"  # the name of the last axis
-
-    @nn.compact
-    def __call__(self, x):
-        c = self.config
-        shape = (x.shape[-1],)
-        x32 = x.astype(jnp.float32)
-        variance = (x32 * x32).mean(-1, keepdims=True)
-        if c.norm == "layer":
-            mean = x32.mean(-1, keepdims=True)
-            x32 = x32 - mean
-            variance = jnp.maximum(variance - mean * mean, 0)
-        x32 *= jax.lax.rsqrt(variance + c.norm_epsilon)
-        init = nn.initializers.zeros if c.zero_centered_norms else nn.initializers.ones
-        scale = self.param("scale", partitioned(init, self.axis), shape)
-        x32 *= broadcast(scale, x) + c.zero_centered_norms
-        if c.norm == "layer" and c.biases:
-            zeros = partitioned(nn.initializers.zeros, self.axis)
-            x32 += broadcast(self.param("bias", zeros, shape), x)
-        return x32.astype(c.dtype)
-
-
 def _length_of_bias(c: Config, intervals, cache_slots):
-    """Returns the length of the relative bias; None with a cache, or fused: it is by distance."""
-    return intervals.shape[-1] if cache_slots is None and c.attention == "plain" else None
+    """Returns the length of the relative bias; None: it is by distance."""
+    by_slots = cache_slots is None and c.mechanism.bias == "slots"
+    return intervals.shape[-1] if by_slots else None
 
 
 def _within(intervals, before, after, slots_BxT=None):

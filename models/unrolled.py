@@ -12,7 +12,8 @@ import jax
 
 from .builders import Model, model_of, with_capacity
 from .config import Config
-from .transformer import REPEATED, Block, Context, NextModule, Stack
+from .tokens_ahead import NextModule
+from .transformer import REPEATED, Block, Context, Stack
 from .trees import named, nested
 
 STACKED = ("layers", "modules")
@@ -123,7 +124,11 @@ def sequential_module(config: Config):
         context = Context(pattern, local, cache_slots, segments)
         collections = {"cache": cache} if cache is not None else {}
         ((states, _), hidden), updated = module.apply(
-            {"params": params, **collections}, (states, embedded), context, mutable=["cache"]
+            {"params": params, **collections},
+            (states, embedded),
+            states,
+            context,
+            mutable=["cache"],
         )
         new_cache = updated["cache"]
         if cache is None:

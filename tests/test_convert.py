@@ -58,6 +58,7 @@ from tests.conversion import (
 )
 from tests.inference.runs import write_run
 from tests.models import t5x_checkpoints
+from tests.models.small_models import make_batch
 from tests.training import tiny
 
 
@@ -91,6 +92,17 @@ def modernbert(heads, **settings):
 
 def run(*arguments):
     convert.main(list(arguments))
+
+
+def imported(tmp_path, model, *flags, tokenizer=None):
+    """Imports a directory "hf" of this model, with a tokenizer if any, as "run".
+
+    Returns the parameters."""
+    source, params = written(tmp_path / "hf", model)
+    if tokenizer:
+        tokenizer(tmp_path / "hf")
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run", *flags)
+    return params
 
 
 def fails(capsys, *arguments) -> str:
@@ -128,8 +140,7 @@ def assert_equal(got, expected):
     ids=["llama", "qwen3", "bert", "mlm", "classes", "regression", "roberta", "t5"],
 )
 def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
-    source, params = written(tmp_path / "hf", make())
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    params = imported(tmp_path, make())
     said = capsys.readouterr().out
     assert "No tokenizer came with it" in said and "--tokenizer=FILE" in said
     found = open_run(str(tmp_path / "run"))
@@ -292,8 +303,7 @@ def test_memory_stays_well_below_two_models(tmp_path):
 @pytest.mark.slow
 def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
     tiny.on_one_device(monkeypatch)
-    source, params = written(tmp_path / "hf", llama())
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    params = imported(tmp_path, llama())
     data = tiny.write_documents(tmp_path / "store")
     one = tiny.Run(tmp_path, data, STEPS=1, PEAK=1e-9)
     one.dir = tmp_path / "on"
@@ -311,9 +321,7 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
 
 
 def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
-    source, _ = written(tmp_path / "hf", bert())
-    word_pieces(tmp_path / "hf")
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    imported(tmp_path, bert(), tokenizer=word_pieces)
     ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
     assert (ids.pad, ids.cls, ids.sep, ids.eos, ids.mask) == (0, 2, 3, 3, 4)
     assert ids.size == 35 and ids.text == (5, 35) and not ids.sentinels
@@ -324,8 +332,7 @@ def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
 
 
 def test_a_full_disk_is_named(tmp_path, capsys, monkeypatch):
-    source, _ = written(tmp_path / "hf", llama())
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    imported(tmp_path, llama())
 
     def full(*_):
         raise OSError(28, "No space left on device")  # as a file's write does, without its name
@@ -337,8 +344,7 @@ def test_a_full_disk_is_named(tmp_path, capsys, monkeypatch):
 
 def run_with(tmp_path, tokenizer):
     """A run directory as one leaves it that read text with this tokenizer."""
-    source, _ = written(tmp_path / "hf", llama(1024))
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    imported(tmp_path, llama(1024))
     shutil.rmtree(tmp_path / "run" / IMPORTED)
     ids = special_tokens.token_ids(tokenizer, sentinels=20)
     kept = vocabularies.Vocabulary(tokenizer, ids, {})
@@ -550,24 +556,11 @@ def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
     assert not (tmp_path / "again" / "tokenizer.json").exists()
 
 
-def test_ids_that_are_asked_for_are_in_the_exported_tokenizer(tmp_path):
+def test_ids_that_are_asked_for_get_rows_and_are_in_the_exported_tokenizer(tmp_path):
     import tokenizers
 
-    source, _ = written(tmp_path / "hf", bert())
-    word_pieces(tmp_path / "hf")
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--sentinels=8", "--specials=R,S")
-    ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
-    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    made = tokenizers.Tokenizer.from_file(f"{tmp_path}/again/tokenizer.json")
-    assert made.encode("<extra_id_7>a[S]").ids[1:] == [5, ids.modes[1][1]]
-    name = "tokenizer_config.json"
-    assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
-
-
-def test_ids_that_are_asked_for_get_rows_of_their_own(tmp_path):
-    source, params = written(tmp_path / "hf", bert())
-    word_pieces(tmp_path / "hf")
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--sentinels=8", "--specials=R,S")
+    flags = "--sentinels=8", "--specials=R,S"
+    params = imported(tmp_path, bert(), *flags, tokenizer=word_pieces)
     ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
     assert (ids.size, len(ids.sentinels), len(ids.modes)) == (45, 8, 2)
     found = open_run(str(tmp_path / "run"))
@@ -577,6 +570,11 @@ def test_ids_that_are_asked_for_get_rows_of_their_own(tmp_path):
     mean = params["token_embedding"].mean(0)
     np.testing.assert_allclose(table[40:], np.tile(mean, (88, 1)), rtol=1e-6)
     assert found.params["vocabulary"]["bias"].shape == (128,)
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    made = tokenizers.Tokenizer.from_file(f"{tmp_path}/again/tokenizer.json")
+    assert made.encode("<extra_id_7>a[S]").ids[1:] == [5, ids.modes[1][1]]
+    name = "tokenizer_config.json"
+    assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
 
 
 def given_tokenizer(make, tmp_path, *flags):
@@ -633,8 +631,7 @@ def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path, capsys):
 
 
 def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
-    source, _ = written(tmp_path / "hf", llama())
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    imported(tmp_path, llama())
     (tmp_path / "text.txt").write_text("some text\n" * 99)
     files = ["corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
     fields = read_fields(files, [f"FILES = '{tmp_path}/text.txt'"])
@@ -799,8 +796,7 @@ def test_a_directory_that_is_not_whole_is_refused(damage, message, tmp_path, cap
 
 
 def test_a_link_in_a_run_directory_is_not_exported(tmp_path, capsys):
-    source, _ = written(tmp_path / "hf", llama())
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    imported(tmp_path, llama())
     (tmp_path / "run" / IMPORTED / "LICENSE").symlink_to("/etc/passwd")
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/exported")
     assert "LICENSE leads to /etc/passwd" in said and not (tmp_path / "exported").exists()
@@ -849,8 +845,7 @@ def test_special_ids_are_refused_where_they_cannot_be_had(flag, tmp_path, capsys
 
 
 def test_a_damaged_run_is_named(tmp_path, capsys):
-    source, _ = written(tmp_path / "hf", llama())
-    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    imported(tmp_path, llama())
     files = (tmp_path / "run/checkpoints/0/state/d").glob("*")
     largest = max(files, key=lambda file: file.stat().st_size)
     content = bytearray(largest.read_bytes())
@@ -996,12 +991,5 @@ def test_what_an_encoder_of_no_family_would_have_to_change_is_said():
 
 def test_parameters_are_the_models_own():
     """What `parameter_shapes` says is what the model makes."""
-    made = jax.eval_shape(llama().init, jax.random.key(0), batch())
+    made = jax.eval_shape(llama().init, jax.random.key(0), make_batch())
     assert parameter_shapes(llama()) == {k: x.shape for k, x in named(nn.unbox(made)).items()}
-
-
-def batch():
-    row = jax.ShapeDtypeStruct((1, 4), np.int32)
-    names = ("input_tokens", "segment_ids", "positions")
-    intervals = jax.ShapeDtypeStruct((1, 2, 4), np.int32)
-    return {f"decoder_{n}": row for n in names} | {"decoder_key_intervals": intervals}

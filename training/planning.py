@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from .. import objectives
@@ -16,7 +15,7 @@ from ..constraints import check_fields
 from ..data.corpus import Corpus, checked_for
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..models import Model
-from ..models.kernels import fused_attention
+from ..models.attention_mechanisms import MECHANISMS
 from ..models.sharding import mesh_axes, spec_of
 from ..objectives import Objective, Row, members_of
 from ..objectives.contract import with_counted_classes
@@ -308,13 +307,16 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
     shards = mesh.shape["context"]
     if shards == 1:
         return
-    biased = model.attention == "fused" and model.config and model.config.positions == "relative"
-    shard_multiple = fused_attention.SHARD if biased else 1
+    config = model.config
+    shard_multiple = 1
+    if config is not None and config.positions == "relative":
+        shard_multiple = config.mechanism.bias_multiple
     for stacks in (group.stacks for group in recipe.groups):
         for name in sorted({"encoder", "decoder"} & stacks.keys()):  # not "predict", of any number
             slots = stacks[name]
             if slots % (shards * shard_multiple):
-                reason = " of blocks of T5's bias in fused attention" if biased else ""
+                blocks = f" of blocks of T5's bias in {model.attention} attention"
+                reason = blocks if shard_multiple > 1 else ""
                 raise ValueError(
                     f"Got rows of {slots} slots in the {name} on a mesh that shards slots over "
                     f"{shards} devices, expected a multiple of {shards * shard_multiple}{reason}: "
@@ -324,30 +326,20 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
 
 
 def check_attention(model: Model, mesh: Mesh) -> None:
-    if model.attention != "fused":
+    """Raises ValueError for devices that cannot train with the model's attention mechanism."""
+    if model.attention is None:  # a network of one's own
         return
+    mechanism = MECHANISMS[model.attention]
     device = mesh.devices.flat[0]
-    config = model.config
-    platform = device.platform
-    kernels = fused_attention.kernels_of(platform)
-    plain = "give the model attention='plain', such as --gin.models.decoder.attention=plain."
-    if kernels is None:
+    platform = "gpu" if device.platform == "cuda" else device.platform
+    if mechanism.platforms and platform not in mechanism.platforms:
+        expected = " or ".join(map(str.upper, mechanism.platforms))
         raise ValueError(
-            f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone "
-            f"have its kernels: {plain}"
+            f"Got a model with attention={mechanism.name!r} on {device.platform}, expected "
+            f"{expected}: give the model attention='plain', such as "
+            "--gin.models.decoder.attention=plain."
         )
-    if device.device_kind.startswith(("TPU v2", "TPU v3")):
-        raise ValueError(
-            f"Got a model with attention='fused' on {device.device_kind}, expected TPUs from v4 "
-            f"on, for which its kernels can be compiled: {plain}"
-        )
-    size = config.head_dim * np.dtype(config.dtype).itemsize if config else 0
-    if config and size > kernels.WIDEST_HEAD:
-        raise ValueError(
-            f"Got heads of {config.head_dim} numbers, {size} bytes of {config.dtype}, and the "
-            f"kernels of attention='fused' on {platform} have room for {kernels.WIDEST_HEAD}: "
-            f"give the model dtype='bfloat16', or {plain}"
-        )
+    mechanism.check_device(model.config, device)
 
 
 def _check_experts(model: Model, mesh: Mesh) -> None:

@@ -5,10 +5,13 @@
     params = nested(read_params(source, imported))       # of models.trees
     write_model("exported", imported.config, params)
 
-To add a family, write a module with four functions (see `family.Family`) and list it in FAMILIES.
+A family is a record `family.Family`, which a file of this folder registers. All files here are
+imported, so another family is a record in one of them, or another file.
 """
 
 import dataclasses
+import importlib
+import pkgutil
 import types
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -23,8 +26,7 @@ from ..builders import Model
 from ..config import Config
 from ..heads import classifiers
 from ..trees import named
-from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5, t5gemma
-from .family import Family, Fields, check_fields, class_labels, class_names, refuse
+from .family import FAMILIES, Family, Fields, check_fields, class_labels, class_names, refuse
 from .files import (
     Tensor,
     TensorFiles,
@@ -57,16 +59,8 @@ __all__ = [
     "write_model",
 ]
 
-FAMILIES = {
-    family.model_type: family
-    for family in (
-        *(t5.T5, t5.MT5, t5.UMT5, switch.SWITCH, *t5gemma.T5GEMMAS),
-        *(bart.BART, bart.MBART, bart.PEGASUS),
-        *(bert.BERT, *bert.ROBERTAS, distilbert.DISTILBERT, electra.ELECTRA),
-        *(modernbert.MODERNBERT, llama.EUROBERT),
-        *(gpt2.GPT2, *llama.DECODERS.values(), modernbert.MODERNBERT_DECODER),
-    )
-}
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 # Fields of `Config` that affect training and computation, not the function of the network.
 TRAINING_FIELDS = (
@@ -79,7 +73,6 @@ TRAINING_FIELDS = (
 PLACEHOLDERS = dict(max_positions=512, num_types=2, num_experts=8) | dict(
     window=64, global_every=3, local_rope_theta=10_000.0
 )
-WITH_IMAGES = {"gemma3": "gemma3_text"}  # model_type -> that of its text model
 # How the names of classes of `transformers` end that have `generate`.
 WRITING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
@@ -115,16 +108,17 @@ def recognise(source: TensorFiles) -> Recognised:
     """
     hf = Fields(source.config)
     kind = hf.get("model_type")
-    if isinstance(kind, str) and kind in WITH_IMAGES:
+    texts = [family for family in FAMILIES.values() if kind and family.type_with_images == kind]
+    if texts:
         raise ValueError(
             f"Got model_type={kind!r} in {source.path}/config.json, a model that reads images too, "
-            f"expected {WITH_IMAGES[kind]!r}, of text alone: load it with transformers and save "
-            "its text model by itself."
+            f"expected {texts[0].model_type!r}, of text alone: load it with transformers and save "
+            "its text model separately."
         )
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(
             f"Got model_type={kind!r} in {source.path}/config.json, expected one of "
-            f"{sorted(FAMILIES)}: another architecture needs a module of models/hugging_face."
+            f"{sorted(FAMILIES)}: another architecture needs a record of models/hugging_face."
         )
     family = FAMILIES[kind]
     prefixed = any(name.startswith(family.base) for name in source.names)
@@ -247,8 +241,8 @@ def write_model(
     else:
         _check_family(config, family)
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
-    if family in bert.ROBERTAS and extra.get("pad_token_id") is not None:
-        config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
+    if family.with_pad and extra.get("pad_token_id") is not None:
+        config, arrays = family.with_pad(config, arrays, extra["pad_token_id"])
     values = {**family.unknown_ids, **extra, **family.config(config)}
     values |= {
         "model_type": family.model_type,

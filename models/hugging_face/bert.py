@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config
-from .family import Family, classes_of, config_of, refuse, settings_of, with_heads
+from .family import Family, classes_of, config_of, refuse, register, settings_of, with_heads
 from .links import VECTOR, Link, attention, dense, linear, norm, table
 
 HARMLESS = frozenset(
@@ -43,143 +43,131 @@ POST_NORM = dict(
 )
 
 
-class Heads(NamedTuple):
-    """The names of the modules in the heads of masked language modelling and of classes."""
+class Names(NamedTuple):
+    """The names of the modules of a BERT outside of its layers, and what depends on the network."""
 
+    base: str  # the prefix of all names but those of heads
+    # The head of masked language modelling.
     layer: str
     norm: str
     projection: str  # whose weight is the token embedding
     bias: str
-    pooler: str
-    classifier: str
+    # The heads of classes.
+    pooler: str = "classifier.dense"
+    classifier: str = "classifier.out_proj"
+    token_classifier: str = "classifier"  # of the classes of tokens, which no layer comes before
+    pair_classifier: str | None = None
+    pools: bool = False  # whether it has a pooler, which the heads "pair" and "embedding" use
+    vocabulary_activation: str | None = None  # before the logits; None: that of the MLP
+    begins_after_pad: bool = False  # whether positions count from the padding id + 1
 
 
-HEADS = {  # by the prefix of all other names
-    "bert": Heads(
-        layer="cls.predictions.transform.dense",
-        norm="cls.predictions.transform.LayerNorm",
-        projection="cls.predictions.decoder",
-        bias="cls.predictions.bias",
-        pooler="bert.pooler.dense",
-        classifier="classifier",
-    ),
-    "roberta": Heads(
-        layer="lm_head.dense",
-        norm="lm_head.layer_norm",
-        projection="lm_head.decoder",
-        bias="lm_head.bias",
-        pooler="classifier.dense",
-        classifier="classifier.out_proj",
-    ),
-    "distilbert": Heads(
-        layer="vocab_transform",
-        norm="vocab_layer_norm",
-        projection="vocab_projector",
-        bias="vocab_projector.bias",
-        pooler="pre_classifier",
-        classifier="classifier",
-    ),
-    "electra": Heads(
-        layer="generator_predictions.dense",
-        norm="generator_predictions.LayerNorm",
-        projection="generator_lm_head",
-        bias="generator_lm_head.bias",
-        pooler="classifier.dense",
-        classifier="classifier.out_proj",
-    ),
-}
-# Activation of the layer before the logits, by the same prefix, if it differs from the MLP's.
-HEAD_ACTIVATIONS = {"roberta": "gelu_exact", "electra": "gelu_exact"}
-TOKEN_CLASSIFIER = "classifier"  # of the classes of tokens, which no layer comes before
-PAIR_CLASSIFIER = "cls.seq_relationship"
+BERT = Names(
+    base="bert",
+    layer="cls.predictions.transform.dense",
+    norm="cls.predictions.transform.LayerNorm",
+    projection="cls.predictions.decoder",
+    bias="cls.predictions.bias",
+    pooler="bert.pooler.dense",
+    classifier="classifier",
+    pair_classifier="cls.seq_relationship",
+    pools=True,
+)
+ROBERTA = Names(
+    base="roberta",
+    layer="lm_head.dense",
+    norm="lm_head.layer_norm",
+    projection="lm_head.decoder",
+    bias="lm_head.bias",
+    pools=True,
+    vocabulary_activation="gelu_exact",
+    begins_after_pad=True,
+)
 
 
-def settings(base: str, hf: dict, has) -> dict:
+def settings(names: Names, hf: dict, has) -> dict:
     offset = 0
-    if base == "roberta":  # RoBERTa counts positions from pad + 1.
+    if names.begins_after_pad:
         offset = (hf["pad_token_id"] if "pad_token_id" in hf else 1) + 1
     refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
     return settings_of(hf, NAMES) | dict(
-        **with_heads(hf, heads_of(base, has)),
+        **with_heads(hf, heads_of(names, has)),
         max_positions=hf["max_position_embeddings"] - offset,
         position_offset=offset,
-        vocabulary_activation=HEAD_ACTIVATIONS.get(base),
+        vocabulary_activation=names.vocabulary_activation,
         **POST_NORM,
     )
 
 
-def heads_of(base: str, has) -> list[str]:
+def heads_of(names: Names, has) -> list[str]:
     """Returns the heads that have tensors: the vocabulary projection, and one of the others."""
-    own = HEADS[base]
-    heads = ["vocabulary"] if has(f"{own.layer}.weight") else []
-    if has(f"{PAIR_CLASSIFIER}.weight"):
+    heads = ["vocabulary"] if has(f"{names.layer}.weight") else []
+    if has(f"{names.pair_classifier}.weight"):
         heads.append("pair")
-    elif has(f"{own.pooler}.weight") and has(f"{own.classifier}.weight"):
+    elif has(f"{names.pooler}.weight") and has(f"{names.classifier}.weight"):
         heads.append("classes")
-    elif has(f"{TOKEN_CLASSIFIER}.weight"):
+    elif has(f"{names.token_classifier}.weight"):
         heads.append("token_classes")
-    elif has(f"{base}.pooler.dense.weight"):
+    elif has(f"{names.base}.pooler.dense.weight"):
         heads.append("embedding")
     return heads
 
 
-def config(base: str, c: Config) -> dict:
+def config(names: Names, c: Config) -> dict:
     """Returns the config.json. Raises ValueError for a model without token types."""
     if not c.num_types:
         raise ValueError(
             "Got num_types=0, expected 1 or more: a BERT adds an embedding of token types."
         )
-    pad = {"pad_token_id": c.position_offset - 1} if base == "roberta" else {}
+    pad = {"pad_token_id": c.position_offset - 1} if names.begins_after_pad else {}
     positions = {"max_position_embeddings": c.max_positions + c.position_offset}
     return config_of(c, NAMES) | pad | positions | {"tie_word_embeddings": True}
 
 
-def links(base: str, c: Config) -> list[Link]:
-    below = f"{base}.embeddings"
-    each = f"{base}.encoder.layer.{{i}}"
+def links(names: Names, c: Config) -> list[Link]:
+    below = f"{names.base}.embeddings"
+    each = f"{names.base}.encoder.layer.{{i}}"
     path = "encoder/layers/{i}"
-    names = ("self.query", "self.key", "self.value", "output.dense")
+    projections = ("self.query", "self.key", "self.value", "output.dense")
     return [
         table("token_embedding", f"{below}.word_embeddings"),
         table("encoder/position_embedding", f"{below}.position_embeddings"),
         table("encoder/type_embedding", f"{below}.token_type_embeddings"),
         *norm("encoder/embedding_norm", f"{below}.LayerNorm", c.biases),
-        *attention(f"{path}/self_attention", f"{each}.attention", names, c.biases),
+        *attention(f"{path}/self_attention", f"{each}.attention", projections, c.biases),
         *norm(f"{path}/self_attention_norm", f"{each}.attention.output.LayerNorm", c.biases),
         *linear(f"{path}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
         *linear(f"{path}/mlp/wo", f"{each}.output.dense", c.biases),
         *norm(f"{path}/mlp_norm", f"{each}.output.LayerNorm", c.biases),
-        *head_links(base, c),
+        *head_links(names, c),
     ]
 
 
-def head_links(base: str, c: Config) -> list[Link]:
-    own = HEADS[base]
-    pooler = f"{base}.pooler.dense"
+def head_links(names: Names, c: Config) -> list[Link]:
+    pooler = f"{names.base}.pooler.dense"
     result = []
     if "vocabulary" in c.heads:
-        result += linear("vocabulary/layer", own.layer, c.biases)
-        result += norm("vocabulary/norm", own.norm, c.biases)
-        result += [Link("vocabulary/bias", own.bias, VECTOR)]
-    if "pair" in c.heads and base == "bert":
+        result += linear("vocabulary/layer", names.layer, c.biases)
+        result += norm("vocabulary/norm", names.norm, c.biases)
+        result += [Link("vocabulary/bias", names.bias, VECTOR)]
+    if "pair" in c.heads and names.pair_classifier:
         result += dense("projections_pair/pooler", pooler)
-        result += dense("projections_pair/classifier", PAIR_CLASSIFIER)
+        result += dense("projections_pair/classifier", names.pair_classifier)
     elif "classes" in c.heads:
-        result += dense("projections_classes/pooler", own.pooler)
-        result += dense("projections_classes/classifier", own.classifier)
+        result += dense("projections_classes/pooler", names.pooler)
+        result += dense("projections_classes/classifier", names.classifier)
     elif "token_classes" in c.heads:
-        result += dense("projections_token_classes/classifier", TOKEN_CLASSIFIER)
-    elif "embedding" in c.heads and base in ("bert", "roberta"):
+        result += dense("projections_token_classes/classifier", names.token_classifier)
+    elif "embedding" in c.heads and names.pools:
         result += dense("projections_embedding/layer", pooler)
     return result
 
 
-def copies(base: str, c: Config) -> dict[str, str]:
-    own = HEADS[base]
-    weight = f"{own.projection}.weight"
-    bias = f"{own.projection}.bias"
-    copies = {weight: f"{base}.embeddings.word_embeddings.weight"}
-    return copies if bias == own.bias else copies | {bias: own.bias}
+def copies(names: Names, c: Config) -> dict[str, str]:
+    weight = f"{names.projection}.weight"
+    bias = f"{names.projection}.bias"
+    copies = {weight: f"{names.base}.embeddings.word_embeddings.weight"}
+    return copies if bias == names.bias else copies | {bias: names.bias}
 
 
 def with_positions_from_pad(
@@ -203,38 +191,38 @@ def with_positions_from_pad(
     return dataclasses.replace(config, position_offset=pad + 1), {**params, path: table_PxE}
 
 
-def _family(model_type: str, name: str, base: str, by_heads=(), presets=()) -> Family:
-    return Family(
-        model_type,
-        f"{name}Model",
-        "encoder",
-        f"{base}.",
-        functools.partial(settings, base),
-        functools.partial(config, base),
-        functools.partial(links, base),
-        functools.partial(copies, base),
+def family(model_type: str, name: str, names: Names, by_heads=(), **fields: Any) -> Family:
+    """Returns the record of a BERT: `name` is what the names of its classes begin with."""
+    sentences = ((("embedding",), f"{name}Model"),) if names.pools else ()
+    defaults: dict[str, Any] = dict(
+        settings=functools.partial(settings, names),
+        config=functools.partial(config, names),
+        links=functools.partial(links, names),
+        copies=functools.partial(copies, names),
         harmless=HARMLESS,
-        presets=presets,
+        presets=(f"{model_type}_*",),
         ignored=("embeddings.position_ids",),
         by_heads=(
             *by_heads,
             *classes_of(name, "classes", "token_classes", "vocabulary"),
-            (("embedding",), f"{name}Model"),
+            *sentences,
         ),
+        with_pad=with_positions_from_pad if names.begins_after_pad else None,
     )
+    return Family(model_type, f"{name}Model", "encoder", f"{names.base}.", **defaults | fields)
 
 
-BERT = _family(
-    "bert",
-    "Bert",
-    "bert",
-    by_heads=(
-        (("vocabulary", "pair"), "BertForPreTraining"),
-        (("pair",), "BertForNextSentencePrediction"),
+register(
+    family(
+        "bert",
+        "Bert",
+        BERT,
+        by_heads=(
+            (("vocabulary", "pair"), "BertForPreTraining"),
+            (("pair",), "BertForNextSentencePrediction"),
+        ),
     ),
-    presets=("bert_*",),
+    family("roberta", "Roberta", ROBERTA, presets=("roberta_*", "xlm_r_*")),
+    family("xlm-roberta", "XLMRoberta", ROBERTA, presets=()),
+    family("camembert", "Camembert", ROBERTA, presets=()),
 )
-ROBERTA = _family("roberta", "Roberta", "roberta", presets=("roberta_*", "xlm_r_*"))
-XLM_ROBERTA = _family("xlm-roberta", "XLMRoberta", "roberta")
-CAMEMBERT = _family("camembert", "Camembert", "roberta")
-ROBERTAS = (ROBERTA, XLM_ROBERTA, CAMEMBERT)

@@ -1,10 +1,8 @@
 """DistilBERT (model_type "distilbert"): a BERT without token types and pooler."""
 
-import functools
-
 from ..config import Config
 from . import bert
-from .family import Family, classes_of, config_of, refuse, settings_of, with_heads
+from .family import config_of, refuse, register, settings_of, with_heads
 from .links import Link, attention, linear, norm, table
 
 # `sinusoidal_pos_embds` says how the saved position embedding was made.
@@ -22,10 +20,21 @@ NAMES = {  # of config.json -> ours
 }
 
 
+DISTILBERT = bert.Names(
+    base="distilbert",
+    layer="vocab_transform",
+    norm="vocab_layer_norm",
+    projection="vocab_projector",
+    bias="vocab_projector.bias",
+    pooler="pre_classifier",
+    classifier="classifier",
+)
+
+
 def settings(hf: dict, has) -> dict:
     refuse(hf, tie_word_embeddings=True)
     return settings_of(hf, NAMES) | dict(
-        **with_heads(hf, bert.heads_of("distilbert", has)),
+        **with_heads(hf, bert.heads_of(DISTILBERT, has)),
         norm_epsilon=EPSILON,
         num_types=0,
         classifier_layer="relu",
@@ -51,20 +60,19 @@ def links(c: Config) -> list[Link]:
         *linear(f"{path}/mlp/wi_0", f"{each}.ffn.lin1", c.biases),
         *linear(f"{path}/mlp/wo", f"{each}.ffn.lin2", c.biases),
         *norm(f"{path}/mlp_norm", f"{each}.output_layer_norm", c.biases),
-        *bert.head_links("distilbert", c),
+        *bert.head_links(DISTILBERT, c),
     ]
 
 
-DISTILBERT = Family(
-    "distilbert",
-    "DistilBertModel",
-    "encoder",
-    "distilbert.",
-    settings,
-    config,
-    links,
-    functools.partial(bert.copies, "distilbert"),
-    harmless=HARMLESS,
-    presets=("distilbert_*",),
-    by_heads=classes_of("DistilBert", "classes", "token_classes", "vocabulary"),
+register(
+    bert.family(
+        "distilbert",
+        "DistilBert",
+        DISTILBERT,
+        settings=settings,
+        config=config,
+        links=links,
+        harmless=HARMLESS,
+        ignored=(),
+    )
 )

@@ -1,10 +1,8 @@
 """ELECTRA, its discriminator or its generator (model_type "electra")."""
 
-import functools
-
 from ..config import Config
 from . import bert
-from .family import Family, classes_of
+from .family import register
 from .links import Link, dense, linear
 
 HARMLESS = bert.HARMLESS | frozenset(
@@ -13,9 +11,19 @@ HARMLESS = bert.HARMLESS | frozenset(
 REPLACED = "discriminator_predictions.dense"
 
 
+ELECTRA = bert.Names(
+    base="electra",
+    layer="generator_predictions.dense",
+    norm="generator_predictions.LayerNorm",
+    projection="generator_lm_head",
+    bias="generator_lm_head.bias",
+    vocabulary_activation="gelu_exact",
+)
+
+
 def settings(hf: dict, has) -> dict:
     width = hf.get("embedding_size", 128)
-    result = bert.settings("electra", hf, has)
+    result = bert.settings(ELECTRA, hf, has)
     if has(f"{REPLACED}.weight"):
         result["heads"] += ("replaced",)
     return result | dict(
@@ -25,11 +33,11 @@ def settings(hf: dict, has) -> dict:
 
 
 def config(c: Config) -> dict:
-    return bert.config("electra", c) | {"embedding_size": c.embedding_width}
+    return bert.config(ELECTRA, c) | {"embedding_size": c.embedding_width}
 
 
 def links(c: Config) -> list[Link]:
-    result = bert.links("electra", c)
+    result = bert.links(ELECTRA, c)
     if c.embedding_width != c.emb_dim:
         result += linear("encoder/embedding_projection", "electra.embeddings_project", c.biases)
     if "replaced" in c.heads:
@@ -38,20 +46,15 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-ELECTRA = Family(
-    "electra",
-    "ElectraModel",
-    "encoder",
-    "electra.",
-    settings,
-    config,
-    links,
-    functools.partial(bert.copies, "electra"),
-    harmless=HARMLESS,
-    presets=("electra_*",),
-    ignored=("embeddings.position_ids",),
-    by_heads=(
-        (("replaced",), "ElectraForPreTraining"),
-        *classes_of("Electra", "classes", "token_classes", "vocabulary"),
-    ),
+register(
+    bert.family(
+        "electra",
+        "Electra",
+        ELECTRA,
+        settings=settings,
+        config=config,
+        links=links,
+        harmless=HARMLESS,
+        by_heads=((("replaced",), "ElectraForPreTraining"),),
+    )
 )

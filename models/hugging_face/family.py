@@ -1,4 +1,7 @@
-"""`Family`: how a kind of Hugging Face model maps to ours, and helpers to write one."""
+"""`Family`: how a model_type of Hugging Face maps to our models, and helpers to write one.
+
+Each file of a family registers its records with `register`.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -101,6 +104,11 @@ class Family(NamedTuple):
     shown_mode: str | None = None
     # config.json -> the same with what depends on ids, which `config` does not know
     with_ids: Callable[[dict], dict] = lambda values: values
+    # (config, params by path, pad_token_id) -> the same network with its parameters where
+    # `transformers` looks them up with this padding id; None: they do not depend on it
+    with_pad: Callable[[Config, dict, int], tuple[Config, dict]] | None = None
+    # model_type of models that also read images, of which this family is the text model
+    type_with_images: str | None = None
 
     def ignores(self, tensor_name: str) -> bool:
         return any(part in tensor_name for part in self.ignored)
@@ -114,6 +122,14 @@ class Family(NamedTuple):
         """Returns the class of `transformers` for a model with these heads."""
         fitting = (name for heads, name in self.by_heads if set(heads) <= set(c.heads))
         return next(fitting, self.architecture)
+
+
+FAMILIES: dict[str, Family] = {}  # by model_type
+
+
+def register(*families: Family) -> None:
+    """Makes families known to `recognise` and `write_model`, or replaces those of the same type."""
+    FAMILIES.update({family.model_type: family for family in families})
 
 
 def with_heads(hf: dict, heads: Sequence[str]) -> dict[str, Any]:
@@ -162,7 +178,8 @@ def class_labels(names: Sequence[str]) -> dict:
 
 
 # Values of settings that a config.json need not have.
-DEFAULTS = {"init_stddev": 0.02, "dropout_rate": 0.0}
+DEFAULTS: dict[str, Any] = {"init_stddev": 0.02, "dropout_rate": 0.0}
+DEFAULTS |= {"normalize_expert_weights": False, "sparse_every": 1}
 
 
 def settings_of(hf: dict, names: Mapping[str, str], gated: bool = False) -> dict[str, Any]:

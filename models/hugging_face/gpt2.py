@@ -1,7 +1,7 @@
 """GPT-2 (model_type "gpt2")."""
 
 from ..config import Config
-from .family import Family, classes_of, config_of, refuse, settings_of, with_heads
+from .family import Family, classes_of, config_of, refuse, register, settings_of, with_heads
 from .links import IN_OUT, VECTOR, Link, dense, linear, norm, table
 
 HARMLESS = frozenset(
@@ -77,18 +77,20 @@ def _conv1d(path: str, tensor_name: str, inputs: int = 1) -> list[Link]:
     ]
 
 
-GPT2 = Family(
-    "gpt2",
-    "GPT2LMHeadModel",
-    "decoder",
-    "transformer.",
-    settings,
-    config,
-    links,
-    copies=lambda _: {"lm_head.weight": "transformer.wte.weight"},
-    harmless=HARMLESS,
-    presets=("gpt2*",),
-    ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
-    by_heads=classes_of("GPT2", "classes", "token_classes"),
-    unknown_ids=dict.fromkeys(("bos_token_id", "eos_token_id")),
+register(
+    Family(
+        "gpt2",
+        "GPT2LMHeadModel",
+        "decoder",
+        "transformer.",
+        settings,
+        config,
+        links,
+        copies=lambda _: {"lm_head.weight": "transformer.wte.weight"},
+        harmless=HARMLESS,
+        presets=("gpt2*",),
+        ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
+        by_heads=classes_of("GPT2", "classes", "token_classes"),
+        unknown_ids=dict.fromkeys(("bos_token_id", "eos_token_id")),
+    )
 )

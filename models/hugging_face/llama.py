@@ -1,12 +1,11 @@
 """LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2 and
 3, OLMo 2, and with experts Mixtral, Qwen3-MoE and OLMoE; and EuroBERT, its layers in an encoder.
 
-Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2",
-"mixtral", "qwen3_moe", "olmoe" and "eurobert".
+Each is one record, made by `llama_like`, which says what differs from LLaMA.
 """
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ..config import Config
@@ -24,6 +23,7 @@ from .family import (
     pattern_of,
     positive,
     refuse,
+    register,
     rotary,
     rotary_of_layers,
     rotary_parameters,
@@ -38,19 +38,6 @@ HARMLESS = frozenset(
     max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window
     """.split()
 )
-# Of Gemma: an older name, unread, and a choice of `generate`.
-OF_GEMMA = {"hidden_act", "cache_implementation", "_sliding_window_pattern"}
-OF_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
-HARMLESS_OF = {
-    **dict.fromkeys(("gemma2", "gemma3_text"), HARMLESS | OF_GEMMA),
-    **dict.fromkeys(("mixtral", "qwen3_moe", "olmoe"), HARMLESS | OF_TRAINING),
-}
-CLASSES = {
-    **{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"},
-    **{"gemma2": "Gemma2", "gemma3_text": "Gemma3Text", "olmo2": "Olmo2"},
-    **{"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"},
-}
-GEMMAS = ("gemma2", "gemma3_text")
 NAMES = {  # of config.json -> ours
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",
@@ -58,22 +45,7 @@ NAMES = {  # of config.json -> ours
     "rms_norm_eps": "norm_epsilon",
     "initializer_range": "init_stddev",
 }
-PRESETS = {  # of others those of their name
-    "llama": ("llama3_*", "decoder_tiny"),
-    "qwen3": ("qwen3_[0-9]*", "qwen3_tiny"),
-    "gemma3_text": ("gemma3_*",),
-}
-# Heads of classes of which `transformers` has a class, where it is not all.
-CLASSIFIERS_OF: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("olmo2", "gemma3_text"), ("classes",)),
-    "olmoe": (),
-}
-# Names of a sparse layer, and of its experts' two inner kernels and the outer one.
-SPARSE = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
-OTHERS_SPARSE = ("mlp", "gate_proj", "up_proj", "down_proj")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-# The base of rotary wavelengths, where config.json has none; of others 10,000.
-ROPE_THETA = {"mixtral": 1e6}
 # Norms of a layer by `norm_place`: ours -> theirs, each followed by "_layernorm".
 NORMS = {
     "before": {"self_attention_norm": "input", "mlp_norm": "post_attention"},
@@ -85,164 +57,118 @@ NORMS = {
         "mlp_output_norm": "post_feedforward",
     },
 }
+EXPERTS = ("mlp", "gate_proj", "up_proj", "down_proj")
 
 
-def settings(kind: str, hf: dict, has) -> dict:
-    refuse(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
-    tied = hf.get("tie_word_embeddings", kind in GEMMAS)
-    refuse(hf, token_classification_bias=True)
-    kinds = ("token_classes",) if has("score.bias") else ("classes",)
-    vocabulary = ("vocabulary",) if tied or has("lm_head.weight") else ()
-    width = {"head_dim": "head_dim"} if hf.get("head_dim") else {}
-    own = OWN_SETTINGS[kind](hf) | settings_of(hf, _names(kind) | width, gated=True)
-    return own | dict(
-        **with_heads(hf, kinds if has("score.weight") else vocabulary),
-        num_kv_heads=hf.get("num_key_value_heads") or own["num_heads"],
-        mlp_dim=_mlp_dim(hf),
-        positions="rotary",
-        **_rotary(kind, hf),
-        logits_via_embedding=tied,
-        dropout_rate=0.0,
-        dropout_shared=False,
-    )
+def llama_like(
+    model_type: str,
+    name: str,
+    *,
+    fixed: Mapping[str, Any] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
+    settings: Callable[[dict], dict] = lambda hf: {},
+    config: Callable[[Config], dict] = lambda c: {},
+    activation: str = "hidden_act",
+    tied: bool = False,
+    rope_theta: float = 1e4,
+    local_rope_theta: float | None = None,
+    num_experts: str | None = None,
+    experts: Sequence[str] = EXPERTS,
+    classes: Sequence[str] | None = None,
+    **fields: Any,
+) -> Family:
+    """Returns the record of a decoder that differs from LLaMA in these arguments alone.
 
+    Args:
+      name: what the names of its classes in `transformers` begin with.
+      fixed: settings that all its models have.
+      names: further fields of config.json -> settings.
+      settings: config.json -> settings that have no field of their own.
+      config: the inverse of `settings`.
+      activation: the field of config.json with the name of the activation.
+      tied: whether logits and embedding are tied, if config.json does not say it.
+      rope_theta: the base of rotary wavelengths, if config.json has none.
+      local_rope_theta: the base in local layers, if config.json has none; None: all layers share
+        one base.
+      num_experts: the field of config.json with the number of experts, which may also be named as
+        in another family; None: its layers are dense.
+      experts: names of a sparse layer, and of its experts' two inner kernels and the outer one.
+      classes: heads of classes that have a class in `transformers`; None: all.
+      fields: the other fields of `Family` that differ.
+    """
+    all_names = {**NAMES, activation: "mlp_activations", **names}
 
-def _names(kind: str) -> dict[str, str]:
-    return NAMES | {"hidden_activation" if kind in GEMMAS else "hidden_act": "mlp_activations"}
+    def read_rotary(hf: dict) -> dict:
+        older = hf.get("rope_scaling") or {}
+        newer = hf.get("rope_parameters") or {}
+        theta = hf.get("rope_theta", rope_theta)
+        if local_rope_theta is None:
+            base, scaling = rotary(older or newer, theta)
+            return {"rope_theta": base, "rope_scaling": scaling}
+        near = hf.get("rope_local_base_freq", local_rope_theta)
+        wide = (newer.get(GLOBAL) or {}) | older
+        return rotary_of_layers({**newer, GLOBAL: wide}, theta=theta, local_theta=near)
 
-
-def _rotary(kind: str, hf: dict) -> dict:
-    older = hf.get("rope_scaling") or {}
-    newer = hf.get("rope_parameters") or {}
-    if kind == "gemma3_text":
-        rope = {**newer, GLOBAL: (newer.get(GLOBAL) or {}) | older}
-        return rotary_of_layers(
-            rope,
-            theta=hf.get("rope_theta", 1e6),
-            local_theta=hf.get("rope_local_base_freq", 1e4),
+    def read(hf: dict, has) -> dict:
+        refuse(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
+        is_tied = hf.get("tie_word_embeddings", tied)
+        refuse(hf, token_classification_bias=True)
+        kinds = ("token_classes",) if has("score.bias") else ("classes",)
+        vocabulary = ("vocabulary",) if is_tied or has("lm_head.weight") else ()
+        width = {"head_dim": "head_dim"} if hf.get("head_dim") else {}
+        own = settings(hf) | settings_of(hf, all_names | width, gated=True)
+        if num_experts:
+            own["num_experts"] = hf.get("num_local_experts") or hf["num_experts"]
+        return {**fixed, **own} | dict(
+            **with_heads(hf, kinds if has("score.weight") else vocabulary),
+            num_kv_heads=hf.get("num_key_value_heads") or own["num_heads"],
+            mlp_dim=_mlp_dim(hf),
+            positions="rotary",
+            **read_rotary(hf),
+            logits_via_embedding=is_tied,
+            dropout_rate=0.0,
+            dropout_shared=False,
         )
-    theta, scaling = rotary(older or newer, hf.get("rope_theta", ROPE_THETA.get(kind, 1e4)))
-    return {"rope_theta": theta, "rope_scaling": scaling}
+
+    def written(c: Config) -> dict:
+        if num_experts and not c.num_experts:
+            raise ValueError(f"Got num_experts=0, expected 2 or more: {name} is sparse.")
+        rope: dict = rotary_parameters(c.rope_theta, c.rope_scaling)
+        common = dict(
+            num_key_value_heads=c.num_key_heads,
+            head_dim=c.head_dim,
+            intermediate_size=c.mlp_dim,
+            rope_parameters=rotary_parameters_of_layers(c) if local_rope_theta else rope,
+            tie_word_embeddings=c.logits_via_embedding,
+        )
+        counted = {num_experts: c.num_experts} if num_experts else {}
+        return config_of(c, all_names) | common | counted | config(c)
+
+    causal = (("vocabulary",), f"{name.removesuffix('Text')}ForCausalLM")
+    known = classifiers() if classes is None else classes
+    defaults = dict(
+        harmless=HARMLESS,
+        presets=(f"{model_type}_*",),
+        ignored=(".rotary_emb.inv_freq",),
+        by_heads=(*classes_of(name, *known), causal),
+    )
+    return Family(
+        model_type,
+        f"{name}Model",
+        "decoder",
+        "model.",
+        read,
+        written,
+        lambda c: links(c, experts),
+        copies,
+        **defaults | fields,
+    )
 
 
 def _mlp_dim(hf: dict) -> int:
     """Returns the width of an MLP: of experts, where a model has them and names it."""
     dense = hf["intermediate_size"]
     return hf.get("moe_intermediate_size") or dense
-
-
-def _windows(hf: dict, default: Sequence[str] = ()) -> dict:
-    """Returns the settings of windows: theirs hold the query, ours lie on either side of it."""
-    kinds = hf.get("layer_types") or default
-    if LOCAL not in kinds:
-        return {}
-    return {"window": positive(hf, "sliding_window") - 1} | pattern_of(kinds)
-
-
-def _all_local(hf: dict, default: int | None) -> dict:
-    local = hf.get("sliding_window", default) is not None
-    return _windows(hf, [LOCAL] * hf["num_hidden_layers"] * local)
-
-
-def _qwen3_moe(hf: dict) -> dict:
-    if hf.get("mlp_only_layers"):
-        refuse(hf, mlp_only_layers=[])
-    every = hf.get("decoder_sparse_step", 1)
-    if every > 1:  # its dense layers are as wide as our experts
-        refuse(hf, intermediate_size=_mlp_dim(hf))
-    return _experts(hf) | {"qk_norm": True, "sparse_every": every}
-
-
-def _olmoe(hf: dict) -> dict:
-    refuse(hf, clip_qkv=None)
-    return _experts(hf) | {"qk_norm": True, "qk_norm_joint": True}
-
-
-def _experts(hf: dict, normalized: bool | None = None) -> dict:
-    """Returns the settings of experts; `normalized`: as the field says, false without it."""
-    if normalized is None:
-        normalized = hf.get("norm_topk_prob", False)
-    return dict(
-        num_experts=hf.get("num_local_experts") or hf["num_experts"],
-        experts_per_token=hf["num_experts_per_tok"],
-        normalize_expert_weights=normalized,
-    )
-
-
-def _gemma(hf: dict, global_every: int, logit_softcap: float | None) -> dict:
-    """Returns the settings that Gemma 2 and 3 read alike; where config.json has them, its own."""
-    refuse(hf, use_bidirectional_attention=False)
-    kinds = layer_types(hf["num_hidden_layers"], global_every, global_every - 1)
-    return _windows(hf, kinds) | dict(
-        norm_place="both",
-        zero_centered_norms=True,
-        scale_embedding=True,
-        attention_scale=hf["query_pre_attn_scalar"] ** -0.5,
-        logit_softcap=hf.get("final_logit_softcapping", logit_softcap),
-    )
-
-
-def _gemma2(hf: dict) -> dict:
-    return _gemma(hf, 2, 30.0) | {"attention_softcap": hf.get("attn_logit_softcapping", 50.0)}
-
-
-def _gemma3(hf: dict) -> dict:
-    refuse(hf, attn_logit_softcapping=None)  # `transformers` would leave it out
-    settings = _gemma(hf, hf.get("sliding_window_pattern", 6), None)
-    check_kinds(layer_kinds(hf["num_hidden_layers"], settings), LOCAL, GLOBAL)
-    return settings | {"qk_norm": True}
-
-
-OWN_SETTINGS = {
-    "llama": lambda hf: {},
-    "mistral": lambda hf: _all_local(hf, default=4096),
-    "qwen2": lambda hf: {"qkv_biases": True} | _windows(hf),
-    "qwen3": lambda hf: {"qk_norm": True, "head_dim": hf["head_dim"]} | _windows(hf),
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    "olmo2": lambda hf: {"norm_place": "output", "qk_norm": True, "qk_norm_joint": True},
-    "mixtral": lambda hf: _all_local(hf, default=None) | _experts(hf, normalized=True),
-    "qwen3_moe": _qwen3_moe,
-    "olmoe": _olmoe,
-}
-
-
-def config(kind: str, c: Config) -> dict:
-    common = dict(
-        num_key_value_heads=c.num_key_heads,
-        head_dim=c.head_dim,
-        intermediate_size=c.mlp_dim,
-        rope_parameters=rotary_parameters_of_layers(c)
-        if kind == "gemma3_text"
-        else rotary_parameters(c.rope_theta, c.rope_scaling),
-        tie_word_embeddings=c.logits_via_embedding,
-    )
-    return config_of(c, _names(kind)) | common | _own_config(kind, c)
-
-
-def _own_config(kind: str, c: Config) -> dict[str, Any]:
-    own: dict[str, Any] = {}
-    if kind in ("mistral", "mixtral", *GEMMAS):
-        own["sliding_window"] = None if c.window is None else c.window + 1
-    if kind in GEMMAS:
-        own |= dict(
-            layer_types=local_layers(c, CLASSES[kind]),
-            query_pre_attn_scalar=round(c.score_scale**-2),
-            attn_logit_softcapping=c.attention_softcap if kind == "gemma2" else None,
-            final_logit_softcapping=c.logit_softcap,
-        )
-    if kind in ("mixtral", "qwen3_moe", "olmoe"):
-        if not c.num_experts:
-            raise ValueError(f"Got num_experts=0, expected 2 or more: {CLASSES[kind]} is sparse.")
-        own["num_local_experts" if kind == "mixtral" else "num_experts"] = c.num_experts
-        own["num_experts_per_tok"] = c.experts_per_token
-        if kind != "mixtral":
-            own["norm_topk_prob"] = c.normalize_expert_weights
-    if kind == "olmoe":  # whose norms of queries are of the width of the residual stream
-        own["head_dim"] = c.emb_dim // c.num_heads
-    if kind == "qwen3_moe":
-        own |= {"moe_intermediate_size": c.mlp_dim, "decoder_sparse_step": c.sparse_every}
-    return own
 
 
 def stack_links(c: Config, stack: str, below: str, norms: Mapping[str, str]) -> list[Link]:
@@ -271,12 +197,12 @@ def stack_links(c: Config, stack: str, below: str, norms: Mapping[str, str]) -> 
     return result
 
 
-def links(kind: str, c: Config) -> list[Link]:
+def links(c: Config, experts: Sequence[str] = EXPERTS) -> list[Link]:
     result = [
         table("token_embedding", "model.embed_tokens"),
         *stack_links(c, "decoder", "model", NORMS[c.norm_place]),
     ]
-    layer, *kernels = SPARSE.get(kind, OTHERS_SPARSE)
+    layer, *kernels = experts
     path = "decoder/layers/{i}/experts"
     sparse = f"model.layers.{{i}}.{layer}"
     result += linear(f"{path}/router", f"{sparse}.gate", False)
@@ -284,38 +210,182 @@ def links(kind: str, c: Config) -> list[Link]:
         result += linear(f"{path}/{our_name}", f"{sparse}.experts.{{e}}.{name}", False)
     if "classes" in c.heads:
         result += linear("projections_classes/classifier/kernel", "score", False)
-    elif "token_classes" in c.heads:
-        result += dense("projections_token_classes/classifier", "score")
-    elif "vocabulary" in c.heads and not c.logits_via_embedding:
-        result += [table("vocabulary/embedding", "lm_head")]
-    return result
+    return result + _token_links(c, "score")
+
+
+def _token_links(c: Config, classifier: str) -> list[Link]:
+    """Returns the links of the head of each token: of its class, or of the vocabulary."""
+    if "classes" in c.heads:
+        return []
+    if "token_classes" in c.heads:
+        return dense("projections_token_classes/classifier", classifier)
+    if "vocabulary" in c.heads and not c.logits_via_embedding:
+        return [table("vocabulary/embedding", "lm_head")]
+    return []
 
 
 def copies(c: Config) -> dict[str, str]:
     return {"lm_head.weight": "model.embed_tokens.weight"} if c.logits_via_embedding else {}
 
 
-DECODERS: Mapping[str, Family] = {
-    kind: Family(
-        kind,
-        f"{name}Model",
-        "decoder",
-        "model.",
-        functools.partial(settings, kind),
-        functools.partial(config, kind),
-        functools.partial(links, kind),
-        copies,
-        harmless=HARMLESS_OF.get(kind, HARMLESS),
-        presets=PRESETS.get(kind, (f"{kind}_*",)),
-        ignored=(".rotary_emb.inv_freq",),
-        unknown_ids={"eos_token_id": None} if kind in ("olmo2", "olmoe") else {},
-        by_heads=(
-            *classes_of(name, *CLASSIFIERS_OF.get(kind, classifiers())),
-            (("vocabulary",), f"{name.removesuffix('Text')}ForCausalLM"),
-        ),
+# --- families -------------------------------------------------------------------------------------
+
+
+def _windows(hf: dict, default: Sequence[str] = ()) -> dict:
+    """Returns the settings of windows: theirs hold the query, ours lie on either side of it."""
+    kinds = hf.get("layer_types") or default
+    if LOCAL not in kinds:
+        return {}
+    return {"window": positive(hf, "sliding_window") - 1} | pattern_of(kinds)
+
+
+def _all_local(hf: dict, default: int | None) -> dict:
+    local = hf.get("sliding_window", default) is not None
+    return _windows(hf, [LOCAL] * hf["num_hidden_layers"] * local)
+
+
+def _window_config(c: Config) -> dict:
+    return {"sliding_window": None if c.window is None else c.window + 1}
+
+
+def _gemma(hf: dict, global_every: int, logit_softcap: float | None) -> dict:
+    """Returns the settings that Gemma 2 and 3 read alike; where config.json has them, its own."""
+    refuse(hf, use_bidirectional_attention=False)
+    kinds = layer_types(hf["num_hidden_layers"], global_every, global_every - 1)
+    return _windows(hf, kinds) | dict(
+        attention_scale=hf["query_pre_attn_scalar"] ** -0.5,
+        logit_softcap=hf.get("final_logit_softcapping", logit_softcap),
     )
-    for kind, name in CLASSES.items()
+
+
+def _gemma2(hf: dict) -> dict:
+    return _gemma(hf, 2, 30.0) | {"attention_softcap": hf.get("attn_logit_softcapping", 50.0)}
+
+
+def _gemma3(hf: dict) -> dict:
+    refuse(hf, attn_logit_softcapping=None)  # `transformers` would leave it out
+    settings = _gemma(hf, hf.get("sliding_window_pattern", 6), None)
+    check_kinds(layer_kinds(hf["num_hidden_layers"], settings), LOCAL, GLOBAL)
+    return settings
+
+
+def _gemma_config(c: Config) -> dict:
+    return _window_config(c) | dict(
+        layer_types=local_layers(c, "Gemma"),
+        query_pre_attn_scalar=round(c.score_scale**-2),
+        attn_logit_softcapping=c.attention_softcap,
+        final_logit_softcapping=c.logit_softcap,
+    )
+
+
+def _qwen3_moe(hf: dict) -> dict:
+    if hf.get("mlp_only_layers"):
+        refuse(hf, mlp_only_layers=[])
+    if hf.get("decoder_sparse_step", 1) > 1:  # its dense layers are as wide as our experts
+        refuse(hf, intermediate_size=_mlp_dim(hf))
+    return {}
+
+
+def _olmoe(hf: dict) -> dict:
+    refuse(hf, clip_qkv=None)
+    return {}
+
+
+GEMMA: dict[str, Any] = dict(
+    activation="hidden_activation",
+    tied=True,
+    # An older name, unread, and a choice of `generate`.
+    harmless=HARMLESS | {"hidden_act", "cache_implementation", "_sliding_window_pattern"},
+)
+GEMMA_FIXED = dict(norm_place="both", zero_centered_norms=True, scale_embedding=True)
+OF_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
+ROUTED = {
+    "num_experts_per_tok": "experts_per_token",
+    "norm_topk_prob": "normalize_expert_weights",
 }
+
+LLAMA = llama_like("llama", "Llama", presets=("llama3_*", "decoder_tiny"))
+GEMMA2 = llama_like(
+    "gemma2", "Gemma2", fixed=GEMMA_FIXED, settings=_gemma2, config=_gemma_config, **GEMMA
+)
+GEMMA3 = llama_like(
+    "gemma3_text",
+    "Gemma3Text",
+    fixed=GEMMA_FIXED | {"qk_norm": True},
+    settings=_gemma3,
+    config=lambda c: _gemma_config(c) | {"attn_logit_softcapping": None},
+    rope_theta=1e6,
+    local_rope_theta=1e4,
+    classes=("classes",),
+    presets=("gemma3_*",),
+    type_with_images="gemma3",
+    **GEMMA,
+)
+register(
+    LLAMA,
+    llama_like(
+        "mistral",
+        "Mistral",
+        settings=lambda hf: _all_local(hf, default=4096),
+        config=_window_config,
+    ),
+    llama_like("qwen2", "Qwen2", fixed={"qkv_biases": True}, settings=_windows),
+    llama_like(
+        "qwen3",
+        "Qwen3",
+        fixed={"qk_norm": True},
+        names={"head_dim": "head_dim"},
+        settings=_windows,
+        presets=("qwen3_[0-9]*", "qwen3_tiny"),
+    ),
+    GEMMA2,
+    GEMMA3,
+    llama_like(
+        "olmo2",
+        "Olmo2",
+        fixed={"norm_place": "output", "qk_norm": True, "qk_norm_joint": True},
+        classes=("classes",),
+        unknown_ids={"eos_token_id": None},
+    ),
+    llama_like(
+        "mixtral",
+        "Mixtral",
+        fixed={"normalize_expert_weights": True},
+        names={"num_experts_per_tok": "experts_per_token"},
+        num_experts="num_local_experts",
+        settings=lambda hf: _all_local(hf, default=None),
+        config=_window_config,
+        rope_theta=1e6,
+        experts=("block_sparse_moe", "w1", "w3", "w2"),
+        harmless=HARMLESS | OF_TRAINING,
+    ),
+    llama_like(
+        "qwen3_moe",
+        "Qwen3Moe",
+        fixed={"qk_norm": True},
+        names=ROUTED | {"decoder_sparse_step": "sparse_every"},
+        num_experts="num_experts",
+        settings=_qwen3_moe,
+        config=lambda c: {"moe_intermediate_size": c.mlp_dim},
+        harmless=HARMLESS | OF_TRAINING,
+    ),
+    llama_like(
+        "olmoe",
+        "Olmoe",
+        fixed={"qk_norm": True, "qk_norm_joint": True},
+        names=ROUTED,
+        num_experts="num_experts",
+        settings=_olmoe,
+        # Its norms of queries are of the width of the residual stream.
+        config=lambda c: {"head_dim": c.emb_dim // c.num_heads},
+        classes=(),
+        harmless=HARMLESS | OF_TRAINING,
+        unknown_ids={"eos_token_id": None},
+    ),
+)
+
+
+# --- an encoder -----------------------------------------------------------------------------------
 
 
 def encoder_settings(hf: dict, has) -> dict:
@@ -326,34 +396,32 @@ def encoder_settings(hf: dict, has) -> dict:
         )
     heads = ("token_classes",) if has("classifier.weight") else ()
     vocabulary = ("vocabulary",) if has("lm_head.weight") or hf.get("tie_word_embeddings") else ()
-    own = settings("llama", hf, lambda name: False)
+    own = LLAMA.settings(hf, lambda name: False)
     return own | dict(**with_heads(hf, heads or vocabulary), num_types=0)
 
 
 def encoder_links(c: Config) -> list[Link]:
-    result = [
+    return [
         table("token_embedding", "model.embed_tokens"),
         *stack_links(c, "encoder", "model", NORMS[c.norm_place]),
+        *_token_links(c, "classifier"),
     ]
-    if "token_classes" in c.heads:
-        result += dense("projections_token_classes/classifier", "classifier")
-    elif "vocabulary" in c.heads and not c.logits_via_embedding:
-        result += [table("vocabulary/embedding", "lm_head")]
-    return result
 
 
-EUROBERT = Family(
-    "eurobert",
-    "EuroBertModel",
-    "encoder",
-    "model.",
-    encoder_settings,
-    functools.partial(config, "llama"),
-    encoder_links,
-    copies,
-    harmless=HARMLESS | {"classifier_pooling"},
-    presets=("eurobert_*",),
-    by_heads=classes_of("EuroBert", "token_classes", "vocabulary"),
-    unknown_ids=dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
-    | {"mask_token_id": 0},  # which it takes no null for
+register(
+    Family(
+        "eurobert",
+        "EuroBertModel",
+        "encoder",
+        "model.",
+        encoder_settings,
+        LLAMA.config,
+        encoder_links,
+        copies,
+        harmless=HARMLESS | {"classifier_pooling"},
+        presets=("eurobert_*",),
+        by_heads=classes_of("EuroBert", "token_classes", "vocabulary"),
+        unknown_ids=dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+        | {"mask_token_id": 0},  # which it takes no null for
+    )
 )

@@ -15,6 +15,7 @@ from .family import (
     local_layers,
     pattern_of,
     refuse,
+    register,
     rotary_of_layers,
     rotary_parameters_of_layers,
     settings_of,
@@ -182,32 +183,34 @@ def copies(c: Config) -> dict[str, str]:
 
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
-MODERNBERT = Family(
-    "modernbert",
-    "ModernBertModel",
-    "encoder",
-    "model.",
-    settings,
-    config,
-    links,
-    copies,
-    harmless=HARMLESS,
-    presets=("modernbert_*", "mmbert_*"),
-    by_heads=classes_of("ModernBert", "vocabulary", "classes", "token_classes"),
-    unknown_ids=dict.fromkeys(IDS),
-)
-
-MODERNBERT_DECODER = Family(
-    "modernbert-decoder",
-    "ModernBertDecoderModel",
-    "decoder",
-    "model.",
-    decoder_settings,
-    decoder_config,
-    decoder_links,
-    copies,
-    harmless=HARMLESS,
-    presets=("ettin_decoder_*",),
-    by_heads=((("vocabulary",), "ModernBertDecoderForCausalLM"),),
-    unknown_ids=dict.fromkeys(IDS, 0) | {"eos_token_id": None},  # it takes no null for the others
+register(
+    Family(
+        "modernbert",
+        "ModernBertModel",
+        "encoder",
+        "model.",
+        settings,
+        config,
+        links,
+        copies,
+        harmless=HARMLESS,
+        presets=("modernbert_*", "mmbert_*"),
+        by_heads=classes_of("ModernBert", "vocabulary", "classes", "token_classes"),
+        unknown_ids=dict.fromkeys(IDS),
+    ),
+    Family(
+        "modernbert-decoder",
+        "ModernBertDecoderModel",
+        "decoder",
+        "model.",
+        decoder_settings,
+        decoder_config,
+        decoder_links,
+        copies,
+        harmless=HARMLESS,
+        presets=("ettin_decoder_*",),
+        by_heads=((("vocabulary",), "ModernBertDecoderForCausalLM"),),
+        unknown_ids=dict.fromkeys(IDS, 0)
+        | {"eos_token_id": None},  # it takes no null for the others
+    ),
 )

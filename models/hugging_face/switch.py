@@ -6,7 +6,7 @@ of a model without a capacity has one that no text reaches.
 
 from ..config import Config
 from . import t5
-from .family import ACTIVATIONS, Family, known, refuse, their_activation
+from .family import ACTIVATIONS, Family, known, refuse, register, their_activation
 from .links import Link, linear, table
 
 HARMLESS = frozenset(
@@ -81,17 +81,19 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-SWITCH = Family(
-    "switch_transformers",
-    "SwitchTransformersForConditionalGeneration",
-    "encoder_decoder",
-    "",
-    settings,
-    config,
-    links,
-    t5.copies,
-    harmless=HARMLESS,
-    presets=("switch_*",),
-    shown_mode="infill",
-    ignored=(f"block.0.layer.1.{t5.CROSS}.relative_attention_bias.weight",),
+register(
+    Family(
+        "switch_transformers",
+        "SwitchTransformersForConditionalGeneration",
+        "encoder_decoder",
+        "",
+        settings,
+        config,
+        links,
+        t5.copies,
+        harmless=HARMLESS,
+        presets=("switch_*",),
+        shown_mode="infill",
+        ignored=(f"block.0.layer.1.{t5.CROSS}.relative_attention_bias.weight",),
+    )
 )

@@ -11,6 +11,7 @@ from .family import (
     config_of,
     known,
     refuse,
+    register,
     settings_of,
     their_activation,
     with_heads,
@@ -43,7 +44,8 @@ def common_settings(hf: dict) -> dict:
     )
 
 
-def settings(kind: str, hf: dict, has) -> dict:
+def settings(scaled: bool | None, in_every_layer: bool, hf: dict, has) -> dict:
+    """Returns the settings of a T5; for the first two arguments see `_family`."""
     projection = hf.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
@@ -52,24 +54,15 @@ def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, dense_act_fn=tensor_name, is_gated_act=gated)
     act = known({"feed_forward_proj": tensor_name}, "feed_forward_proj", ACTIVATIONS)
     classifies = has("classification_head.out_proj.weight")
+    tied = hf.get("tie_word_embeddings", True)
+    scales = bool(hf.get("scale_decoder_outputs", tied))  # a field of newer configs
     return common_settings(hf) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),
         mlp_activations=(act, "linear") if gated else (act,),
-        relative_in_every_layer=kind == "umt5",
+        relative_in_every_layer=in_every_layer,
         logits_via_embedding=not classifies and not has("lm_head.weight"),
-        scale_logits=_scaled(kind, hf),
+        scale_logits=scales if scaled is None else scaled,
     )
-
-
-def _scaled(kind: str, hf: dict) -> bool:
-    """Returns whether the logits are scaled, which config.json decides for T5 only.
-
-    `transformers` assumes tie_word_embeddings=True in mT5 and umT5 whatever config.json says, never
-    scales mT5's logits and always scales umT5's. Whether weights are tied the tensors show.
-    """
-    tied = hf.get("tie_word_embeddings", True)
-    scaled = hf.get("scale_decoder_outputs", tied)  # newer configs have a field of its own for it
-    return bool(scaled) if kind == "t5" else kind == "umt5"
 
 
 def common_config(c: Config) -> dict:
@@ -78,15 +71,15 @@ def common_config(c: Config) -> dict:
     return config_of(c, NAMES) | decoder | BUCKETS
 
 
-def config(kind: str, c: Config) -> dict:
+def config(scaled: bool | None, c: Config) -> dict:
     act = their_activation(c)
     projection = {"gelu_new": "gelu"}.get(act, act)
     gated = len(c.mlp_activations) == 2
-    scaled = {"scale_decoder_outputs": c.scale_logits} if kind == "t5" else {}
+    scale = {"scale_decoder_outputs": c.scale_logits} if scaled is None else {}
     return common_config(c) | dict(
-        **scaled,
+        **scale,
         feed_forward_proj=f"gated-{projection}" if gated else projection,
-        tie_word_embeddings=c.scale_logits if kind == "t5" else c.logits_via_embedding,
+        tie_word_embeddings=c.scale_logits if scaled is None else c.logits_via_embedding,
     )
 
 
@@ -134,14 +127,28 @@ def copies(c: Config) -> dict[str, str]:
     return dict.fromkeys(names + ["lm_head.weight"] * c.logits_via_embedding, "shared.weight")
 
 
-T5, MT5, UMT5 = (
-    Family(
-        kind,
+def _family(
+    model_type: str,
+    name: str,
+    scaled: bool | None,
+    in_every_layer: bool = False,
+    presets: tuple[str, ...] = (),
+) -> Family:
+    """Returns the record of a T5.
+
+    Args:
+      scaled: whether the logits are scaled; None: config.json decides. `transformers` assumes
+        tie_word_embeddings=True in mT5 and umT5 whatever config.json says, never scales mT5's
+        logits and always scales umT5's. The tensors show whether weights are tied.
+      in_every_layer: whether each layer has a bias table.
+    """
+    return Family(
+        model_type,
         f"{name}ForConditionalGeneration",
         "encoder_decoder",
         "",
-        functools.partial(settings, kind),
-        functools.partial(config, kind),
+        functools.partial(settings, scaled, in_every_layer),
+        functools.partial(config, scaled),
         links,
         copies,
         harmless=HARMLESS,
@@ -152,9 +159,10 @@ T5, MT5, UMT5 = (
         # The first T5s were published with an unused table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )
-    for kind, name, presets in (
-        ("t5", "T5", ("t5_*", "ul2_*", "encoder_decoder_tiny")),
-        ("mt5", "MT5", ()),
-        ("umt5", "UMT5", ("umt5_*",)),
-    )
+
+
+register(
+    _family("t5", "T5", scaled=None, presets=("t5_*", "ul2_*", "encoder_decoder_tiny")),
+    _family("mt5", "MT5", scaled=False),
+    _family("umt5", "UMT5", scaled=True, in_every_layer=True, presets=("umt5_*",)),
 )

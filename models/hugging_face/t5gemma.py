@@ -12,10 +12,9 @@ import numpy as np
 
 from ..config import Config
 from . import llama
-from .family import Family, Fields, check_fields, layer_kinds, refuse, with_heads
+from .family import Family, Fields, check_fields, layer_kinds, refuse, register, with_heads
 from .links import Link, attention, table
 
-GEMMA_OF = {"t5gemma": "gemma2", "t5gemma2": "gemma3_text"}
 # Of a stack: what it repeats of the whole model, and the width of what cross-attention reads.
 OF_STACKS = {"is_decoder", "is_encoder_decoder", "dropout_rate", "cross_attention_hidden_size"}
 OF_IMAGES = {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}
@@ -46,7 +45,7 @@ CROSS_NORMS = {
 }
 
 
-def settings(kind: str, hf: dict, has) -> dict:
+def settings(gemma: Family, has_images: bool, hf: dict, has) -> dict:
     if has("score.out_proj.weight"):
         raise ValueError(
             "Got a classifier on a T5Gemma, expected a head of language modelling or none: its "
@@ -54,10 +53,10 @@ def settings(kind: str, hf: dict, has) -> dict:
         )
     encoder = hf["encoder"]
     decoder = hf["decoder"]
-    if kind == "t5gemma2":
+    if has_images:
         refuse(hf, tie_word_embeddings=True)
         encoder = encoder["text_config"]
-    stacks = [_stack(kind, fields, hf["vocab_size"]) for fields in (encoder, decoder)]
+    stacks = [_stack(gemma, fields, hf["vocab_size"]) for fields in (encoder, decoder)]
     layers = [stack.pop("num_layers") for stack in stacks]
     settings = _shared(layers, stacks)
     tied = hf.get("tie_word_embeddings", True)
@@ -66,20 +65,22 @@ def settings(kind: str, hf: dict, has) -> dict:
         **with_heads(hf, vocabulary),
         num_encoder_layers=layers[0],
         num_decoder_layers=layers[1],
-        encoder_window=_encoder_window(kind, settings["window"]) if "window" in settings else None,
-        merged_attention=kind == "t5gemma2",
-        share_encoder_decoder_embeddings=kind == "t5gemma2",
+        encoder_window=(
+            _encoder_window(settings["window"], split=has_images) if "window" in settings else None
+        ),
+        merged_attention=has_images,
+        share_encoder_decoder_embeddings=has_images,
         logits_via_embedding=tied,
         dropout_rate=hf.get("dropout_rate", 0.0),
     )
 
 
-def _stack(kind: str, hf: dict, rows: int) -> dict[str, Any]:
+def _stack(gemma: Family, hf: dict, rows: int) -> dict[str, Any]:
     """Returns a stack's settings, which are the settings of Gemma."""
     fields = Fields(hf)
-    found = llama.settings(GEMMA_OF[kind], fields, lambda name: False)
+    found = gemma.settings(fields, lambda name: False)
     refuse(fields, vocab_size=rows)
-    check_fields(fields, llama.HARMLESS_OF[GEMMA_OF[kind]] | OF_STACKS)
+    check_fields(fields, gemma.harmless | OF_STACKS)
     return found
 
 
@@ -107,25 +108,26 @@ def _shared(layers: Sequence[int], stacks: Sequence[dict[str, Any]]) -> dict[str
     return stacks[layers.index(max(layers))]
 
 
-def _encoder_window(kind: str, window: int) -> tuple[int, int]:
+def _encoder_window(window: int, split: bool) -> tuple[int, int]:
     """Returns the keys before and after the query of an encoder's local layer.
 
-    >>> _encoder_window("t5gemma", 511), _encoder_window("t5gemma2", 511)
+    >>> _encoder_window(511, split=False), _encoder_window(511, split=True)
     ((512, 512), (255, 256))
 
     Args:
       window: number of keys before the query in a decoder's local layer.
+      split: whether the width of the decoder's window is split into the two sides.
     """
     width = window + 1
-    return (width, width) if kind == "t5gemma" else ((width + 1) // 2 - 1, width // 2)
+    return ((width + 1) // 2 - 1, width // 2) if split else (width, width)
 
 
-def config(kind: str, c: Config) -> dict:
+def config(gemma: Family, has_images: bool, c: Config) -> dict:
     encoder, decoder = (
-        _stack_config(kind, c, layers) for layers in (c.num_encoder_layers, c.num_decoder_layers)
+        _stack_config(gemma, c, layers) for layers in (c.num_encoder_layers, c.num_decoder_layers)
     )
-    decoder["is_decoder"] = kind == "t5gemma"
-    if kind == "t5gemma2":
+    decoder["is_decoder"] = not has_images
+    if has_images:
         tower = dict(vision_config=SMALLEST_TOWER, mm_tokens_per_image=PATCHES)
         encoder = tower | {"text_config": encoder}
     return dict(
@@ -133,12 +135,12 @@ def config(kind: str, c: Config) -> dict:
         decoder=decoder,
         vocab_size=c.vocab_size,
         dropout_rate=c.dropout_rate,
-        tie_word_embeddings=c.logits_via_embedding or kind == "t5gemma2",
+        tie_word_embeddings=c.logits_via_embedding or has_images,
         is_encoder_decoder=True,
     )
 
 
-def _stack_config(kind: str, c: Config, layers: int) -> dict:
+def _stack_config(family: Family, c: Config, layers: int) -> dict:
     """Returns the fields of a stack: those of a Gemma with so many layers."""
     gemma = dataclasses.replace(
         c,
@@ -149,14 +151,12 @@ def _stack_config(kind: str, c: Config, layers: int) -> dict:
         share_encoder_decoder_embeddings=True,
         encoder_window=None,
     )
-    values = llama.config(GEMMA_OF[kind], gemma)
+    values = family.config(gemma)
     return values | {"vocab_size": c.vocab_size, "dropout_rate": c.dropout_rate}
 
 
-def image_tensors(kind: str, c: Config) -> dict[str, np.ndarray]:
+def image_tensors(c: Config) -> dict[str, np.ndarray]:
     """Returns the tensors of the smallest tower for images, as of a model that never saw one."""
-    if kind == "t5gemma":
-        return {}
     tower = "model.encoder.vision_tower"
     projector = "model.encoder.multi_modal_projector"
     shapes = {
@@ -186,7 +186,7 @@ def with_ids(values: dict) -> dict:
     return values | {"encoder": encoder, "decoder": values["decoder"] | ids}
 
 
-def links(kind: str, c: Config) -> list[Link]:
+def links(c: Config) -> list[Link]:
     own_table = not c.share_encoder_decoder_embeddings
     shared = "decoder" if own_table else "encoder"
     result = [
@@ -215,26 +215,30 @@ def copies(c: Config) -> dict[str, str]:
     return {"model.decoder.embed_tokens.weight": shared, tied: shared}
 
 
-T5GEMMAS = tuple(
-    Family(
-        kind,
+def _family(
+    model_type: str, name: str, gemma: Family, has_images: bool = False, **fields: Any
+) -> Family:
+    """Returns the record of a T5Gemma whose stacks are of a family of Gemma."""
+    return Family(
+        model_type,
         f"{name}Model",
         "encoder_decoder",
         "model.",
-        functools.partial(settings, kind),
-        functools.partial(config, kind),
-        functools.partial(links, kind),
+        functools.partial(settings, gemma, has_images),
+        functools.partial(config, gemma, has_images),
+        links,
         copies,
         harmless=frozenset({"classifier_dropout_rate", *OF_IMAGES}),
         ignored=IMAGES,
-        untrained=functools.partial(image_tensors, kind),
-        presets=presets,
+        presets=(f"{model_type}_*",),
         by_heads=((("vocabulary",), f"{name}ForConditionalGeneration"),),
         with_ids=with_ids,
         shown_mode="complete",
+        **fields,
     )
-    for kind, name, presets in (
-        ("t5gemma", "T5Gemma", ("t5gemma_*",)),
-        ("t5gemma2", "T5Gemma2", ("t5gemma2_*",)),
-    )
+
+
+register(
+    _family("t5gemma", "T5Gemma", llama.GEMMA2),
+    _family("t5gemma2", "T5Gemma2", llama.GEMMA3, has_images=True, untrained=image_tensors),
 )

@@ -20,18 +20,38 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from .. import attention, rematerialisation
+from ..attention_mechanisms import Mechanism, register
 from ..linear import on_slots_last
 from ..positions import MAX_DISTANCE, bias_at
 from ..sharding import mesh_axes, num_shards, platform, spec_of
 from . import fused_attention_gpu, fused_attention_tpu
 
-SHARD = fused_attention_tpu.TILE  # the multiple of which a shard's queries are, with a bias
 _KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA names platforms
 
 
 def kernels_of(platform):
     """Returns the module of a platform's kernels, as JAX names it; None where it has none."""
     return _KERNELS.get("cuda" if platform == "gpu" else platform)
+
+
+def check_device(config, device):
+    """Raises ValueError for a TPU or GPU whose kernels cannot train a model of these settings.
+
+    `config`: a `Config`, or None for a network of one's own.
+    """
+    if device.device_kind.startswith(("TPU v2", "TPU v3")):
+        raise ValueError(
+            f"Got a model with attention='fused' on {device.device_kind}, expected TPUs from v4 "
+            "on, for which its kernels can be compiled: give the model attention='plain'."
+        )
+    size = config.head_dim * jnp.dtype(config.dtype).itemsize if config else 0
+    widest = kernels_of(device.platform).WIDEST_HEAD
+    if size > widest:
+        raise ValueError(
+            f"Got heads of {config.head_dim} numbers, {size} bytes of {config.dtype}, expected at "
+            f"most {widest} bytes, for which the kernels of attention='fused' on "
+            f"{device.platform} have room: give the model dtype='bfloat16' or attention='plain'."
+        )
 
 
 def are_slots_last(slots):
@@ -61,7 +81,7 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
     Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each
     device computes the rows, queries and heads that are its own, for which keys and values are
     gathered over shards of slots; where it has fewer key heads than devices, they are repeated.
-    With a bias, queries are not sharded unless `SHARD` divides those of a shard. On a platform
+    With a bias, queries are not sharded unless `TILE` divides those of a shard. On a platform
     without kernels, such as a CPU, or with none for heads as wide, this computes
     `attention.attend`.
 
@@ -185,7 +205,7 @@ def _on_every_device(function, arrays, outputs):
     # Rows and slots that the mesh does not divide are computed by every device.
     rows, slots = spec_of(("batch", "length"), q.shape[:2], mesh)
     shard_slots = q.shape[1] // num_shards("length", q.shape[1])
-    multiple = 1 if bias is None else SHARD
+    multiple = 1 if bias is None else fused_attention_tpu.TILE
     if shard_slots % multiple:
         slots = None
     sharded = {
@@ -256,3 +276,21 @@ def _on_mirrored_halves(function, axes, arrays, outputs):
     befores = own * slots, mirror * slots + slots // 2
     found = (function(jnp.full(1, first, jnp.int32), *part) for first, part in zip(befores, parts))
     return tuple(map(joined, *found, outputs))
+
+
+register(
+    Mechanism(
+        name="fused",
+        about="by kernels for TPUs and GPUs, in memory that grows with the length of a row",
+        attend=attend_with_log_sum,
+        attend_cached=attention.attend_cached,
+        bias="distances",
+        softcap=True,
+        log_sum=True,
+        platforms=("tpu", "gpu"),
+        check_device=check_device,
+        padding=padding,
+        slots_last=are_slots_last,
+        bias_multiple=fused_attention_tpu.TILE,
+    )
+)

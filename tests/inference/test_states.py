@@ -8,9 +8,9 @@ import pytest
 
 from pretrax import models
 from pretrax.inference.answering.states import TOP, layers_of, rows_batch, states, text_row
+from pretrax.models.attention_mechanisms import MECHANISMS
 from pretrax.models.builders import model_of
 from pretrax.models.hidden_states import layer_states
-from pretrax.models.kernels import fused_attention
 from pretrax.models.unrolled import unrolled
 from tests.inference.runs import ROWS, settings_of, trained
 
@@ -92,7 +92,8 @@ def test_states_after_a_layer_are_those_of_a_model_that_ends_there(builder):
 def test_states_of_rows_that_a_stack_pads_are_of_their_own_slots(monkeypatch):
     """As on TPUs with fused attention."""
     (expected,) = of(trained("encoder", "masked_lm"), ["some text"], layers=[0, 1])
-    monkeypatch.setattr(fused_attention, "padding", lambda slots: 3)
+    padding_three = MECHANISMS["fused"]._replace(padding=lambda slots: 3)
+    monkeypatch.setitem(MECHANISMS, "fused", padding_three)
     padded = trained("encoder", "masked_lm", attention="fused")
     (found,) = of(padded, ["some text"], layers=[0, 1])
     np.testing.assert_allclose(found.layers, expected.layers, atol=2e-5)

@@ -164,7 +164,9 @@ def test_a_head_of_ones_own(monkeypatch):
 def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
     for head in model_heads.HEADS.values():
         assert head.about and head.builders
-        assert head.build or head.is_state or head.name in ("vocabulary", "generator", "restored")
+        assert (
+            head.build or head.build_state or head.name in ("vocabulary", "generator", "restored")
+        )
         assert not (head.over_vocabulary and head.has_classes)
 
 

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jax.experimental import pallas
 
 from pretrax.models import attention, linear, transformer
+from pretrax.models.attention_mechanisms import MECHANISMS
 from pretrax.models.config import Config
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.linear import project
@@ -427,7 +428,7 @@ def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
     batch = batch_for("decoder")
     params = jax.tree.map(lambda x: x + 0.1, init(model, batch))
     expected = loss_and_gradients(model, params, batch)
-    monkeypatch.setattr(fused_attention, "are_slots_last", lambda slots: True)
+    monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
     monkeypatch.setattr(linear, "platform", lambda: "tpu")
     other = build("decoder", attention="fused", positions="rotary", **settings)
     assert_close(loss_and_gradients(other, params, batch), expected, atol=1e-4)
@@ -435,7 +436,7 @@ def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
 
 def test_rows_are_padded_on_tpus_where_it_is_an_eighth_or_less(monkeypatch):
     assert fused_attention.padding(114) == 0
-    monkeypatch.setattr(fused_attention, "are_slots_last", lambda slots: True)
+    monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
     assert [fused_attention.padding(n) for n in (113, 114, 128, 500, 520)] == [0, 14, 0, 12, 0]
     # Whole blocks: 626 slots are two of 384.
     assert [fused_attention.padding(n) for n in (626, 700)] == [0, 68]
@@ -486,7 +487,8 @@ def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
         return embed_tokens(module, table, tokens)
 
     monkeypatch.setattr(transformer, "embed_tokens", noted)
-    monkeypatch.setattr(fused_attention, "padding", {8: 5, 10: 3}.__getitem__)
+    padding = MECHANISMS["fused"]._replace(padding={8: 5, 10: 3}.__getitem__)
+    monkeypatch.setitem(MECHANISMS, "fused", padding)
     assert_close(gradients(), expected, atol=1e-4)
     assert set(lengths) == {13}  # of 8 slots and of 10
 

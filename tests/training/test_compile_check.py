@@ -305,7 +305,7 @@ def test_fused_attention_is_for_tpus_and_gpus(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         train.main([*RUN, "--gin.models.decoder.attention='fused'", "--compile=v5e:2x4"])
     assert ended.value.code == 2
-    assert "attention='fused' on cpu, expected TPUs or GPUs" in capsys.readouterr().err
+    assert "attention='fused' on cpu, expected TPU or GPU" in capsys.readouterr().err
 
 
 def test_a_run_of_fused_attention_is_evaluated_anywhere_and_trained_by_kernels():
@@ -314,7 +314,7 @@ def test_a_run_of_fused_attention_is_evaluated_anywhere_and_trained_by_kernels()
     assert plan_evaluation(run).recipe.model is model
     with pytest.raises(ValueError, match="'fused' on cpu"):
         tiny.planned(run)
-    with pytest.raises(ValueError, match="512 numbers, 2048 bytes .* on tpu have room for 1024"):
+    with pytest.raises(ValueError, match="512 numbers, 2048 bytes .* at most 1024 bytes"):
         tiny.planned(dataclasses.replace(run, mesh=lambda: make_mesh(devices=chips(2, 1, 1))))
 
 

@@ -89,16 +89,30 @@ def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tup
     )
 
 
+def saved_vocabulary(run_dir: str) -> Vocabulary | None:
+    """Returns the vocabulary of a run directory; None if it has none."""
+    try:
+        return vocabularies.load_vocabulary(run_dir)
+    except FileNotFoundError:
+        return None
+
+
+def without_params(model: Model, vocabulary: Vocabulary, forms: Sequence[PromptForm]) -> Trained:
+    """Returns a model without its parameters, which says how it is prompted."""
+    codec = vocabulary.codec
+    return Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))
+
+
 def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
     """The ids that a config.json names, from the run's vocabulary; empty where it has none.
 
     A decoder whose rows start with the padding id pads with the end of sequence, or `generate` of
     `transformers` would hide the start of a prompt that comes without a mask.
     """
-    try:
-        ids = vocabularies.load_vocabulary(run_dir).ids
-    except FileNotFoundError:
+    vocabulary = saved_vocabulary(run_dir)
+    if vocabulary is None:
         return {}
+    ids = vocabulary.ids
     others = {"cls_token_id": ids.cls, "sep_token_id": ids.sep, "mask_token_id": ids.mask}
     found: dict[str, int | None] = {
         "pad_token_id": ids.eos if layout == "decoder" and ids.bos == ids.pad else ids.pad,
@@ -119,9 +133,8 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
     """
     folder = Path(target)
     there = any((folder / name).exists() for name in (*TOKENIZERS, VOCABULARY))
-    try:
-        vocabulary = vocabularies.load_vocabulary(run_dir)
-    except FileNotFoundError:
+    vocabulary = saved_vocabulary(run_dir)
+    if vocabulary is None:
         return ""
     added = vocabulary.ids.size - vocabulary.tokenizer.size
     complete = (folder / VOCABULARY).exists() and (folder / TOKENIZER).exists()  # exported before
@@ -132,9 +145,7 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
         for name in (VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER):
             if (Path(run_dir) / name).exists():
                 shutil.copyfile(Path(run_dir) / name, folder / name)
-        codec = vocabulary.codec
-        of = Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))
-        frame = text_frame(of)
+        frame = text_frame(without_params(model, vocabulary, forms))
     try:
         write_tokenizer(target, vocabulary, *frame)
     except ValueError as error:
