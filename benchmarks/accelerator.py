@@ -27,9 +27,7 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
 import types
 from collections import namedtuple
@@ -40,8 +38,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table, rows_of_process, shown
 from pretrax.settings import whole_files
 
 # A training step: a file of gin_configs/models and its vocabulary, an objective, rows of a device,
@@ -76,8 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
     console = Console(width=120, highlight=False)
     until = time.monotonic() + 60 * options.minutes
     device = this_device(options.tiny)
-    of_devices = json.loads(options.out.read_text()) if options.out.exists() else {}
-    results = of_devices.setdefault(device, {})
+    by_device = json.loads(options.out.read_text()) if options.out.exists() else {}
+    results = by_device.setdefault(device, {})
     # What has never been measured comes first: a part that fails for good takes no time from it.
     for name in sorted(options.parts, key=lambda name: name in results):
         if not is_complete(results, name):
@@ -88,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
             found = run_part(name, options.tiny, left)
             if name not in results or is_better(found, results[name]):
                 results[name] = found
-                whole_files.write_text(options.out, json.dumps(of_devices, indent=1) + "\n")
+                whole_files.write_text(options.out, json.dumps(by_device, indent=1) + "\n")
         show(console, name, results[name])
     console.print(f"All figures are in {options.out}.")
     if lacking := [name for name in options.parts if not is_complete(results, name)]:
@@ -120,15 +118,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             raise argparse.ArgumentTypeError(f"got {unknown}, expected some of {', '.join(PARTS)}")
         return text.split(",")
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--parts", type=names, default=list(PARTS), help="separated by commas")
     parser.add_argument("--minutes", type=float, default=8, help="after which no part goes on")
     parser.add_argument("--out", type=Path, default=Path("accelerator.json"))
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
-    of_run_part = ("device", *PARTS)
-    parser.add_argument("--part", choices=of_run_part, help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("device", *PARTS), help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -139,23 +134,9 @@ def run_part(name: str, tiny: bool, seconds: float) -> dict:
     """
     command = [sys.executable, __file__, f"--part={name}", *["--tiny"] * tiny]
     environment = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"} | os.environ
-    started, problem = time.monotonic(), None
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        try:
-            process = subprocess.run(
-                command, env=environment, stdout=out, stderr=err, timeout=seconds
-            )
-        except subprocess.TimeoutExpired:
-            problem = f"cut off after {seconds:.0f} seconds, at the time limit"
-        else:
-            if process.returncode:
-                err.seek(0)
-                last = err.read().strip()[-2000:] or "it said nothing"
-                problem = f"ended with status {process.returncode}: {last}"
-        out.seek(0)
-        lines = [line for line in out if line.startswith("{") and line.endswith("}\n")]
-    seconds = round(time.monotonic() - started, 1)
-    return {"rows": [json.loads(line) for line in lines], "seconds": seconds, "problem": problem}
+    started = time.monotonic()
+    rows, problem = rows_of_process(command, seconds, environment)
+    return {"rows": rows, "seconds": round(time.monotonic() - started, 1), "problem": problem}
 
 
 def show(console: Console, name: str, found: dict) -> None:
@@ -164,10 +145,8 @@ def show(console: Console, name: str, found: dict) -> None:
     device, *rows = found["rows"] or [{}]
     title = f"{name}, {found['seconds']:.0f} s; " + ", ".join(map(str, device.values()))
     for columns in dict.fromkeys(map(tuple, rows)):
-        table = Table(title=title, title_justify="left", box=None)
+        table = plain_table(*columns, title=title)
         title = None
-        for column in columns:
-            table.add_column(column, justify="left" if column == columns[0] else "right")
         for row in rows:
             if tuple(row) == columns:
                 table.add_row(*map(shown, row.values()))
@@ -175,12 +154,6 @@ def show(console: Console, name: str, found: dict) -> None:
     if found["problem"]:
         console.print(f"{name}: {found['problem']}", markup=False)
     console.print()
-
-
-def shown(figure: object) -> str:
-    if not isinstance(figure, float):
-        return f"{figure:,}" if isinstance(figure, int) else "–" if figure is None else str(figure)
-    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"
 
 
 # --- what a part measures, in its own process -----------------------------------------------------
@@ -284,8 +257,8 @@ def attention(tiny: bool) -> Iterator[dict]:
     platform, failed = jax.devices()[0].platform, False
     for i, way in enumerate(("plain", "JAX's", "fused")):  # a kernel that crashes comes last
         for kind in ("causal", "T5"):
-            plain, fused, of_jax = alone.ways(kind, platform, elsewhere=False)
-            function = (plain, of_jax, fused)[i]
+            plain, fused, jax_own = alone.ways(kind, platform, elsewhere=False)
+            function = (plain, jax_own, fused)[i]
             for slots in [128] if tiny else options.slots:
                 options.rows = 1 if tiny else max(16384 // slots, 1)
                 if function:
@@ -300,11 +273,9 @@ def times_of(function: Callable, inputs: tuple) -> dict:
     """Returns milliseconds and TFLOP/s of attention, forward and with its gradient, or why not."""
     import jax
 
-    from benchmarks.attention import forward_and_backward
+    from benchmarks.attention import drawn, forward_and_backward
 
-    keys = iter(jax.random.split(jax.random.key(0), len(inputs)))
-    draw = lambda x: jax.random.normal(next(keys), x.shape, x.dtype) / 8  # noqa: E731
-    arrays = jax.tree.map(draw, inputs)
+    arrays = drawn(inputs)
     rows, slots, heads, width = arrays[0].shape
     figures: dict = {"rows": rows, "slots": slots}
     forward = jax.jit(lambda arrays, _: function(*arrays))
@@ -347,7 +318,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     fused = not plain and fused_attention.kernels_of(jax.devices()[0].platform)
     settings = {"attention": "fused" if fused else "plain"}
     corpus = Corpus(specimen_ids(vocabulary), train=None, heldout=None)
-    of_t5 = Bound(optimizers.adafactor, learning_rate=Bound(optimizers.warmup_rsqrt))
+    adafactor = Bound(optimizers.adafactor, learning_rate=Bound(optimizers.warmup_rsqrt))
     adamw = Bound(optimizers.adamw, learning_rate=1e-4)
     planned = planning.plan(
         Run(
@@ -355,7 +326,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
             corpus=lambda run_dir: corpus,
             objective=getattr(objectives, objective),
             model=functools.partial(make_model, TINY[model] if tiny else model, **settings),
-            optimizer=of_t5 if objective == "span_corruption" else adamw,
+            optimizer=adafactor if objective == "span_corruption" else adamw,
             sequence_lengths=slots,
             batch_size=rows * jax.device_count(),
             data_shards=jax.device_count(),
@@ -369,8 +340,8 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     abstract, mesh = planning.abstract_state_of(planned), planned.mesh
     with placed_on(mesh):
         started = time.perf_counter()
-        of_rows = planning.abstract_rows(planned, batch_sharding(mesh))
-        lowered = planning.compiled_step(planned, abstract.shapes).lower(abstract.shapes, of_rows)
+        rows = planning.abstract_rows(planned, batch_sharding(mesh))
+        lowered = planning.compiled_step(planned, abstract.shapes).lower(abstract.shapes, rows)
         compiled = planning.compiled(planned, lowered)
         compilation = time.perf_counter() - started
         state = new_state(abstract, 0, mesh)

@@ -15,13 +15,14 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 import jax
 import jax.numpy as jnp
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table, shown
 from pretrax.models import attention
 from pretrax.models.kernels import fused_attention
 from pretrax.models.positions import MAX_DISTANCE, bias_at
@@ -41,17 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
     unit = "MiB" if options.compile else "ms"
     console = Console()
     console.print(f"{device.device_kind}, {options.heads} heads of {options.width}, in {unit}")
-    table = Table(box=None)
-    for heading in (
-        "attention",
-        "slots",
-        "plain",
-        "fused",
-        "JAX's",
-        "plain / fused",
-        "JAX's / fused",
-    ):
-        table.add_column(heading, justify="left" if heading == "attention" else "right")
+    ways_shown = ("plain", "fused", "JAX's", "plain / fused", "JAX's / fused")
+    table = plain_table("attention", "slots", *ways_shown)
     for kind in ("T5", "causal"):
         for slots in options.slots:
             figures = [
@@ -65,9 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--compile", metavar="TOPOLOGY", help=f"such as {EXAMPLE}; one chip of it")
     parser.add_argument("--slots", type=int, nargs="+", default=[512, 2048, 8192, 32768])
     parser.add_argument("--rows", type=int, default=1)
@@ -108,12 +98,12 @@ def ways(kind: str, platform: str, elsewhere: bool):
     def fused(q, k, v, bias):
         return fused_attention.attend(q, k, v, intervals(q), bias)
 
-    def of_jax(q, k, v, bias):
+    def jax_own(q, k, v, bias):
         name = "cudnn" if platform == "gpu" else "xla"
         return jax.nn.dot_product_attention(q, k, v, scale=1.0, is_causal=True, implementation=name)
 
     # cuDNN has to be there to be compiled for.
-    peer = of_jax if kind == "causal" and not (elsewhere and platform == "gpu") else None
+    peer = jax_own if kind == "causal" and not (elsewhere and platform == "gpu") else None
     return plain, fused if fused_attention.kernels_of(platform) else None, peer
 
 
@@ -125,11 +115,16 @@ def forward_and_backward(function):
     return jax.jit(call)
 
 
-def milliseconds(function, shapes, device, options) -> float | str:
-    """Milliseconds of a call, the median of a few."""
+def drawn(shapes: tuple) -> tuple:
+    """Returns random arrays of these shapes."""
     keys = iter(jax.random.split(jax.random.key(0), len(shapes)))
     draw = lambda x: jax.random.normal(next(keys), x.shape, x.dtype) / 8  # noqa: E731
-    arrays = jax.tree.map(draw, shapes)
+    return jax.tree.map(draw, shapes)
+
+
+def milliseconds(function, shapes, device, options) -> float | str:
+    """Milliseconds of a call, the median of a few."""
+    arrays = drawn(shapes)
     try:
         call = forward_and_backward(function).lower(arrays, arrays[0]).compile()
         times = []
@@ -162,17 +157,11 @@ def too_many(error: Exception) -> str:
 # --- how it is shown ------------------------------------------------------------------------------
 
 
-def ratios(plain, fused, of_jax) -> tuple[float | str, float | str]:
+def ratios(plain, fused, jax_own) -> tuple[float | str, float | str]:
     """Returns how many times as much the first and the last take."""
     if not isinstance(fused, float) or not fused:
         return "–", "–"
-    return tuple(x / fused if isinstance(x, float) else "–" for x in (plain, of_jax))
-
-
-def shown(figure: float | str) -> str:
-    if isinstance(figure, str):
-        return figure
-    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
+    return tuple(x / fused if isinstance(x, float) else "–" for x in (plain, jax_own))
 
 
 if __name__ == "__main__":

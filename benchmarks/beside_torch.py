@@ -25,7 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 # Two processes share the memory of a GPU.
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.45")
@@ -36,8 +37,8 @@ import numpy as np
 import optax
 from flax import linen as nn
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table
 from pretrax.models import Model
 from pretrax.models.hugging_face import write_model
 from pretrax.models.kernels import fused_attention
@@ -80,9 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--rows", type=int, default=16, help="number of rows per step")
     parser.add_argument("--repeats", type=int, default=5, help="number of steps to time")
     parser.add_argument("--width", type=int, default=256, help="width of the models (emb_dim)")
@@ -98,9 +97,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def compare(rows: int, repeats: int, width: int, dtype: str, models=MODELS) -> None:
     """Prints the step time of each model in both libraries, and their ratio."""
-    table = Table("model", "parameters", "batch", "pretrax", "PyTorch", "ratio", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = plain_table("model", "parameters", "batch", "pretrax", "PyTorch", "ratio")
     for name, measured in models.items():
         model = make(measured, width=width, dtype=dtype)
         batch = example(model, rows, measured.lengths)

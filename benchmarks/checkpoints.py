@@ -24,9 +24,9 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.accelerator import make_model
+from benchmarks.common import make_parser, plain_table
 from pretrax.models.builders import fresh_params
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.state import State, parameter_count
@@ -37,30 +37,20 @@ GIB = 2**30
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    table = Table(box=None)
-    for heading in (
-        "model",
-        "parameters",
-        "GiB",
-        "training waits, s",
-        "written after, s",
-        "read, s",
-    ):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
+    times = ("training waits, s", "written after, s", "read, s")
+    table = plain_table("model", "parameters", "GiB", *times)
     for name in options.models:
         state = state_of(name)
         size = sum(x.nbytes for x in jax.tree.leaves(state)) / GIB
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            times = [save_and_restore(folder, state, step) for step in range(options.repeats)]
-        figures = (f"{statistics.median(of_one):.2f}" for of_one in zip(*times))
+            seconds = [save_and_restore(folder, state, step) for step in range(options.repeats)]
+        figures = (f"{statistics.median(each):.2f}" for each in zip(*seconds))
         table.add_row(name, f"{parameter_count(state):,}", f"{size:.2f}", *figures)
     Console(highlight=False).print(table)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--models",
         nargs="+",

@@ -22,7 +22,14 @@ import time
 import types
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import make_parser
+
 INPUTS = 512
 DECODERS = {"span_corruption": 114, "ul2": 512, "prefix_lm": 512, "causal_lm": 512}
 # What builders have no default for.
@@ -41,9 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
     parser.add_argument("--t5", type=Path, metavar="DIR", help="a checkout of T5, to compare with")
     parser.add_argument("--repeats", type=int, default=9, help="runs of each, default 9")
@@ -63,7 +68,6 @@ def pin(core: int | None) -> None:
     os.sched_setaffinity(0, {max(cores) if core is None else core})
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.path.insert(0, str(ROOT / ".ci/links"))
 
 
 def measure(run, repeats: int) -> list[float]:
@@ -319,9 +323,6 @@ def t5_pipelines(t5: types.ModuleType, features):
 
 
 def report(results, options) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     t5 = results.get("T5: whole span corruption chain")
     table = Table(title=f"Corruption on one core, {INPUTS} inputs", title_justify="left")
     table.add_column("")

@@ -22,14 +22,15 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 import jax
 import numpy as np
 from flax import linen as nn
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table
 from pretrax import models
 from pretrax.inference.decoding.decoding import (
     decode,
@@ -50,6 +51,7 @@ else:
     transformers.logging.disable_progress_bar()
 
 TEXTS = 16  # prompts of a run, and the modules that they are cut from
+SPEED = ("tokens/s", "ms a token", "CPU ms")  # columns that `speed` fills
 MODULES = ("argparse", "asyncio", "calendar", "csv", "decimal", "difflib", "json", "logging")
 
 
@@ -78,9 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--layers", type=int, default=6, help="of each stack")
     parser.add_argument("--width", type=int, default=512, help="of the residual stream")
     parser.add_argument("--vocabulary", type=int, default=8192)
@@ -99,11 +99,11 @@ def best_of(repeats: int, *calls) -> list[np.ndarray]:
         call()
     times = [[] for _ in calls]
     for _ in range(repeats):
-        for of_call, call in zip(times, calls):
+        for own, call in zip(times, calls):
             start = np.array([time.perf_counter(), time.process_time()])
             call()
-            of_call.append(np.array([time.perf_counter(), time.process_time()]) - start)
-    return [np.min(of_call, axis=0) for of_call in times]
+            own.append(np.array([time.perf_counter(), time.process_time()]) - start)
+    return [np.min(own, axis=0) for own in times]
 
 
 def made(found) -> list[list[int]]:
@@ -116,12 +116,7 @@ def made(found) -> list[list[int]]:
 
 
 def beside_transformers(console: Console, options) -> None:
-    table = Table(
-        *("model", "texts", "", "tokens/s", "ms a token", "CPU ms", "ratio", "CPU ratio", "same"),
-        box=None,
-    )
-    for column in table.columns[3:]:
-        column.justify = "right"
+    table = plain_table("model", "texts", "", *SPEED, "ratio", "CPU ratio", "same", left=3)
     for name, (model, prompts_of) in make_models(options).items():
         rows = np.random.default_rng(0).integers(
             2, options.vocabulary, (max(options.batches), options.prompt)
@@ -139,11 +134,10 @@ def beside_transformers(console: Console, options) -> None:
             if other:
                 same = f"{sum(a == b for a, b in zip(ours(), theirs()))} of {batch}"
                 ratios = [f"{ratio:.2f}" for ratio in seconds[1] / seconds[0]]
-            of_ours = speed(seconds[0], batch, options.new)
-            table.add_row(name, f"{batch}", "pretrax", *of_ours, *ratios, same)
+            speeds = [speed(each, batch, options.new) for each in seconds]
+            table.add_row(name, f"{batch}", "pretrax", *speeds[0], *ratios, same)
             if other:
-                of_theirs = speed(seconds[1], batch, options.new)
-                table.add_row("", "", "transformers", *of_theirs)
+                table.add_row("", "", "transformers", *speeds[1])
     console.print(table)
     if transformers is None:
         console.print("transformers is not installed: pip install -e '.\\[parity]' to compare.")
@@ -223,13 +217,8 @@ def with_own_drafts(console: Console, options) -> None:
     _, _, drafter, _ = own
     texts = [inspect.getsource(importlib.import_module(name)) for name in MODULES]
     text = np.concatenate(tokenizer.encode_batch(texts))
-    table = Table(
-        *("texts at once", "", "tokens/s", "ms a token", "CPU ms", "drafts kept a step"),
-        *("speed-up", "CPU speed-up"),
-        box=None,
-    )
-    for column in table.columns[2:]:
-        column.justify = "right"
+    drafts = ("drafts kept a step", "speed-up", "CPU speed-up")
+    table = plain_table("texts at once", "", *SPEED, *drafts, left=2)
     for batch in options.batches:
         number = max(1, TEXTS // batch)  # of batches
         rows = np.array_split(text, number * batch)  # so that texts are of all the modules

@@ -10,22 +10,20 @@ differences, 95%. Runs are kept in runs/finetuning/, and one that is finished is
 """
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
-from pretrax.training.run_configuration import read_run
-from pretrax.training.saved.result import read_result
-from pretrax.training.trainer import train
+from benchmarks.common import make_parser
+from benchmarks.objectives import trained_once
 
 STARTS = ("pre-trained", "from scratch")
 
@@ -43,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--run", default="finetune_text_to_text", help="of gin_configs/runs")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=20, help="2 or more")
@@ -60,22 +56,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def trained(options: argparse.Namespace, start: str, seed: int) -> dict[str, float]:
     """The task's figures after the last step of one run, and its baselines."""
     steps = options.steps
-    folder = options.folder / f"{options.run}-{start.replace(' ', '_')}-{steps}-{seed}"
-    found = read_result(str(folder))
-    if found is not None and found.step == steps:
-        return found.tasks
-    order = f"seqio_corpora.seqio_pairs.seed = {seed}"  # of the examples
-    run = read_run([f"runs/{options.run}.gin"], [*options.gin_bindings, order])
-    run = dataclasses.replace(
-        run, run_dir=str(folder), steps=steps, evaluate_every=steps, seed=seed
-    )
+    changes = {"evaluate_every": steps, "seed": seed}
     if start == "from scratch":
-        run = dataclasses.replace(run, initial_run=None)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "output.txt", "w") as output:
-        result = train(run, Console(file=output, width=100))
-    jax.clear_caches()
-    return result.tasks
+        changes["initial_run"] = None
+    order = f"seqio_corpora.seqio_pairs.seed = {seed}"  # of the examples
+    return trained_once(
+        options.folder / f"{options.run}-{start.replace(' ', '_')}-{steps}-{seed}",
+        steps,
+        [f"runs/{options.run}.gin"],
+        [*options.gin_bindings, order],
+        **changes,
+    ).tasks
 
 
 def table(options, scores: dict) -> Table:

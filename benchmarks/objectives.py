@@ -15,13 +15,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
+from benchmarks.common import make_parser
 from pretrax.objectives.catalogue import CATALOGUE, run_of
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, read_result
@@ -63,16 +66,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def trained(name: str, options: argparse.Namespace) -> Result:
     """What the small run of an objective came to."""
-    folder, small = options.folder / name, run_of(name)
-    steps = options.steps or STEPS[small]
+    small = run_of(name)
+    changes = {}
+    if small == "sentence_pairs_after_bert":
+        changes["initial_run"] = str(options.folder / "bert")
+    return trained_once(
+        options.folder / name,
+        options.steps or STEPS[small],
+        [f"runs/{small}.gin", f"objectives/{name}.gin"],
+        [*BINDINGS.get(name, []), *options.gin_bindings],
+        **changes,
+    )
+
+
+def trained_once(
+    folder: Path, steps: int, gin_files: Sequence[str], bindings: Sequence[str], **changes: Any
+) -> Result:
+    """Trains a run of gin files in a folder, unless it is finished, and returns its result.
+
+    `changes` are fields of the run; what it prints is written to output.txt.
+    """
     found = read_result(str(folder))
     if found is not None and found.step == steps:
         return found
-    bindings = [*BINDINGS.get(name, []), *options.gin_bindings]
-    run = read_run([f"runs/{small}.gin", f"objectives/{name}.gin"], bindings)
-    run = dataclasses.replace(run, run_dir=str(folder), steps=steps)
-    if small == "sentence_pairs_after_bert":
-        run = dataclasses.replace(run, initial_run=str(options.folder / "bert"))
+    run = read_run(gin_files, bindings)
+    run = dataclasses.replace(run, run_dir=str(folder), steps=steps, **changes)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "output.txt", "w") as output:
         result = train(run, Console(file=output, width=100))
@@ -101,9 +119,7 @@ def table(found: dict[str, Result]) -> Table:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
     parser.add_argument("--steps", type=int, help=f"of each run; by default {STEPS}")
     parser.add_argument("--folder", type=Path, default=Path("runs/objectives"), help="of the runs")

@@ -14,16 +14,17 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, str(ROOT / ".ci/links"))
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table
 from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.data.corpus import Piece
 from pretrax.data.packing import ShardReader, documents_of_a_row, plan_packing, stacked
@@ -43,11 +44,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     corpora = {"Python functions": python_functions(), "log-normal": log_normal()}
     corpora = {name: lengths[: options.documents] for name, lengths in corpora.items()}
-    console, fill, speed = Console(width=120), new_table("useful share"), new_table("Mtokens/s")
-    fill_columns = ("one document a row", "greedy after corruption", "best fit", "documents a row")
-    for table, columns in ((fill, fill_columns), (speed, POLICIES)):
-        for heading in columns:
-            table.add_column(heading, justify="right")
+    console = Console(width=120)
+    ways = ("one document a row", "greedy after corruption", "best fit", "documents a row")
+    fill = plain_table("model", "documents", *ways, left=2, title="useful share")
+    speed = plain_table("model", "documents", *POLICIES, left=2, title="Mtokens/s")
     for name, (objective, layout, shape) in MODELS.items():
         for corpus, lengths in corpora.items():
             shares, documents = filled(objective, layout, shape, lengths)
@@ -66,22 +66,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--documents", type=int, default=20_000, help="at most, of each kind")
     parser.add_argument(
         "--tokens", type=int, default=10_000_000, help="that a timed reader gives, default 10M"
     )
     parser.add_argument("--repeats", type=int, default=3, help="of each timed reader")
     return parser.parse_args(arguments)
-
-
-def new_table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    table.add_column("model")
-    table.add_column("documents")
-    return table
 
 
 # --- documents ----------------------------------------------------------------------------------
@@ -95,9 +86,9 @@ def python_functions() -> np.ndarray:
     return np.random.default_rng(0).permutation(lengths)
 
 
-def log_normal() -> np.ndarray:
-    lengths = np.random.default_rng(1).lognormal(np.log(200), 1.1, 20_000)
-    return np.clip(lengths, 4, 20_000).astype(int)
+def log_normal(number: int = 20_000, longest: int = 20_000) -> np.ndarray:
+    lengths = np.random.default_rng(1).lognormal(np.log(200), 1.1, number)
+    return np.clip(lengths, 4, longest).astype(int)
 
 
 class Stream:
@@ -172,14 +163,30 @@ def limits_of(policy, objective, layout, shape):
 
 
 def reader_speed(limits, policy, lengths, options) -> float:
-    """Tokens of text per second of CPU time that one reader gives, the median of a few runs."""
-    reader, rates = ShardReader(Stream(lengths), None, policy), []
-    for _ in range(options.repeats):
-        start, tokens = time.process_time(), 0
-        while tokens < options.tokens:
-            rows = [reader.row(limits) for _ in range(BATCH)]
-            tokens += np.sum(stacked(rows, np.zeros(BATCH), limits.raw).segments > 0)
-        rates.append(tokens / (time.process_time() - start))
+    read = row_reader(Stream(lengths), limits, policy)
+    return speed_of(read, options.tokens, options.repeats)
+
+
+def row_reader(stream, limits, policy) -> Callable[[], int]:
+    """Returns a function that makes a batch of rows, and returns its number of tokens."""
+    reader = ShardReader(stream, None, policy)
+
+    def read() -> int:
+        rows = [reader.row(limits) for _ in range(BATCH)]
+        return int(np.sum(stacked(rows, np.zeros(BATCH), limits.raw).segments > 0))
+
+    return read
+
+
+def speed_of(read: Callable[[], int], tokens: int, repeats: int) -> float:
+    """Returns tokens of text per second of CPU time, the median of a few passes."""
+    rates = []
+    for _ in range(repeats):
+        start = time.process_time()
+        count = 0
+        while count < tokens:
+            count += read()
+        rates.append(count / (time.process_time() - start))
     return statistics.median(rates)
 
 

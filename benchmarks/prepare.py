@@ -29,18 +29,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path.insert(0, str(ROOT / ".ci/links"))
 
 import seqio
 import tensorflow as tf
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.tokens import DocumentTokenizer
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table
 from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.preprocessing import blocks, executors, running
@@ -82,9 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--documents", type=int, default=2_000, help="of the library, at most")
     parser.add_argument("--planted", type=int, default=50, help="of each kind")
     return parser.parse_args(arguments)
@@ -184,9 +182,9 @@ def print_found(
         step.name: [one for some in step.examples.values() for one in some] for step in steps
     }
     where = {one["id"]: name for name, some in dropped.items() for one in some}
-    table = Table("planted", title="Recall: what is planted, and where it leaves", box=None)
-    for heading in ("number", "in its step", "in another", "stays"):
-        table.add_column(heading, justify="right")
+    places = ("number", "in its step", "in another", "stays")
+    title = "Recall: what is planted, and where it leaves"
+    table = plain_table("planted", *places, title=title)
     kinds = dict.fromkeys(one.kind for one in planted.values())
     for kind in kinds:
         names = [name for name, one in planted.items() if one.kind == kind]
@@ -198,15 +196,8 @@ def print_found(
         table.add_row(kind, *map(str, counts))
     console.print(table)
     families = {one.family for one in planted.values() if one.family}
-    table = Table("step", title="\nPrecision: what leaves", box=None)
-    for heading in (
-        "dropped",
-        "planted",
-        "of the library",
-        "precision",
-        "of these, near a kept one",
-    ):
-        table.add_column(heading, justify="right")
+    counts = ("dropped", "planted", "of the library", "precision", "of these, near a kept one")
+    table = plain_table("step", *counts, title="\nPrecision: what leaves")
     kept = {name: text for name, text in texts.items() if name not in where}
     kept |= {name: one.text for name, one in planted.items() if name not in where}
     for step in (*RULES, "exact_duplicates", "near_duplicates"):
@@ -251,9 +242,8 @@ def print_speed(console: Console, folder: Path) -> None:
     tokenizer, pieces = write_tokenizer(folder, texts[::10]), str(folder / "pieces.model")
     train_sentencepiece(texts, pieces, size=VOCABULARY_SIZE)
     write_tfrecord(folder / "raw.tfrecord", texts)
-    table = Table("on one core", title="\nSpeed", box=None)
-    for heading in ("seconds", "documents/s", "MB/s", "tokens written", "tokens/s"):
-        table.add_column(heading, justify="right")
+    speeds = ("seconds", "documents/s", "MB/s", "tokens written", "tokens/s")
+    table = plain_table("on one core", *speeds, title="\nSpeed")
 
     def timed(name: str, run: Callable[[], int]) -> None:
         began = time.process_time()

@@ -16,12 +16,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / ".ci/links"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 import jax
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table
 from pretrax.inference.decoding import decoding
 from pretrax.inference.decoding.generation_rules import NO_RULES
 from pretrax.inference.decoding.sampling import GREEDY
@@ -53,11 +54,8 @@ def main(arguments: list[str] | None = None) -> None:
     use_cpu()
     console = Console(highlight=False)
     most = ACCELERATORS[topology.kind].gib
-    table = Table(box=None)
-    for column in ("mesh", "program"):
-        table.add_column(column)
-    for column in (f"GiB a chip, of {most}", "GB sent", "estimated"):
-        table.add_column(column, justify="right")
+    columns = (f"GiB a chip, of {most}", "GB sent", "estimated")
+    table = plain_table("mesh", "program", *columns, left=2)
     for axis in ("tensor", "fsdp"):
         console.print(f"{axis} {topology.chips}: compiling for {topology} …")
         for program, found in compiled(options, topology, axis).items():
@@ -71,9 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("run", nargs="?", default="runs/ul2_20b_c4.gin", help="gin file of one that writes")
     add("slice", nargs="?", default="v5e:4x4")

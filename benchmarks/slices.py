@@ -14,7 +14,6 @@ code or to gin files, give another file.
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -27,8 +26,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table, rows_of_process
 from pretrax.settings import whole_files
-from pretrax.training.compile_check import GIB, Check, check
+from pretrax.training.compile_check import GIB, check
 from pretrax.training.devices.topologies import read_topology, use_cpu
 from pretrax.training.run_configuration import read_run
 
@@ -126,9 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
     parser.add_argument("--out", type=Path, default=Path("slices.json"))
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
@@ -145,26 +143,18 @@ def key(name: str) -> str:
     return "; ".join([name, case.slice, *case.bindings, *versions])
 
 
-def compiled(name: str) -> tuple[dict, str]:
-    """Returns the figures of a run, compiled in a process of its own, and its problem, "" for
-    none."""
-    command = [sys.executable, __file__, f"--case={name}"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        said = done.stderr.strip()[-2000:] or "it said nothing"
-        return {}, f"ended with status {done.returncode}: {said}"
-    return json.loads(done.stdout.splitlines()[-1]), ""
+def compiled(name: str) -> tuple[dict, str | None]:
+    """Returns the figures of a run, compiled in a process of its own, and what went wrong."""
+    rows, problem = rows_of_process([sys.executable, __file__, f"--case={name}"])
+    return (rows or [{}])[-1], problem
 
 
 def figures(case: Case) -> dict:
-    """Returns what the compiler says of a run, in seconds, shares and GiB."""
+    """Returns what the compiler says of a run, in seconds, shares and GiB; without a step if it
+    does not fit."""
     topology = read_topology(case.slice)
     use_cpu()
-    return of_check(check(read_run(case.files, case.bindings), topology))
-
-
-def of_check(found: Check) -> dict:
-    """Returns the figures of a check, as JSON has them; without a step where it does not fit."""
+    found = check(read_run(case.files, case.bindings), topology)
     told = {
         "mesh": {axis: size for axis, size in found.mesh.items() if size > 1},
         "memory": found.memory.total / GIB,
@@ -180,23 +170,20 @@ def of_check(found: Check) -> dict:
     return told | {"step": found.estimate.seconds, "share": found.peak_share, "parts": parts}
 
 
-def table(of_runs: Mapping[str, dict]) -> Table:
+def table(by_run: Mapping[str, dict]) -> Table:
     """Returns the figures of runs, one a row, with the largest parts of each step."""
-    shown = Table(box=None)
-    for column in ("run", "slice", "mesh"):
-        shown.add_column(column)
-    for column in ("estimated step", "of peak", "GiB a chip, of"):
-        shown.add_column(column, justify="right")
+    columns = ("estimated step", "of peak", "GiB a chip, of")
+    shown = plain_table("run", "slice", "mesh", *columns, left=3)
     shown.add_column("largest parts, % of the step")
-    for name, of_run in of_runs.items():
-        mesh = ", ".join(f"{axis} {size}" for axis, size in of_run["mesh"].items())
-        memory = f"{of_run['memory']:.1f} of {of_run['most']}"
+    for name, found in by_run.items():
+        mesh = ", ".join(f"{axis} {size}" for axis, size in found["mesh"].items())
+        memory = f"{found['memory']:.1f} of {found['most']}"
         step = share = largest = "–"
-        if "step" in of_run:
-            step, share = f"{1e3 * of_run['step']:,.0f} ms", f"{100 * of_run['share']:.0f}%"
-            parts = sorted(of_run["parts"].items(), key=lambda part: -part[1])[:LARGEST]
-            largest = ", ".join(f"{part} {100 * s / of_run['step']:.0f}" for part, s in parts)
-        elif of_run["problem"] or of_run["memory"] > of_run["most"]:
+        if "step" in found:
+            step, share = f"{1e3 * found['step']:,.0f} ms", f"{100 * found['share']:.0f}%"
+            parts = sorted(found["parts"].items(), key=lambda part: -part[1])[:LARGEST]
+            largest = ", ".join(f"{part} {100 * s / found['step']:.0f}" for part, s in parts)
+        elif found["problem"] or found["memory"] > found["most"]:
             memory = "too much"
         shown.add_row(name, CASES[name].slice, mesh, step, share, memory, largest)
     return shown

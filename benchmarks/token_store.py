@@ -16,35 +16,33 @@ import hashlib
 import multiprocessing
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
 import zlib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, str(ROOT / ".ci/links"))
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common import make_parser, plain_table
+from benchmarks.packing import BATCH, IDS, limits_of, log_normal, row_reader, speed_of
 from pretrax.data import token_store_files as files
 from pretrax.data.documents import training_records
-from pretrax.data.packing import ShardReader, plan_packing, stacked
 from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import token_store
 from pretrax.data.token_ids_json import ids_to_json
 from pretrax.data.token_store import open_store
-from pretrax.objectives import TokenIds, layouts, plan, span_corruption
+from pretrax.objectives import layouts, span_corruption
 from pretrax.settings.folders import Folder
 
-IDS = TokenIds(size=32_100, text=(2, 31_900), sentinels=tuple(range(32_099, 31_969, -1)))
 STEPS, DOCUMENTS_OF_A_STEP = 10**6, 600  # of a run that is resumed
 SHARDS = 4  # of the order that several processes read
-BATCH = 64  # rows that a timed reader gives at a time
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -59,9 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--documents", type=int, default=365_000_000, help="of the large store")
     parser.add_argument("--tokens", type=int, default=20_000_000, help="of the small one")
     parser.add_argument("--repeats", type=int, default=3, help="of each timed reader")
@@ -72,17 +68,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def log_normal(n: int) -> np.ndarray:
-    lengths = np.random.default_rng(1).lognormal(np.log(200), 1.1, n)
-    return np.clip(lengths, 4, files.LONGEST).astype(int)
-
-
 # --- a large store without text -----------------------------------------------------------------
 
 
 def write_large(path: str, documents: int) -> files.Counts:
     """Writes a store of one block again and again, whose tokens are holes in files."""
-    lengths = log_normal(files.BLOCK)
+    lengths = log_normal(files.BLOCK, files.LONGEST)
     tokens, blocks = int(lengths.sum()), -(-documents // files.BLOCK)
     index = (2 * lengths + 1).astype("<u4").tobytes()
     of_a_file = files.FILE_BYTES // (2 * tokens)
@@ -115,12 +106,11 @@ def write_large(path: str, documents: int) -> files.Counts:
 
 def opening(path: str, counts: files.Counts) -> Table:
     """Returns the table of what a process takes that opens a store, and one that resumes in it."""
-    table = Table(title=f"{counts.documents:,} documents, {counts.tokens:,} tokens", box=None)
-    table.title_justify = "left"
-    for heading in ("to the first document", "seconds", "of CPU", "GB of memory"):
-        table.add_column(heading, justify="left" if not table.columns else "right")
-    for name, *figures in in_a_process(open_and_resume, (path,)):
-        table.add_row(name, *(f"{figure:.2f}" for figure in figures))
+    title = f"{counts.documents:,} documents, {counts.tokens:,} tokens"
+    figures = ("seconds", "of CPU", "GB of memory")
+    table = plain_table("to the first document", *figures, title=title)
+    for name, *measured in in_a_process(open_and_resume, (path,)):
+        table.add_row(name, *(f"{figure:.2f}" for figure in measured))
     return table
 
 
@@ -152,7 +142,7 @@ def open_and_resume(path: str) -> list[tuple[str, float, float, float]]:
 
 def write_small(path: str, tokens: int) -> None:
     """Writes a store of documents."""
-    lengths = log_normal(max(tokens // 350, 600))
+    lengths = log_normal(max(tokens // 350, 600), files.LONGEST)
     text = np.random.default_rng(2).integers(*IDS.text, 1 << 20)
     starts = np.random.default_rng(3).integers(0, text.size - files.LONGEST, len(lengths))
     files.write_store(path, (text[s : s + n] for s, n in zip(starts, lengths)), IDS)
@@ -163,18 +153,16 @@ def reading(path: str, options: argparse.Namespace) -> Table:
 
     A run reads the text that it has tokenised document by document, and other stores by blocks.
     """
-    table = Table(title="million tokens/s a core", title_justify="left", box=None)
-    for heading in ("read by", "documents", "rows, concatenate", "rows, whole"):
-        table.add_column(heading, justify="left" if not table.columns else "right")
+    columns = ("read by", "documents", "rows, concatenate", "rows, whole")
+    table = plain_table(*columns, title="million tokens/s a core")
     for name, open_records in (
         ("blocks", lambda: open_store(path).records("train")),
         ("single documents", lambda: training_records(open_store(path).documents("train"))),
     ):
         order = Shuffled(open_records(), 0)
-        speeds = [speed(documents_of(order), order, options)]
-        speeds += [
-            speed(rows_of(order, policy), order, options) for policy in ("concatenate", "whole")
-        ]
+        reads = [documents_of(order), rows_of(order, "concatenate"), rows_of(order, "whole")]
+        # Half as many tokens as there are.
+        speeds = (speed_of(read, options.tokens // 2, options.repeats) for read in reads)
         table.add_row(name, *(f"{one / 1e6:.1f}" for one in speeds))
     return table
 
@@ -185,36 +173,15 @@ def documents_of(order: Shuffled):
 
 
 def rows_of(order: Shuffled, policy: str):
-    objective, shape = span_corruption(IDS), {"encoder": 512, "decoder": 128}
-    groups = plan(objective, layouts.encoder_decoder, IDS, [shape], 16 if policy == "whole" else 1)
-    limits = plan_packing(policy, objective, layouts.encoder_decoder, groups).limits[0]
-    reader = ShardReader(RecordStream(order, 0, 1), None, policy)
-
-    def read() -> int:
-        rows = [reader.row(limits) for _ in range(BATCH)]
-        return int(np.sum(stacked(rows, np.zeros(BATCH), limits.raw).segments > 0))
-
-    return read
-
-
-def speed(read, order: Shuffled, options: argparse.Namespace) -> float:
-    """Returns the median speed of passes over half as many tokens as there are, in tokens/s."""
-    rates = []
-    for _ in range(options.repeats):
-        start, tokens = time.process_time(), 0
-        while tokens < options.tokens // 2:
-            tokens += read()
-        rates.append(tokens / (time.process_time() - start))
-    return statistics.median(rates)
+    shape = {"encoder": 512, "decoder": 128}
+    limits = limits_of(policy, span_corruption(IDS), layouts.encoder_decoder, shape)
+    return row_reader(RecordStream(order, 0, 1), limits, policy)
 
 
 def same_order(path: str, options: argparse.Namespace) -> Table:
     """Returns the table of what several processes read together, which is the same."""
-    table = Table(
-        title=f"2,000 documents of {SHARDS} shards, read by", title_justify="left", box=None
-    )
-    for heading in ("processes", "order"):
-        table.add_column(heading)
+    title = f"2,000 documents of {SHARDS} shards, read by"
+    table = plain_table("processes", "order", left=2, title=title)
     for processes in options.processes:
         found: dict[int, list[bytes]] = {}
         for process in range(processes):

@@ -3,12 +3,12 @@
 from . import modes as _modes  # noqa: F401  (registers them)
 from .answering.answers import Options, answer
 from .answering.classifying import classify, judge, tag
-from .answering.continued_blocks import Continued, continue_blocks
+from .answering.continued_blocks import continue_blocks
 from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
-from .answering.insertions import Inserted, insert
-from .answering.masks import Guess, denoise, fill_masks, unmask
+from .answering.insertions import insert
+from .answering.masks import Guess, Written, fill_masks, unmask
 from .answering.next_tokens import next_tokens
 from .answering.scoring import Scored, score
 from .decoding.beam_search import Beams, beam_search
@@ -31,19 +31,18 @@ __all__ = [
     "MODES",
     "Answer",
     "Beams",
-    "Continued",
     "Decoded",
     "Decoding",
     "Draft",
     "Guess",
     "Infilled",
-    "Inserted",
     "Mode",
     "Options",
     "Prompts",
     "Sampling",
     "Scored",
     "Trained",
+    "Written",
     "answer",
     "beam_search",
     "classify",
@@ -52,7 +51,6 @@ __all__ = [
     "decode_stream",
     "decoder_prompts",
     "decoding_form",
-    "denoise",
     "embed",
     "encoder_decoder_prompts",
     "few_shot_prompt",

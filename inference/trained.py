@@ -88,10 +88,18 @@ class Mode:
     instead_of: tuple[str, ...] = ()  # modes before which it comes if training prompted both
     learned_as: tuple[str, ...] = ()  # other modes whose training is also training for this one
     needs_training: bool = True  # whether a model may lack training for it
-    check: Callable[[Trained], None] = lambda trained: None  # raises ValueError for a model
+    learns: str = ""  # what training for it teaches, for messages: "to insert tokens"
+    trained_by: str = ""  # the objectives that train it, for messages
+    # (trained, mode) -> None: raises ValueError for a model that does not have the mode.
+    check: Callable[[Trained, str], None] = lambda trained, mode: None
     from_left: bool = False  # whether its answer is written from left to right
     writes: bool = False  # whether that answer is a text of its own
     gives_text: bool = False  # whether metrics of tasks can read its answer
+    restores: bool = False  # whether it predicts the tokens that its training hides
+    in_place: bool = False  # whether its answers replace masks, so that the row is read both ways
+    only_frame: bool = False  # whether a decoder reads the framed text without a start of an answer
+    # How a model that was trained for it fills blanks, for messages; None: it fills none.
+    fills: str | None = None
 
     # Command line
     is_flag: bool = False  # whether it is chosen by --NAME instead of --mode=NAME
@@ -200,33 +208,26 @@ def check_mode(trained: Trained, mode: str) -> None:
             f"{', '.join(mode_names(layout))}: use one of these, or a model of layout "
             f"{' or '.join(layouts)}."
         )
-    MODES[mode].check(trained)
+    MODES[mode].check(trained, mode)
 
 
-def never_learned(
-    trained: Trained, mode: str, what: str, trained_by: str, others: str = ""
-) -> ValueError:
+def never_learned(trained: Trained, mode: str, others: str = "") -> ValueError:
     """Returns the error for a model whose training did not prepare it for a mode.
 
-    Args:
-      what: that the model never learned, "to insert tokens".
-      trained_by: the objectives that train it.
-      others: what to use besides the modes of its training.
+    `others`: what to use besides the modes of its training.
     """
+    missing = MODES[mode]
     learned = " or ".join(map(repr, _learned(trained))) or repr(mode_of(trained))
     return ValueError(
-        f"Got mode {mode!r} for a model that never learned {what}, expected one that {trained_by} "
-        f"trained. This one was trained for mode {learned}: use that{others}."
+        f"Got mode {mode!r} for a model that never learned {missing.learns}, expected one that "
+        f"{missing.trained_by} trained. This one was trained for mode {learned}: use that{others}."
     )
 
 
-def check_prompted(trained: Trained, mode: str, what: str, trained_by: str) -> None:
-    """Raises ValueError, as `never_learned` gives it, unless training is known to have this mode.
-
-    A mode has it as its `check`: `partial(check_prompted, mode=…, what=…, trained_by=…)`.
-    """
+def check_prompted(trained: Trained, mode: str) -> None:
+    """Raises ValueError unless training is known to have prompted the model for this mode."""
     if mode not in _learned(trained):
-        raise never_learned(trained, mode, what, trained_by)
+        raise never_learned(trained, mode)
 
 
 def allowed_token_mask(

@@ -16,14 +16,8 @@ from ..decoding.batching import encoder_batch, in_batches, jitted, padded_width
 from ..decoding.decoding import decoder_prompts, encoder_decoder_prompts
 from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
-from ..trained import Trained, prompt_form
+from ..trained import MODES, Trained, prompt_form
 from .embeddings import pooled
-
-TRAINED_BY = {  # the objectives that train the heads of a mode
-    "classify": ("sequence_classification", "sequence_regression"),
-    "pair": ("next_sentence_prediction", "sentence_order_prediction"),
-    "tag": ("token_classification",),
-}
 
 
 def classify(
@@ -109,8 +103,7 @@ def _logits_of(
     if (head := prompt.head) not in trained.model.heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
-            f"them: train an encoder with {' or '.join(TRAINED_BY[mode])}, or import a model that "
-            "has it."
+            f"them: train an encoder with {MODES[mode].trained_by}, or import a model that has it."
         )
     check_words(*(trained.decode(text) for texts in items for text in texts))
     closed = [[[*text, *prompt.after] for text in texts] for texts in items]

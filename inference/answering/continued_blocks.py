@@ -6,7 +6,6 @@ Letters: B rows, S slots of the KV cache, K tokens of a block, V ids.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,14 +18,7 @@ from ..decoding.sampling import numbered_keys
 from ..prompting.prompts import CONTEXT, check_words, text_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .masks import DiffusionNoise, Order, check_order, written
-
-
-class Continued(NamedTuple):
-    """What follows a text."""
-
-    text: str
-    ended: bool  # by end-of-sequence, not by its length
+from .masks import MaskSlots, Order, Unmasking, Written, check_order, written
 
 
 @checked
@@ -42,7 +34,7 @@ def continue_blocks(
     numbers: Sequence[int] | None = None,
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
-) -> list[Continued]:
+) -> list[Written]:
     """Returns up to `max_new` tokens after each text, in the blocks that the model was trained on.
 
         continue_blocks(trained, ["import os"], order="random", temperature=1.0)
@@ -69,12 +61,11 @@ def continue_blocks(
     check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
-    noise = DiffusionNoise(form.noise, ids.special("mask"), ids.text)
-    static = form.block_size, max_new, ids.eos, noise, order, bool(temperature)
-    run = jitted(_continue, model, *static)
+    how = Unmasking(order, bool(temperature), form.noise, ids.special("mask"), ids.text)
+    run = jitted(_continue, model, form.block_size, max_new, ids.eos, how)
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos,))
 
-    def continued(chosen: list[int]) -> Iterator[Continued]:
+    def continued(chosen: list[int]) -> Iterator[Written]:
         some = [rows[i] for i in chosen]
         limit = model.max_positions and max(model.max_positions - max_new - spare, 1)
         width = padded_width(some, limit)
@@ -86,7 +77,7 @@ def continue_blocks(
             answer = tokens[len(row) : len(row) + max_new].tolist()
             ended = ids.eos in answer
             answer = answer[: answer.index(ids.eos)] if ended else answer
-            yield Continued(text_after(trained, row[-CONTEXT:], answer), ended)
+            yield Written(text_after(trained, row[-CONTEXT:], answer), ended)
 
     return in_batches(continued, [len(row) for row in rows], batch_size, on_batch)
 
@@ -96,9 +87,7 @@ def _continue(
     size,
     max_new,
     eos,
-    noise: DiffusionNoise,
-    order,
-    sampled,
+    how: Unmasking,
     params,
     prompts: Prompts,
     allowed_V,
@@ -152,17 +141,8 @@ def _continue(
 
         total_B = jnp.sum(asked_BxK, 1)
         steps_B = jnp.where(steps > 0, steps, total_B)
-        new_BxK = written(
-            logits_of,
-            order,
-            temperature if sampled else None,
-            masks_BxK,
-            asked_BxK,
-            steps_B,
-            keys_B,
-            noise=noise,
-            allowed_V=allowed_V,
-        )
+        masks = MaskSlots(masks_BxK, asked_BxK, steps_B, keys_B)
+        new_BxK = written(logits_of, masks, how, temperature, allowed_V)
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
         if not encodes:
             _, kept = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])

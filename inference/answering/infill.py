@@ -14,7 +14,7 @@ from ...objectives.layouts import LAYOUTS
 from ...objectives.losses import at_slots, predictions
 from ..decoding.decoding import next_logits
 from ..trained import allowed_token_mask
-from .masks import states_and_head
+from .masks import MASKED, states_and_head
 
 
 class Infilled(NamedTuple):
@@ -53,7 +53,7 @@ def fill_in_place(
     left out, and so are rows without a mask and masks beyond the sentinels.
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
-    heads = [form.head for form in objective.prompt_forms if form.mode in ("mask", "unmask")]
+    heads = [form.head for form in objective.prompt_forms if form.mode in MASKED]
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
     def predict(params):

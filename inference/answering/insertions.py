@@ -6,7 +6,6 @@ Letters: B rows, T slots, V ids.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +18,9 @@ from ..decoding.batching import in_batches, jitted, padded_width
 from ..decoding.sampling import Sampling, choose, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
+from .masks import Written
 
 ENOUGH = 0.9  # probability that nothing is missing at which to stop, of the published code
-
-
-class Inserted(NamedTuple):
-    """A text with what was inserted."""
-
-    text: str
-    ended: bool  # since nothing is missing, not by its length
 
 
 @checked
@@ -41,7 +34,7 @@ def insert(
     numbers: Sequence[int] | None = None,
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
-) -> list[Inserted]:
+) -> list[Written]:
     """Returns each text with up to `max_new` tokens inserted, wherever the model misses them.
 
         insert(trained, ["The cat the mat."], temperature=1.0)
@@ -65,7 +58,7 @@ def insert(
     run = jitted(_insert, model, form.head, max_new, Sampling(temperature=temperature))
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
-    def inserted(chosen: list[int]) -> Iterator[Inserted]:
+    def inserted(chosen: list[int]) -> Iterator[Written]:
         some = [rows[i] for i in chosen]
         sizes_B = np.array([len(row) for row in some], np.int32)
         width = padded_width([[*row, *[0] * max_new] for row in some], model.max_positions)
@@ -75,7 +68,7 @@ def insert(
         keys_B = numbered_keys(seed, [numbers[i] for i in chosen])
         state = jax.device_get(run(trained.params, tokens_BxT, sizes_B, allowed_V, keys_B))
         for tokens_T, size, done in zip(*state):
-            yield Inserted(trained.decode(tokens_T[len(form.before) : size].tolist()), bool(done))
+            yield Written(trained.decode(tokens_T[len(form.before) : size].tolist()), bool(done))
 
     return in_batches(inserted, [len(row) for row in rows], batch_size, on_batch)
 

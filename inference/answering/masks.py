@@ -10,7 +10,7 @@ Letters: B rows, T slots, K masks of a row, V ids.
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from ..trained import Trained, allowed_token_mask, prompt_form
 from .ancestral import earlier_weights, masks_alone
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
+MASKED = ("mask", "unmask")  # modes with one prompt form: training for one is training for both
 # Orders in which the likeliest tokens can be written; "gibbs" draws each.
 LikeliestOrder = Literal[
     "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral"
@@ -46,6 +47,13 @@ class Guess(NamedTuple):
     token: str
     id: int
     probability: float
+
+
+class Written(NamedTuple):
+    """A text that a model has added tokens to."""
+
+    text: str
+    ended: bool  # by end-of-sequence or because nothing is missing, not by its length
 
 
 class Masked(NamedTuple):
@@ -108,6 +116,7 @@ def unmask(
     trained: Trained,
     texts: Sequence[str],
     *,
+    mode: FillingMode = "unmask",
     steps: Count | None = None,
     order: Order = "confidence",
     temperature: NonNegative = 0.0,
@@ -120,6 +129,7 @@ def unmask(
 
         unmask(trained, ["import [MASK], [MASK]"], order="mask_predict", steps=4)
         unmask(trained, ["import [MASK], [MASK]"], order="gibbs", steps=20, temperature=1.0)
+        unmask(trained, ["import [MASK], [MASK]"], mode="denoise", steps=32)
 
     The first five write each mask once, the others may write over what they have written:
 
@@ -145,46 +155,29 @@ def unmask(
                         the others, a call of the model each (Wang and Cho 2019, arXiv:1902.04094)
 
     Args:
+      mode: "denoise" for a model that learned from random tokens. Each mask begins as a random
+        token of text, and a step may write over any of them, in the order "ancestral" (Sahoo et
+        al. 2025, arXiv:2506.10892).
       steps: their number; None: one for each mask of the text.
       temperature: 0 takes the likeliest token of each mask.
       numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
 
     Raises ValueError for a text without a mask, and for "gibbs" with temperature 0.
     """
-    settings = dict(steps=steps, temperature=temperature, seed=seed, numbers=numbers)
-    more = dict(batch_size=batch_size, on_batch=on_batch)
-    return _filled(trained, "unmask", texts, order=order, **settings, **more)
-
-
-@checked
-def denoise(
-    trained: Trained,
-    texts: Sequence[str],
-    *,
-    steps: Count | None = None,
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-    numbers: Sequence[int] | None = None,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
-) -> list[str]:
-    """Returns texts with all masks filled, by a model that learned from random tokens.
-
-        denoise(trained, ["import [MASK], [MASK]"], steps=32)
-
-    Each mask begins as a random token of text, and a step may write over any of them, in the order
-    "ancestral" of `unmask`; nothing else of a text changes (Sahoo et al. 2025, arXiv:2506.10892).
-    Args and errors are those of `unmask`.
-    """
-    settings = dict(steps=steps, temperature=temperature, seed=seed, numbers=numbers)
-    more = dict(batch_size=batch_size, on_batch=on_batch)
-    return _filled(trained, "denoise", texts, **settings, **more)
-
-
-def _filled(trained: Trained, mode, texts: Sequence[str], **settings) -> list[str]:
     prompt = prompt_form(trained, mode)
     read = [masked_text(trained, text, prompt) for text in texts]
-    found = write_masks(trained, read, mode=mode, **settings)
+    found = write_masks(
+        trained,
+        read,
+        mode=mode,
+        steps=steps,
+        order=order,
+        temperature=temperature,
+        seed=seed,
+        numbers=numbers,
+        batch_size=batch_size,
+        on_batch=on_batch,
+    )
     answers = []
     for row, written_K in zip(read, found):
         tokens = np.array(row.tokens)
@@ -208,17 +201,22 @@ def write_masks(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[int]]:
-    """Returns the tokens written into the masks of each row, as `unmask` or `denoise` writes them,
-    whose order is its own."""
+    """Returns the tokens written into the masks of each row; for the arguments see `unmask`."""
+    order = "ancestral" if mode == "denoise" else order
     check_order(order, temperature)
     prompt = prompt_form(trained, mode)
     ids = trained.ids
-    order = "ancestral" if mode == "denoise" else order
     check_texts(trained, [row.tokens for row in rows])
     numbers = range(len(rows)) if numbers is None else numbers
-    noise = DiffusionNoise(prompt.noise, ids.special("mask"), ids.text, mode == "denoise")
-    static = prompt.head, prompt.shift, noise, order, bool(temperature)
-    run = jitted(_unmask, trained.model, *static)
+    how = Unmasking(
+        order=order,
+        sampled=bool(temperature),
+        noise=prompt.noise,
+        mask=ids.special("mask"),
+        text=ids.text,
+        random=mode == "denoise",
+    )
+    run = jitted(_unmask, trained.model, prompt.head, prompt.shift, how)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[list[int]]:
@@ -228,10 +226,13 @@ def write_masks(
         slots_BxK = np.zeros((len(some), padded_length(int(total_B.max()))), np.int32)
         for slots_K, row in zip(slots_BxK, some):
             slots_K[: len(row.masks)] = row.masks
-        steps_B = np.full_like(total_B, steps) if steps else total_B
-        keys = numbered_keys(seed, [numbers[i] for i in chosen])
-        settings = allowed_V, keys, steps_B, temperature
-        tokens_BxK = run(trained.params, batch, slots_BxK, total_B, *settings)
+        masks = MaskSlots(
+            slots_BxK,
+            np.arange(slots_BxK.shape[1])[None] < total_B[:, None],
+            np.full_like(total_B, steps) if steps else total_B,
+            numbered_keys(seed, [numbers[i] for i in chosen]),
+        )
+        tokens_BxK = run(trained.params, batch, masks, allowed_V, temperature)
         for total, tokens_K in zip(total_B, np.asarray(tokens_BxK)):
             yield tokens_K[:total].tolist()
 
@@ -247,13 +248,28 @@ def check_order(order: Order, temperature: float) -> None:
         )
 
 
-class DiffusionNoise(NamedTuple):
-    """What masks begin as, and which noise they are written against."""
+class MaskSlots(NamedTuple):
+    """The masks of a batch of rows."""
 
-    at: Callable | None  # `PromptForm.noise`
+    slots: Any  # i32[B, K], from which their random keys are derived
+    asked: Any  # bool[B, K]: the masks that there are; the first ones of each row
+    steps: Any  # i32[B]: in how many steps a row is written
+    keys: Any  # a random key for each row
+
+    @property
+    def total(self):
+        return jnp.sum(self.asked, 1)
+
+
+class Unmasking(NamedTuple):
+    """How masks are written: in which order, from what, and against which noise."""
+
+    order: Order
+    sampled: bool  # whether tokens are drawn; else the likeliest is taken
+    noise: Callable | None  # `PromptForm.noise`, for the order "ancestral"
     mask: int
     text: tuple[int, int]
-    random: bool = False  # they begin as random text
+    random: bool = False  # whether masks begin as random text
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
@@ -286,82 +302,46 @@ def _mask_logits(model, head, shift, params, batch, slots_BxK):
 
 
 def _unmask(
-    model,
-    head,
-    shift,
-    noise,
-    order,
-    sampled,
-    params,
-    batch,
-    slots_BxK,
-    total_B,
-    allowed_V,
-    keys_B,
-    steps_B,
-    temperature,
+    model, head, shift, how: Unmasking, params, batch, masks: MaskSlots, allowed_V, temperature
 ):
-    """Returns the tokens i32[B, K] written into the masks at these slots, `total_B` of each row."""
+    """Returns the tokens i32[B, K] written into the masks."""
     name = f"{'decoder' if model.layout == 'decoder' else 'encoder'}_input_tokens"
     given_BxT = jnp.asarray(batch[name])
-    rows_Bx1 = jnp.arange(slots_BxK.shape[0])[:, None]
-    asked_BxK = jnp.arange(slots_BxK.shape[1])[None] < total_B[:, None]
-    into_BxK = jnp.where(asked_BxK, slots_BxK, given_BxT.shape[1])  # beyond the row: dropped
+    rows_Bx1 = jnp.arange(masks.slots.shape[0])[:, None]
+    into_BxK = jnp.where(masks.asked, masks.slots, given_BxT.shape[1])  # beyond the row: dropped
 
     def logits_of(tokens_BxK):
         filled_BxT = given_BxT.at[rows_Bx1, into_BxK].set(tokens_BxK, mode="drop")
         filled = batch | {name: filled_BxT}
-        return _mask_logits(model, head, shift, params, filled, slots_BxK)
+        return _mask_logits(model, head, shift, params, filled, masks.slots)
 
-    return written(
-        logits_of,
-        order,
-        temperature if sampled else None,
-        slots_BxK,
-        asked_BxK,
-        steps_B,
-        keys_B,
-        noise=noise,
-        allowed_V=allowed_V,
-    )
+    return written(logits_of, masks, how, temperature, allowed_V)
 
 
-def written(
-    logits_of,
-    order,
-    temperature,
-    slots_BxK,
-    asked_BxK,
-    steps_B,
-    keys_B,
-    *,
-    noise: DiffusionNoise,
-    allowed_V,
-):
+def written(logits_of, masks: MaskSlots, how: Unmasking, temperature, allowed_V):
     """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
 
     Args:
       logits_of: tokens i32[B, K] of the masks, as far as they are written -> their logits
         f32[B, K, V].
-      temperature: None takes the likeliest token.
-      slots_BxK: the slots of the masks, from which their random keys are derived.
-      asked_BxK: bool, the masks that there are; the first ones of each row.
-      noise: of the order "ancestral"; the others begin with masks.
     """
+    order = how.order
+
+    def allowed_logits(tokens_BxK):
+        return jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
+
     if order == "ancestral":
-        of_text = (logits_of, temperature, slots_BxK, steps_B, keys_B)
-        return _back_in_time(*of_text, noise=noise, allowed_V=allowed_V)
-    mask = noise.mask
-    total_B = jnp.sum(asked_BxK, 1)
-    calls_B = steps_B * total_B if order == "gibbs" else steps_B
+        return _back_in_time(allowed_logits, masks, how, temperature)
+    total_B = masks.total
+    calls_B = masks.steps * total_B if order == "gibbs" else masks.steps
 
     def predicted(s, tokens_BxK):
         """Returns a token for each mask, i32[B, K], its probability f32[B, K], and f32[B, K] by
         which the masks come first that have most of it."""
-        logits = jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
-        if temperature is not None:
+        logits = allowed_logits(tokens_BxK)
+        if how.sampled:
             logits = logits / temperature
-            keys_BxK = _keys_of_slots(keys_B, s, DRAW, slots_BxK)
+            keys_BxK = _slot_keys(masks, s, DRAW)
             chosen_BxK = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxK, logits)
         else:
             chosen_BxK = most_likely(logits)
@@ -373,61 +353,64 @@ def written(
         if order == "entropy":
             return chosen_BxK, p_BxK, -jax.scipy.special.entr(p_BxKxV).sum(-1)
         if order == "left_to_right":
-            return chosen_BxK, p_BxK, -slots_BxK
+            return chosen_BxK, p_BxK, -masks.slots
         if order == "random":
-            return chosen_BxK, p_BxK, _random(keys_B, s, slots_BxK)
+            return chosen_BxK, p_BxK, _random(masks, s)
         return chosen_BxK, p_BxK, p_BxK
 
     def call(s, so_far):
         tokens_BxK, p_BxK = so_far
         if order == "mask_predict":
-            now_BxK = _least_sure(s, p_BxK, asked_BxK, steps_B, total_B)
+            # All masks at first, then linearly fewer, those that were least probable.
+            count_B = total_B * (masks.steps - s) // masks.steps
+            now_BxK = masks.asked & (_rank(p_BxK, masks.asked) < count_B[:, None])
         elif order == "gibbs":
-            random_BxK = _random(keys_B, s // total_B, slots_BxK)
-            now_BxK = _visited(s, random_BxK, asked_BxK, total_B) & (s < calls_B)[:, None]
+            # The next mask by its random number; all come in turn.
+            visit_BxK = _rank(_random(masks, s // total_B), masks.asked)
+            now_BxK = masks.asked & (visit_BxK == (s % total_B)[:, None])
+            now_BxK &= (s < calls_B)[:, None]
         else:
-            now_BxK = asked_BxK & (tokens_BxK == mask)
-        tokens_BxK = jnp.where(now_BxK, mask, tokens_BxK)
+            now_BxK = masks.asked & (tokens_BxK == how.mask)
+        tokens_BxK = jnp.where(now_BxK, how.mask, tokens_BxK)
         chosen_BxK, sure_BxK, first_BxK = predicted(s, tokens_BxK)
-        if order not in REWRITING:
-            now_BxK = _first(s, first_BxK, now_BxK, steps_B, total_B)
+        if order not in REWRITING:  # all masks are spread over the steps as evenly as possible
+            count_B = total_B * (s + 1) // masks.steps - total_B * s // masks.steps
+            now_BxK = now_BxK & (_rank(-first_BxK, now_BxK) < count_B[:, None])
         tokens_BxK = jnp.where(now_BxK, chosen_BxK, tokens_BxK).astype(jnp.int32)
         return tokens_BxK, jnp.where(now_BxK, sure_BxK, p_BxK)
 
-    start = jnp.full(slots_BxK.shape, mask, jnp.int32), jnp.zeros(slots_BxK.shape, jnp.float32)
+    shape = masks.slots.shape
+    start = jnp.full(shape, how.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
     return lax.fori_loop(0, jnp.max(calls_B), call, start)[0]
 
 
-def _back_in_time(
-    logits_of, temperature, slots_BxK, steps_B, keys_B, *, noise: DiffusionNoise, allowed_V
-):
+def _back_in_time(logits_of, masks: MaskSlots, how: Unmasking, temperature):
     """Returns what `written` does, in the order "ancestral"."""
-    first, last = noise.text
-    at = noise.at or masks_alone
+    first, last = how.text
+    noise = how.noise or masks_alone
 
     def drawn(key, logits_V, token, time, earlier):
-        if temperature is None:
-            p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
-        else:
+        if how.sampled:
             p_V = jax.nn.softmax(logits_V / temperature)
-        weights_V = earlier_weights(p_V, token, noise.mask, noise.text, at, time, earlier)
+        else:
+            p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
+        weights_V = earlier_weights(p_V, token, how.mask, how.text, noise, time, earlier)
         # What cannot have come about otherwise stays, as a token where the noise has masks alone.
         found = jax.random.categorical(key, jnp.log(weights_V))
         return jnp.where(jnp.any(weights_V > 0), found, token)
 
     def step(s, tokens_BxK):
-        time_B, earlier_B = (jnp.maximum(1 - n / steps_B, 0.0) for n in (s, s + 1))
-        logits = jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
-        keys_BxK = _keys_of_slots(keys_B, s, DRAW, slots_BxK)
-        of_row = jax.vmap(drawn, in_axes=(0, 0, 0, None, None))
-        drawn_BxK = jax.vmap(of_row)(keys_BxK, logits, tokens_BxK, time_B, earlier_B)
-        return jnp.where((s < steps_B)[:, None], drawn_BxK, tokens_BxK).astype(jnp.int32)
+        time_B, earlier_B = (jnp.maximum(1 - n / masks.steps, 0.0) for n in (s, s + 1))
+        keys_BxK = _slot_keys(masks, s, DRAW)
+        draw_row = jax.vmap(drawn, in_axes=(0, 0, 0, None, None))
+        logits = logits_of(tokens_BxK)
+        drawn_BxK = jax.vmap(draw_row)(keys_BxK, logits, tokens_BxK, time_B, earlier_B)
+        return jnp.where((s < masks.steps)[:, None], drawn_BxK, tokens_BxK).astype(jnp.int32)
 
-    start_BxK = jnp.full(slots_BxK.shape, noise.mask, jnp.int32)
-    if noise.random:
-        random_BxK = _random(keys_B, 0, slots_BxK)
-        start_BxK = first + (random_BxK * (last - first)).astype(jnp.int32)
-    return lax.fori_loop(0, jnp.max(steps_B), step, start_BxK)
+    start_BxK = jnp.full(masks.slots.shape, how.mask, jnp.int32)
+    if how.random:
+        start_BxK = first + (_random(masks, 0) * (last - first)).astype(jnp.int32)
+    return lax.fori_loop(0, jnp.max(masks.steps), step, start_BxK)
 
 
 # what a row's key of a call is split into
@@ -435,38 +418,19 @@ DRAW = 0
 ORDER = 1
 
 
-def _keys_of_slots(keys_B, call, use, slots_BxK):
+def _slot_keys(masks: MaskSlots, call, use):
     """Returns a key for each slot, [B, K]: no slot's depends on the padding of its row."""
-    call_B = jnp.broadcast_to(call, keys_B.shape)
-    of_call_B = jax.vmap(lambda key, s: jax.random.split(jax.random.fold_in(key, s))[use])(
-        keys_B, call_B
-    )
+    call_B = jnp.broadcast_to(call, masks.keys.shape)
+    split = jax.vmap(lambda key, s: jax.random.split(jax.random.fold_in(key, s))[use])
     fold_in = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
-    return fold_in(of_call_B, slots_BxK)
+    return fold_in(split(masks.keys, call_B), masks.slots)
 
 
-def _random(keys_B, call, slots_BxK):
+def _random(masks: MaskSlots, call):
     """Returns uniform numbers f32[B, K], which order the masks of each row."""
-    return jax.vmap(jax.vmap(jax.random.uniform))(_keys_of_slots(keys_B, call, ORDER, slots_BxK))
+    return jax.vmap(jax.vmap(jax.random.uniform))(_slot_keys(masks, call, ORDER))
 
 
 def _rank(numbers_BxK, among_BxK):
     """Returns i32[B, K]: how many of a row's numbers, `among` these, come before each."""
     return jnp.argsort(jnp.argsort(jnp.where(among_BxK, numbers_BxK, jnp.inf), 1), 1)
-
-
-def _first(s, first_BxK, masked_BxK, steps_B, total_B):
-    """Returns the masks of step s: all are spread over the steps as evenly as possible."""
-    count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
-    return masked_BxK & (_rank(-first_BxK, masked_BxK) < count_B[:, None])
-
-
-def _least_sure(s, p_BxK, asked_BxK, steps_B, total_B):
-    """Returns what step s masks again and writes anew: all at first, then linearly fewer."""
-    count_B = total_B * (steps_B - s) // steps_B
-    return asked_BxK & (_rank(p_BxK, asked_BxK) < count_B[:, None])
-
-
-def _visited(s, random_BxK, asked_BxK, total_B):
-    """Returns the one mask of visit s, the next by its random number; all come in turn."""
-    return asked_BxK & (_rank(random_BxK, asked_BxK) == (s % total_B)[:, None])

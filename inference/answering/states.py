@@ -22,7 +22,7 @@ from ..decoding.batching import by_length, encoder_batch, jitted, padded_width
 from ..decoding.decoding import decoder_prompts
 from ..prompting.prompts import text_frame
 from ..prompting.windows import check_texts
-from ..trained import Trained, mode_of, prompt_form
+from ..trained import MODES, Trained, mode_of, prompt_form
 from .masks import batch_of
 
 TOP = -1  # the last layer, after the final norm: what heads take
@@ -110,7 +110,7 @@ def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
     row = [*before, *tokens, *after]
     form = prompt_form(trained, mode_of(trained))
     prefix = 0
-    if form.mode in ("mask", "unmask", "denoise"):
+    if form.mode in MODES and MODES[form.mode].in_place:
         prefix = len(row)
     elif not form.causal and form.mode != "blocks":
         # After the text and its frame come bos and the start of an answer.

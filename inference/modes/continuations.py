@@ -35,6 +35,7 @@ def _mode(name: str, about: str, layouts: tuple[str, ...], denoised: bool = True
         answer=functools.partial(_written, name, denoised),
         options=(*DECODING, "denoiser") if denoised else DECODING,
         writes=True,
+        restores=denoised,
         from_left=True,
         gives_text=True,
         **others,

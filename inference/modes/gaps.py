@@ -75,7 +75,9 @@ register_mode(
         instead_of=("complete",),  # a text without a blank is completed
         from_left=True,
         gives_text=True,
+        restores=True,
         options=(*DECODING, "denoiser"),
+        fills="this model fills them in mode 'infill': give --mode=infill",
     )
 )
 register_mode(
@@ -90,5 +92,7 @@ register_mode(
         form=causal_form,
         from_left=True,
         options=DECODING,
+        fills="this model fills one gap, in mode 'middle': give what stands around it as --prefix "
+        "and --suffix",
     )
 )

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ...objectives import PromptForm
 from ..answering.answers import Options
-from ..answering.masks import Guess, fill_masks
+from ..answering.masks import MASKED, Guess, fill_masks
 from ..answering.next_tokens import next_tokens
 from ..reporting.printing import plain_table
 from ..trained import (
@@ -20,7 +20,14 @@ from ..trained import (
     register_mode,
 )
 
-MASKED = ("mask", "unmask")  # they have the same prompt form, and training for one is for both
+TO_PREDICT_MASKS = dict(
+    learns="to predict masks",
+    trained_by="masked_lm, masked_next_token or masked_diffusion",
+    restores=True,
+    in_place=True,
+    only_frame=True,
+    learned_as=MASKED,
+)
 
 
 def mask_form(trained: Trained, mode: str) -> PromptForm:
@@ -41,23 +48,12 @@ def check_predicts_masks(trained: Trained, mode: str) -> None:
         ", 'next' for the likeliest tokens after a text, or score (--score) for the probability of "
         "each token of it"
     )
-    raise never_learned(
-        trained,
-        mode,
-        "to predict masks",
-        "masked_lm, masked_next_token or masked_diffusion",
-        others * both,
-    )
+    raise never_learned(trained, mode, others * both)
 
 
-def _check_predicts_next(trained: Trained) -> None:
+def _check_predicts_next(trained: Trained, mode: str) -> None:
     if not predicts_from_left(trained):
-        raise never_learned(
-            trained,
-            "next",
-            "to predict a token from those before it",
-            "causal_lm or prefix_lm",
-        )
+        raise never_learned(trained, mode)
 
 
 def _masks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
@@ -104,6 +100,8 @@ register_mode(
         layouts=("decoder",),
         answer=_next,
         learned_as=("continue", "complete", "respond", "restore"),
+        learns="to predict a token from those before it",
+        trained_by="causal_lm or prefix_lm",
         check=_check_predicts_next,
         options=("top",),
         show=_show_next,
@@ -117,9 +115,11 @@ register_mode(
         answer=_masks,
         form=mask_form,
         is_usual=lambda model: model.layout == "encoder" and "vocabulary" in model.heads,
-        learned_as=MASKED,
-        check=lambda trained: check_predicts_masks(trained, "mask"),
+        check=check_predicts_masks,
         options=("top", "masks"),
         show=_show_masks,
+        fills="this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for "
+        "each of them",
+        **TO_PREDICT_MASKS,
     )
 )

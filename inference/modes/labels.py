@@ -61,6 +61,7 @@ register_mode(
         read=lambda item: (text_of(item), string_of(item, "second")),
         items=_pair,
         form=lambda trained, mode: next_sentence_form(trained.ids),
+        trained_by="next_sentence_prediction or sentence_order_prediction",
         show=_show_classes,
     )
 )
@@ -72,6 +73,8 @@ register_mode(
         form=lambda trained, mode: PromptForm(
             mode, *cls_and_sep(trained.ids), head="classes", pooling="first"
         ),
+        trained_by="sequence_classification or sequence_regression",
+        only_frame=True,
         gives_text=True,
         options=("top",),
         show=_show_classes,
@@ -86,6 +89,8 @@ register_mode(
         form=lambda trained, mode: PromptForm(
             mode, *cls_and_sep(trained.ids), head="token_classes"
         ),
+        trained_by="token_classification",
+        only_frame=True,
         gives_text=True,
         show=_show_tags,
     )

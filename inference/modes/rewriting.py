@@ -8,9 +8,9 @@ from ..answering.answers import Options
 from ..answering.continued_blocks import continue_blocks
 from ..answering.generation import Decoding
 from ..answering.insertions import insert
-from ..answering.masks import denoise, unmask
+from ..answering.masks import FillingMode, Written, unmask
 from ..trained import Mode, Trained, check_prompted, register_mode
-from .guesses import MASKED, check_predicts_masks, mask_form
+from .guesses import TO_PREDICT_MASKS, check_predicts_masks, mask_form
 
 
 def _settings(options: Options) -> dict:
@@ -33,20 +33,16 @@ def _settings(options: Options) -> dict:
     )
 
 
-def _unmasked(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
+def _unmasked(
+    mode: FillingMode, trained: Trained, texts: Sequence[str], options: Options
+) -> list[dict]:
     settings = _settings(options)
-    found = unmask(trained, texts, steps=options.steps, order=options.order, **settings)
-    return [{"answer": text} for text in found]
-
-
-def _denoised(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    found = denoise(trained, texts, steps=options.steps, **_settings(options))
+    found = unmask(trained, texts, mode=mode, steps=options.steps, order=options.order, **settings)
     return [{"answer": text} for text in found]
 
 
 def _inserted(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    found = insert(trained, texts, max_new=options.decoding.max_new, **_settings(options))
-    return [{"answer": one.text, "ended": one.ended} for one in found]
+    return _records(insert(trained, texts, max_new=options.decoding.max_new, **_settings(options)))
 
 
 def _blocks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
@@ -58,12 +54,11 @@ def _blocks(trained: Trained, texts: Sequence[str], options: Options) -> list[di
         order=options.order,
         **_settings(options),
     )
+    return _records(found)
+
+
+def _records(found: Sequence[Written]) -> list[dict]:
     return [{"answer": one.text, "ended": one.ended} for one in found]
-
-
-def _register(name: str, what: str, trained_by: str, **others) -> None:
-    check = partial(check_prompted, mode=name, what=what, trained_by=trained_by)
-    register_mode(Mode(name=name, check=check, **others))
 
 
 register_mode(
@@ -71,37 +66,49 @@ register_mode(
         name="unmask",
         about="writes all [MASK]s, by --order",
         layouts=("encoder", "decoder"),
-        answer=_unmasked,
+        answer=partial(_unmasked, "unmask"),
         form=mask_form,
-        learned_as=MASKED,
-        check=lambda trained: check_predicts_masks(trained, "unmask"),
+        check=check_predicts_masks,
         options=("masks", "steps", "order", "temperature"),
+        **TO_PREDICT_MASKS,
     )
 )
-_register(
-    "denoise",
-    "from random tokens alone",
-    "uniform_diffusion",
-    about="writes all [MASK]s, again and again from random text",
-    layouts=("encoder", "decoder"),
-    answer=_denoised,
-    options=("masks", "steps", "temperature"),
+register_mode(
+    Mode(
+        name="denoise",
+        about="writes all [MASK]s, again and again from random text",
+        layouts=("encoder", "decoder"),
+        answer=partial(_unmasked, "denoise"),
+        learns="from random tokens alone",
+        trained_by="uniform_diffusion",
+        check=check_prompted,
+        in_place=True,
+        only_frame=True,
+        options=("masks", "steps", "temperature"),
+    )
 )
-_register(
-    "insert",
-    "to insert tokens",
-    "insertion_lm",
-    about="inserts tokens, wherever they are missing",
-    layouts=("encoder",),
-    answer=_inserted,
-    options=("temperature",),
+register_mode(
+    Mode(
+        name="insert",
+        about="inserts tokens, wherever they are missing",
+        layouts=("encoder",),
+        answer=_inserted,
+        learns="to insert tokens",
+        trained_by="insertion_lm",
+        check=check_prompted,
+        options=("temperature",),
+    )
 )
-_register(
-    "blocks",
-    "to write blocks",
-    "block_diffusion",
-    about="goes on from a text, a block of tokens at a time, by --order",
-    layouts=("decoder", "encoder_decoder"),
-    answer=_blocks,
-    options=("steps", "order", "temperature"),
+register_mode(
+    Mode(
+        name="blocks",
+        about="goes on from a text, a block of tokens at a time, by --order",
+        layouts=("decoder", "encoder_decoder"),
+        answer=_blocks,
+        learns="to write blocks",
+        trained_by="block_diffusion",
+        check=check_prompted,
+        only_frame=True,
+        options=("steps", "order", "temperature"),
+    )
 )

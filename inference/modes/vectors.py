@@ -11,13 +11,13 @@ from rich.text import Text
 from ...objectives import PromptForm
 from ..answering.answers import Options, answer
 from ..answering.embeddings import embed
+from ..answering.masks import MASKED
 from ..answering.states import states
 from ..prompting.items import text_of
 from ..reporting.predict_options import Request
 from ..reporting.printing import plain_table, progress_of
 from ..reporting.state_files import layers_named, write_states
 from ..trained import Mode, Trained, cls_and_sep, register_mode
-from .guesses import MASKED
 
 NEAREST = 3  # tokens that are named beside each
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table

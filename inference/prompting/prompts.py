@@ -10,11 +10,9 @@ from typing import NamedTuple
 from ...objectives import PromptForm, TokenIds
 from ..decoding.batching import padded_length
 from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
-from ..trained import Trained, mode_of, prompt_form
+from ..trained import MODES, Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
-# Modes without a start of an answer.
-FRAMED = ("mask", "unmask", "denoise", "blocks", "classify", "tag")
 CONTEXT = 8  # last tokens of a text that decide how the first generated one is written
 
 
@@ -117,7 +115,8 @@ def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
     modes = {i for _, i in trained.ids.modes}
     before = [i for i in form.before if i not in modes]
     after = [*form.after]
-    if trained.model.layout != "decoder" or form.mode in FRAMED:
+    only_frame = form.mode in MODES and MODES[form.mode].only_frame
+    if trained.model.layout != "decoder" or only_frame:
         return before, after
     if form.causal:
         return [trained.ids.bos, *before], after
@@ -260,15 +259,6 @@ def text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
     return whole[len(context) :] if whole.startswith(context) else trained.decode(tokens)
 
 
-_FILLED_BY = {  # mode of a model -> how it fills blanks
-    "infill": "this model fills them in mode 'infill': give --mode=infill",
-    "middle": "this model fills one gap, in mode 'middle': give what stands around it as --prefix "
-    "and --suffix",
-    "mask": "this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for each "
-    "of them",
-}
-
-
 def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
     if not BLANK.search(text):
         return
@@ -277,7 +267,7 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
         "this model has not learned to; one that span_corruption or ul2 trained fills them, "
         f"such as `pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
     )
-    fills = next((how for name, how in _FILLED_BY.items() if name in modes), never)
+    fills = next((one.fills for one in MODES.values() if one.fills and one.name in modes), never)
     raise ValueError(
         f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text. Should they "
         f"be filled? Then {fills}. To continue the text, leave them out."

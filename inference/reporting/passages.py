@@ -13,10 +13,10 @@ from ...objectives import Objective, TokenIds, members_of, plan
 from ...objectives.contract import Row
 from ...objectives.layouts import LAYOUTS
 from ..answering.infill import Infilled, fill_in_place, infill
+from ..trained import MODES
 
 Decode = Callable[[Sequence[int]], str]
 
-FILLING = {*("complete", "infill", "restore", "respond", "mask", "unmask")}  # predict tokens
 PASSAGE = 96  # tokens; fewer where the model has few positions
 
 
@@ -92,9 +92,9 @@ def _whole(documents: Sequence[Piece], size: int, rows: int) -> Row:
 
 def _fills(objective: Objective) -> bool:
     lengths = objective.lengths(2)
-    modes = {form.mode for form in objective.prompt_forms}
+    modes = {form.mode for form in objective.prompt_forms} & MODES.keys()
     streams = "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
-    return streams and bool(modes & FILLING)
+    return streams and any(MODES[mode].restores for mode in modes)
 
 
 def print_example(

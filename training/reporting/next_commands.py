@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from ... import objectives
 from ...inference import Trained
-from ...inference.trained import mode_of
+from ...inference.trained import MODES, mode_of
 from ...models import Model
 from ...objectives import Builder, TokenIds, plan
 from ...objectives.layouts import LAYOUTS
@@ -110,7 +110,7 @@ def _inputs(trained: Trained, mode: str) -> str:
         return f'"{text} Paris." "It is a large city."'
     if mode == "infill":
         rest = " <extra_id_0>."
-    elif mode in ("mask", "unmask", "denoise") or (mode == "restore" and not trained.prompt_forms):
+    elif MODES[mode].in_place or (mode == "restore" and not trained.prompt_forms):
         mask = trained.ids.mask
         rest = "" if mask is None else f" {trained.decode([mask])}."
     return f'"{text}{rest}"'

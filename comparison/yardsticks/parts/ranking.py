@@ -12,12 +12,11 @@ import numpy as np
 from ....corpora.python_library.python_passages import SENTINEL
 from ....inference import Trained, mode_of, score
 from ....inference.answering import scoring
+from ....inference.answering.masks import MASKED
 from ....inference.answering.scoring import hidden_log_probs
 from ....inference.prompting.prompts import BLANK, Prompt, completes, middle_prompt
 from ....inference.trained import prompt_form
 from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs
-
-MASKED = ("mask", "unmask")
 
 
 class Question(NamedTuple):

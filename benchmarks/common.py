@@ -1,0 +1,59 @@
+"""Command lines, tables and child processes that the benchmarks share."""
+
+import argparse
+import json
+import subprocess
+import tempfile
+
+from rich.table import Table
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table:
+    """Returns a table whose first `left` columns are words, and whose other columns are figures."""
+    table = Table(title=title, title_justify="left", box=None)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < left else "right")
+    return table
+
+
+def shown(figure: object) -> str:
+    """Returns a figure as a cell of a table.
+
+    >>> shown(12345), shown(1234.5), shown(0.12345), shown(None), shown("too many")
+    ('12,345', '1,234', '0.123', '–', 'too many')
+    """
+    if not isinstance(figure, float):
+        return f"{figure:,}" if isinstance(figure, int) else "–" if figure is None else str(figure)
+    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"
+
+
+def rows_of_process(
+    command: list[str], seconds: float | None = None, environment: dict[str, str] | None = None
+) -> tuple[list[dict], str | None]:
+    """Runs a command that prints JSON objects, a line each.
+
+    Returns those that it printed, and what went wrong; None if nothing did. After so many seconds
+    the command is killed.
+    """
+    problem = None
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        try:
+            process = subprocess.run(
+                command, env=environment, stdout=out, stderr=err, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            problem = f"cut off after {seconds:.0f} seconds, at the time limit"
+        else:
+            if process.returncode:
+                err.seek(0)
+                last = err.read().strip()[-2000:] or "it said nothing"
+                problem = f"ended with status {process.returncode}: {last}"
+        out.seek(0)
+        lines = [line for line in out if line.startswith("{") and line.endswith("}\n")]
+    return [json.loads(line) for line in lines], problem
