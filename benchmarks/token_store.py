@@ -187,12 +187,12 @@ def documents_of(order: Shuffled):
 def rows_of(order: Shuffled, policy: str):
     objective, shape = span_corruption(IDS), {"encoder": 512, "decoder": 128}
     groups = plan(objective, layouts.encoder_decoder, IDS, [shape], 16 if policy == "whole" else 1)
-    limits = plan_packing(policy, objective, layouts.encoder_decoder, groups).limits[0]
-    reader = ShardReader(RecordStream(order, 0, 1), None, policy)
+    packing = plan_packing(policy, objective, layouts.encoder_decoder, groups)
+    reader = ShardReader(RecordStream(order, 0, 1), packing)
 
     def read() -> int:
-        rows = [reader.row(limits) for _ in range(BATCH)]
-        return int(np.sum(stacked(rows, np.zeros(BATCH), limits.raw).segments > 0))
+        rows = [reader.row() for _ in range(BATCH)]
+        return int(np.sum(stacked(rows, packing.limits[0].raw).segments > 0))
 
     return read
 
