@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pretrax.data import token_store_files as files
-from pretrax.data.documents import training_records
+from pretrax.data.documents import training_documents
 from pretrax.data.packing import ShardReader, plan_packing, stacked
 from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import token_store
@@ -168,7 +168,7 @@ def reading(path: str, options: argparse.Namespace) -> Table:
         table.add_column(heading, justify="left" if not table.columns else "right")
     for name, open_records in (
         ("blocks", lambda: open_store(path).records("train")),
-        ("single documents", lambda: training_records(open_store(path).documents("train"))),
+        ("single documents", lambda: training_documents(open_store(path).documents("train"))),
     ):
         order = Shuffled(open_records(), 0)
         speeds = [speed(documents_of(order), order, options)]
