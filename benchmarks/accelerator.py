@@ -421,7 +421,8 @@ def synthetic_rows(planned) -> tuple:
     """Returns full rows of random text for each row group of a plan."""
     import numpy as np
 
-    from pretrax.data.packing import PackedRow, stacked
+    from pretrax.data.packing import stacked
+    from pretrax.objectives import Row
 
     generator, text = np.random.default_rng(0), planned.recipe.ids.text
     rows = []
@@ -429,8 +430,8 @@ def synthetic_rows(planned) -> tuple:
         members = np.resize(schedule.order(0)[: schedule.rows], schedule.rows)
         lengths = dict(zip(group.members, group.raw_lengths))
         texts = [generator.integers(*text, lengths[m], np.int32) for m in members]
-        packed = [PackedRow(text, np.ones(text.size, np.int32)) for text in texts]
-        rows.append(stacked(packed, members, group.row_length))
+        packed = [Row(t, np.ones(t.size, np.int32), m) for t, m in zip(texts, members)]
+        rows.append(stacked(packed, group.row_length))
     return tuple(rows)
 
 

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
             shares, documents = filled(objective, layout, shape, lengths)
             fill.add_row(name, corpus, *(f"{s:.3f}" for s in shares), f"{documents:.1f}")
             speeds = (
-                reader_speed(limits_of(policy, objective, layout, shape), policy, lengths, options)
+                reader_speed(packing_of(policy, objective, layout, shape), lengths, options)
                 for policy in POLICIES
             )
             speed.add_row(name, corpus, *(f"{s / 1e6:.1f}" for s in speeds))
@@ -114,13 +114,13 @@ class Stream:
 
 def filled(objective, layout, shape, lengths) -> tuple[list[float], float]:
     """Useful shares of the three ways, and how many documents a row of the last has."""
-    limits = limits_of("whole", objective, layout, shape)
-    pieces = [piece for n in lengths for piece in cut(n, limits.raw)]
+    packing = packing_of("whole", objective, layout, shape)
+    pieces = [piece for n in lengths for piece in cut(n, packing.limits[0].raw)]
     slots = [slots_of(objective, layout, shape, n) for n in pieces]
-    reader = ShardReader(Stream(lengths), None, "whole")
+    reader = ShardReader(Stream(lengths), packing)
     rows, tokens = [], 0
     while tokens < lengths.sum():
-        row = reader.row(limits)
+        row = reader.row()
         rows.append(np.bincount(row.segments)[1:])
         tokens += row.tokens.size
     best_fit = [sum(slots_of(objective, layout, shape, n) for n in row) for row in rows]
@@ -154,26 +154,25 @@ def cut(n: int, longest: int) -> list[int]:
     return [longest] * (n // longest) + ([n % longest] if n % longest else [])
 
 
-def limits_of(policy, objective, layout, shape):
+def packing_of(policy, objective, layout, shape):
     groups = plan(objective, layout, IDS, [shape], documents_of_a_row(policy, 16))
-    return plan_packing(policy, objective, layout, groups).limits[0]
+    return plan_packing(policy, objective, layout, groups)
 
 
 # --- how fast -----------------------------------------------------------------------------------
 
 
-def reader_speed(limits, policy, lengths, options) -> float:
-    read = row_reader(Stream(lengths), limits, policy)
-    return speed_of(read, options.tokens, options.repeats)
+def reader_speed(packing, lengths, options) -> float:
+    return speed_of(row_reader(Stream(lengths), packing), options.tokens, options.repeats)
 
 
-def row_reader(stream, limits, policy) -> Callable[[], int]:
+def row_reader(stream, packing) -> Callable[[], int]:
     """Returns a function that makes a batch of rows, and returns its number of tokens."""
-    reader = ShardReader(stream, None, policy)
+    reader = ShardReader(stream, packing)
 
     def read() -> int:
-        rows = [reader.row(limits) for _ in range(BATCH)]
-        return int(np.sum(stacked(rows, np.zeros(BATCH), limits.raw).segments > 0))
+        rows = [reader.row() for _ in range(BATCH)]
+        return int(np.sum(stacked(rows, packing.limits[0].raw).segments > 0))
 
     return read
 

@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import make_parser, plain_table
-from benchmarks.packing import BATCH, IDS, limits_of, log_normal, row_reader, speed_of
+from benchmarks.packing import BATCH, IDS, log_normal, packing_of, row_reader, speed_of
 from pretrax.data import token_store_files as files
-from pretrax.data.documents import training_records
+from pretrax.data.documents import training_documents
 from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import token_store
 from pretrax.data.token_ids_json import ids_to_json
@@ -157,7 +157,7 @@ def reading(path: str, options: argparse.Namespace) -> Table:
     table = plain_table(*columns, title="million tokens/s a core")
     for name, open_records in (
         ("blocks", lambda: open_store(path).records("train")),
-        ("single documents", lambda: training_records(open_store(path).documents("train"))),
+        ("single documents", lambda: training_documents(open_store(path).documents("train"))),
     ):
         order = Shuffled(open_records(), 0)
         reads = [documents_of(order), rows_of(order, "concatenate"), rows_of(order, "whole")]
@@ -174,8 +174,8 @@ def documents_of(order: Shuffled):
 
 def rows_of(order: Shuffled, policy: str):
     shape = {"encoder": 512, "decoder": 128}
-    limits = limits_of(policy, span_corruption(IDS), layouts.encoder_decoder, shape)
-    return row_reader(RecordStream(order, 0, 1), limits, policy)
+    packing = packing_of(policy, span_corruption(IDS), layouts.encoder_decoder, shape)
+    return row_reader(RecordStream(order, 0, 1), packing)
 
 
 def same_order(path: str, options: argparse.Namespace) -> Table:

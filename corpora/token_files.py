@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from ..data.corpus import Corpus
 from ..data.documents import (
     document_count,
-    heldout_records,
+    heldout_documents,
     split_heldout_of_files,
     text_size,
-    training_records,
+    training_documents,
 )
 from ..data.finding import find_files
-from ..data.records import DocumentArrays, Joined, RecordStream, Shuffled, first_tokens
+from ..data.records import DocumentArrays, RecordStream, Shuffled, concatenated, first_tokens
 from ..data.token_file_formats import open_token_file
 from .vocabularies import Factory, VocabularySource
 
@@ -58,12 +58,12 @@ def token_files(
 
     @functools.cache
     def order() -> Shuffled:
-        return Shuffled(Joined([training_records(each) for each in train]), seed)
+        return Shuffled(concatenated([training_documents(each) for each in train]), seed)
 
     return Corpus(
         ids=made.ids,
         train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
-        heldout=lambda n: first_tokens([heldout_records(each) for each in heldout], n),
+        heldout=lambda n: first_tokens([heldout_documents(each) for each in heldout], n),
         codec=made.codec,
         summary=(
             f"{len(training_files)} token files: {_counts(train)} to train on; "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.corpus import Corpus, Piece
-from ..data.documents import UNCUT, document_count, heldout_records, text_size, training_records
+from ..data.documents import UNCUT, document_count, heldout_documents, text_size, training_documents
 from ..data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
 from ..data.token_store import HELDOUT, TRAIN, TokenStore, open_store
 from ..data.token_store_files import is_sealed, write_store
@@ -140,12 +140,12 @@ def corpus_of(
 
     @functools.cache
     def order() -> Shuffled:
-        return Shuffled(training_records(train, longest or UNCUT), seed)
+        return Shuffled(training_documents(train, longest or UNCUT), seed)
 
     return Corpus(
         ids=vocabulary.ids,
         train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
-        heldout=lambda n: first_tokens([heldout_records(heldout, longest or UNCUT)], n),
+        heldout=lambda n: first_tokens([heldout_documents(heldout, longest or UNCUT)], n),
         codec=vocabulary.codec,
         longest=longest,
         columns=tokens.store.columns,

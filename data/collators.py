@@ -101,7 +101,11 @@ class Collator:
         if any(map(callable, rates)):
             raise ValueError("The rates of the mixture follow a schedule, expected numbers.")
         self._rates = np.asarray(rates) / sum(rates)
-        self._packing, marks = packing_policies.resolve(objective, packing)
+        self._policy, marks = packing_policies.resolve(objective, packing)
+        layout = layouts.LAYOUTS[self._layout]
+        planned = packing_policies.plan_packing(self._policy, objective, layout, [self._group])
+        shortest = min(planned.limits.values(), key=lambda limit: limit.raw)
+        self._packing = planned._replace(limits={0: shortest})
         # What is read by itself needs no end beside that which its frame has already.
         closed = any(form.after[-1:] == (ids.eos,) for form in objective.prompt_forms)
         self._end = ids.eos if marks and not (closed and packing == "single") else None
@@ -138,7 +142,7 @@ class Collator:
         tokens = tokens[inside[0] : inside[-1] + 1]
         self._check_no_special_id(tokens, row, int(inside[0]))
         text_checker(self._ids)(tokens, f"Row {row} of the batch")
-        if self._packing == "single" and tokens.size > self.max_tokens:
+        if self._policy == "single" and tokens.size > self.max_tokens:
             raise ValueError(
                 f"Got a text of {tokens.size} tokens, expected at most {self.max_tokens}: cut it, "
                 f"as tokenizer(…, truncation=True, max_length={self.max_tokens}, "
@@ -164,14 +168,10 @@ class Collator:
             "works for all."
         )
 
-    def _rows(self, texts: list[np.ndarray]) -> list[packing_policies.PackedRow]:
-        limits = packing_policies.concatenation([self._group]).limits
-        shortest = min(limits.values(), key=lambda limit: limit.raw)
+    def _rows(self, texts: list[np.ndarray]) -> list[Row]:
+        documents = [Piece(text) for text in texts if text.size]
         rows = packing_policies.rows_of_documents(
-            [Piece(text, True) for text in texts if text.size],
-            self._packing,
-            shortest,
-            end_of_document=self._end,
+            documents, self._packing, end_of_document=self._end
         )
         if not rows:
             raise ValueError(f"Got {len(texts)} texts without any token, expected some: drop them.")
@@ -183,16 +183,17 @@ class Collator:
             )
         return rows
 
-    def _arranged(self, rows: list[packing_policies.PackedRow]) -> dict[str, Any]:
+    def _arranged(self, rows: list[Row]) -> dict[str, Any]:
         """Returns the arranged features of rows, of which few numbers are compiled."""
         crc = zlib.crc32(np.concatenate([row.tokens for row in rows]).tobytes())
         crc = zlib.crc32(np.asarray([row.tokens.size for row in rows]).tobytes(), crc)
         draw = np.random.default_rng((self._seed, crc))
         members = draw.choice(self._rates.size, len(rows), p=self._rates)
+        rows = [row._replace(member=member) for row, member in zip(rows, members)]
         # Partners of the last rows are others of the batch.
         size = 1 << (len(rows) - 1).bit_length()
         filled = [rows[i % len(rows)] for i in range(size)]
-        batch = packing_policies.stacked(filled, np.resize(members, size), self._group.row_length)
+        batch = packing_policies.stacked(filled, self._group.row_length)
         key = jax.random.fold_in(jax.random.key(self._seed), crc)
         if self._compiled is None:
             self._compiled = _compiled(self._builder, self._ids, self._layout, self._group)

@@ -14,16 +14,34 @@ from ..objectives.contract import check_classes, check_parts
 
 
 class Piece(NamedTuple):
-    """A document, or consecutive tokens of one that was cut.
+    """A document as token ids, or consecutive tokens of a document that was cut.
 
-    A text and its answer are `Piece(tokens, True, parts=[0, 0, 0, 1, 1])`, a text of class 4
-    `Piece(tokens, True, labels=[4, 4, 4, 4, 4])`.
+    A text and its answer are `Piece(tokens, parts=[0, 0, 0, 1, 1])`, a text of class 4
+    `Piece(tokens, labels=[4, 4, 4, 4, 4])`.
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
-    ends: bool  # the document ends here; else it continues in another piece, anywhere in the stream
-    parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where a corpus has parts
-    labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where it has labels
+    # Whether the document ends here. Otherwise it continues in another piece, which may be
+    # anywhere in the stream.
+    ends: bool = True
+    parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
+    labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Returns the arrays of the document by name: "tokens" and, where known, the others."""
+        return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
+
+    def cut(self, at: int) -> tuple["Piece", "Piece"]:
+        """Returns the first `at` tokens, which do not end the document, and the tokens after them.
+
+        >>> first, rest = Piece(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
+        >>> first.ends, rest.ends, rest.columns
+        (False, True, {'tokens': array([2, 3, 4]), 'parts': array([1, 1, 1])})
+        """
+        first = {name: x[:at] for name, x in self.columns.items()}
+        rest = {name: x[at:] for name, x in self.columns.items()}
+        return Piece(ends=False, **first), self._replace(**rest)
 
 
 def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
@@ -35,7 +53,7 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
     """
     tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
     numbers = np.arange(len(parts), dtype=np.int32)
-    return Piece(tokens, True, parts=np.repeat(numbers, [len(part) for part in parts]))
+    return Piece(tokens, parts=np.repeat(numbers, [len(part) for part in parts]))
 
 
 def check_shard(shard: int, num_shards: int) -> None:

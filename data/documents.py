@@ -1,60 +1,36 @@
 """Documents that are shuffled one by one: a run's text, small stores, files of other programs."""
 
 import dataclasses
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from .records import BLOCK, LONGEST, DocumentArrays
+from .records import LONGEST, DocumentArrays
 
 UNCUT = 2048  # tokens; shorter documents are never cut, and held-out ones of more always are
 PIECES = 256  # of a corpus: with fewer, rows of one step would be of one document
 
 
-class DocumentRecords:
-    """Documents as `Records`, of which those of more than `longest` tokens are cut.
-
-    The `checksum` of all that the documents were made of, where it is known, tells them from others
-    that begin and end as they do. Blocks are of `block` records.
-    """
-
-    def __init__(
-        self, documents: DocumentArrays, longest: int, *, checksum: int = 0, block: int = BLOCK
-    ):
-        self._pieces = _cut(documents, longest)
-        self._block = block
-        self.name = documents.name
-        self.tokens = documents.tokens
-        whole, rest = divmod(len(self._pieces), block)
-        self.counts = np.asarray([block] * whole + [rest] * (rest > 0), np.int64)
-        self.fingerprint = _fingerprint(documents, len(self._pieces), checksum)
-
-    def load(self, blocks: np.ndarray) -> DocumentArrays:
-        firsts = blocks * self._block
-        lasts = np.minimum(firsts + self._block, len(self._pieces))
-        numbers = np.concatenate([np.arange(*each) for each in zip(firsts, lasts)])
-        return self._pieces.take(numbers)
-
-
-def training_records(
+def training_documents(
     documents: DocumentArrays, uncut: int = UNCUT, checksum: int = 0
-) -> DocumentRecords:
-    """Returns the records of training documents, of at most 16,384 tokens.
+) -> DocumentArrays:
+    """Returns training documents cut into pieces of at most 16,384 tokens.
 
-    Should there be fewer than `PIECES` pieces (one file of text, say), they are made shorter, but
-    documents of `uncut` tokens are left whole.
+    If that makes fewer than `PIECES` pieces (one file of text, for example), the pieces are made
+    shorter, but documents of `uncut` tokens are left whole.
     """
     longest = max(LONGEST, uncut)
     lengths = documents.ends - documents.starts
     while np.sum(-(-lengths // longest)) < PIECES and longest >= 2 * uncut:
         longest //= 2
-    return DocumentRecords(documents, longest, checksum=checksum)
+    return dataclasses.replace(_cut(documents, longest), checksum=checksum)
 
 
-def heldout_records(documents: DocumentArrays, longest: int = UNCUT) -> DocumentRecords:
-    """Returns held-out documents as one block of records, so short that few tokens are of many."""
-    return DocumentRecords(documents, longest, block=np.iinfo(np.int64).max)
+def heldout_documents(documents: DocumentArrays, longest: int = UNCUT) -> DocumentArrays:
+    """Returns held-out documents as one block of pieces, so short that few tokens are of many
+    documents."""
+    cut = _cut(documents, longest)
+    return dataclasses.replace(cut, block_sizes=np.array([len(cut)]))
 
 
 def document_count(documents: DocumentArrays) -> int:
@@ -163,7 +139,7 @@ def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, 
 
 
 def joined(documents: DocumentArrays) -> DocumentArrays:
-    """Returns documents whose pieces follow each other as whole ones again, with copied columns."""
+    """Returns documents whose pieces follow each other as whole documents; copies the columns."""
     columns = {
         name: np.concatenate([each[name] for each in documents.columns])
         for name in documents.columns[0]
@@ -172,9 +148,9 @@ def joined(documents: DocumentArrays) -> DocumentArrays:
     last = np.append(first[1:], True)
     ends = np.cumsum(documents.ends - documents.starts)
     starts = np.append(0, ends[:-1])[first]
-    block = np.zeros(len(starts), np.int64)
+    chunk = np.zeros(len(starts), np.int64)
     closed = documents.closed[last]
-    return DocumentArrays(documents.name, [columns], block, starts, ends[last], closed)
+    return DocumentArrays(documents.name, [columns], chunk, starts, ends[last], closed)
 
 
 def text_size(documents: int, tokens: int) -> str:
@@ -197,13 +173,3 @@ def _cut(documents: DocumentArrays, longest: int) -> DocumentArrays:
         ends=whole.starts + length * (piece + 1) // pieces,
         closed=whole.closed & (piece == pieces - 1),
     )
-
-
-def _fingerprint(documents: DocumentArrays, pieces: int, checksum: int) -> int:
-    """Returns a fingerprint of documents: of their numbers, and of the ends of all tokens there."""
-    tokens = [columns["tokens"] for columns in documents.columns]
-    first = np.concatenate([some[:4096] for some in tokens[:4096]])[:4096]
-    last = np.concatenate([some[-4096:] for some in tokens[-4096:]])[-4096:]
-    ends = np.concatenate([first, last]).astype(np.int32)
-    numbers = np.asarray([sum(map(len, tokens)), len(documents), pieces], np.int64)
-    return zlib.crc32(ends.tobytes() + numbers.tobytes(), checksum)

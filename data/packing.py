@@ -66,15 +66,6 @@ class Packing(NamedTuple):
     column: str | None = None  # the further column that the objective reads: "parts" or "labels"
 
 
-class PackedRow(NamedTuple):
-    """One row without its padding."""
-
-    tokens: np.ndarray  # i32[n]
-    segments: np.ndarray  # i32[n]: segment ids
-    parts: np.ndarray | None = None  # i32[n], as in `objectives.Row`
-    labels: np.ndarray | None = None  # i32[n]
-
-
 # The policies for each kind of rows (`objectives.contract.ROW_KINDS`), the default first: T5 and
 # GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep documents apart; BERT's pairs,
 # SimCSE's views and examples have a row to themselves.
@@ -140,70 +131,58 @@ def plan_packing(
     return Packing(policy, limits, objective.rows.column)
 
 
-def concatenation(groups: Sequence[RowGroup]) -> Packing:
-    """Returns the packing `concatenate`, with rows of each member's raw length."""
-    raw_of = {m: raw for g in groups for m, raw in zip(g.members, g.raw_lengths)}
-    return Packing("concatenate", {m: _one_document(raw) for m, raw in raw_of.items()})
-
-
 def rows_of_documents(
-    pieces: Sequence[Piece],
-    policy: str,
-    limits: Limits,
+    documents: Sequence[Piece],
+    packing: Packing,
+    member: int = 0,
     *,
     end_of_document: int | None = None,
     tokens: int | None = None,
-    column: str | None = None,
-) -> list[PackedRow]:
-    """Returns all rows of finitely many documents: every token is in exactly one.
+) -> list[Row]:
+    """Returns all rows of finitely many documents: every token is in exactly one row.
 
     Args:
-      column: as in `Packing`.
-      tokens: the number taken, end-of-sequence included; None: all.
+      member: the index of the member whose rows these are.
+      tokens: the number of tokens taken, including end-of-sequence; None: all.
 
-    rows_of_documents([Piece([5, 6], True), Piece([7], True)], "isolate", limits)
-    -> [PackedRow([5, 6, 7], [1, 1, 2])]
+    rows_of_documents([Piece([5, 6]), Piece([7])], packing)    # of the policy "isolate"
+    -> [Row(tokens=[5, 6, 7], segments=[1, 1, 2], member=0)]
     """
     texts = []
-    for piece in pieces:
-        text = columns_of(piece, end_of_document, column)[:, :tokens]
-        tokens = tokens if tokens is None else tokens - text.shape[1]
-        if text.size:
+    for document in documents:
+        text = closed(document, end_of_document, packing.column)
+        if tokens is not None and text.tokens.size > tokens:
+            text, _ = text.cut(tokens)
+        tokens = tokens if tokens is None else tokens - text.tokens.size
+        if text.tokens.size:
             texts.append(text)
-    # These two give documents in their order, the others choose among all of them.
-    pool = 1 if policy in ("concatenate", "isolate") else len(texts)
-    waiting = _Waiting(iter(texts), column, pool=pool, at_least=pool)
+    # These two policies keep the order of the documents, the others choose among all of them.
+    pool = 1 if packing.policy in ("concatenate", "isolate") else len(texts)
+    waiting = _Waiting(iter(texts), packing.column, pool=pool, at_least=pool)
     rows = []
     while waiting.gather():
-        rows.append(_packed(_FILL[policy](waiting, limits), column))
+        rows.append(_next_row(waiting, packing, member))
     return rows
 
 
-def empty_row(column: str | None = None) -> PackedRow:
-    """Returns a row of padding."""
-    return _packed([np.zeros((1 if column is None else 2, 0), np.int32)], column)
-
-
 class ShardReader:
-    """Reads the rows of one logical shard."""
+    """Reads the rows of one logical shard of a text."""
 
     def __init__(
         self,
         stream: DocumentStream,
-        end_of_document: int | None,
-        policy: str = "concatenate",
-        column: str | None = None,
+        packing: Packing,
+        end_of_document: int | None = None,
         rows_of_a_step: int = 1,
     ):
         self._stream = stream
-        self._column = column
-        self._names = ["waiting"] + ([f"waiting_{column}"] if column else [])  # in a state
+        self._packing = packing
+        self._columns = ("tokens",) if packing.column is None else ("tokens", packing.column)
         self._ends = end_of_document is not None
         documents = iter(stream.next_document, None)
-        pieces = (columns_of(piece, end_of_document, column) for piece in documents)
+        texts = (closed(document, end_of_document, packing.column) for document in documents)
         pool = max(POOL, rows_of_a_step)
-        self._waiting = _Waiting(pieces, column, pool=pool, at_least=rows_of_a_step)
-        self._fill = _FILL[policy]
+        self._waiting = _Waiting(texts, packing.column, pool=pool, at_least=rows_of_a_step)
 
     def begin_step(self, step: int) -> None:
         self._stream.begin_step(step)
@@ -216,190 +195,147 @@ class ShardReader:
         """Returns the tokens of documents that wait for a row, without their ends."""
         return self._waiting.tokens - self._ends * len(self._waiting)
 
-    def row(self, limits: Limits) -> PackedRow:
-        """Returns the next row, of the member with these limits.
+    def row(self, member: int = 0) -> Row:
+        """Returns the next row of a member, without padding.
 
-        No piece is in two of `rows_of_a_step` successive rows, but for many small ones of `whole`.
+        No document is in two of `rows_of_a_step` successive rows, except many small ones with the
+        policy `whole`.
         """
         self._waiting.gather()
-        return _packed(self._fill(self._waiting, limits), self._column)
+        return _next_row(self._waiting, self._packing, member)
 
     def state(self) -> dict[str, np.ndarray]:
         return self.position()()
 
     def position(self) -> Callable[[], dict[str, np.ndarray]]:
-        """Returns what gives the state of now at any later time; to take it costs little."""
-        pieces = self._waiting.pieces()
+        """Returns a function that gives the current state at any later time; it costs little."""
+        waiting = self._waiting.documents()
         stream = {f"stream.{k}": np.array(v) for k, v in self._stream.state().items()}
 
         def state() -> dict[str, np.ndarray]:
-            nothing = np.zeros((len(self._names), 0), np.int32)
-            waiting = dict(zip(self._names, np.concatenate([nothing, *pieces], axis=1)))
-            lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
-            return waiting | {"waiting_lengths": lengths, "order": np.array(ORDER)} | stream
+            lengths = np.array([document.tokens.size for document in waiting], np.int64)
+            arrays = {"order": np.array(ORDER), "waiting.lengths": lengths}
+            for name in self._columns:
+                columns = [document.columns[name] for document in waiting]
+                arrays[f"waiting.{name}"] = np.concatenate([np.zeros(0, np.int32), *columns])
+            return arrays | stream
 
         return state
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Continues where `state` was returned. Raises ValueError for one of another `ORDER`."""
-        self._waiting.replace(self._pieces_of(state))
+        self._waiting.replace(self._waiting_in(state))
         self._stream.restore(state_within(state, "stream."))
 
     def reshard(
         self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
     ) -> None:
-        """Continues where readers of another number of shards, of which these are all states, were.
+        """Continues from the states of all readers of another number of shards.
 
-        The pieces that wait are shared among the new shards, the oldest first. Raises ValueError as
-        `restore`, and as `DocumentStream.reshard`.
+        The documents that wait are shared among the new shards, the oldest first. Raises ValueError
+        as `restore`, and as `DocumentStream.reshard`.
         """
-        by_age = itertools.zip_longest(*map(self._pieces_of, states))
-        pieces = [piece for same_age in by_age for piece in same_age if piece is not None]
-        self._waiting.replace(pieces[shard::num_shards])
+        by_age = itertools.zip_longest(*map(self._waiting_in, states))
+        waiting = [one for same_age in by_age for one in same_age if one is not None]
+        self._waiting.replace(waiting[shard::num_shards])
         self._stream.reshard([state_within(state, "stream.") for state in states])
 
-    def _pieces_of(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _waiting_in(self, state: Mapping[str, np.ndarray]) -> list[Piece]:
+        """Returns the documents that waited when a state was returned, the oldest first."""
         if state.get("order") != ORDER:
             raise ValueError(
                 "It was saved by another version of pretrax, which read the rows of a step in "
                 "another order. Continue this run with that version, or start a new run directory."
             )
-        columns = np.stack([state[name] for name in self._names])
-        return np.split(columns, np.cumsum(state["waiting_lengths"]), axis=1)[:-1]
+        ends = np.cumsum(state["waiting.lengths"])
+        columns = [np.split(state[f"waiting.{name}"], ends)[:-1] for name in self._columns]
+        return [Piece(**dict(zip(self._columns, arrays))) for arrays in zip(*columns)]
 
 
-class MemberReaders:
-    """Reads the rows of one logical shard, each from the text of its member."""
+def closed(document: Piece, end_of_document: int | None = None, column: str | None = None) -> Piece:
+    """Returns a document as rows hold it: with end-of-sequence, and `column` as its only column.
 
-    def __init__(self, readers: Sequence[ShardReader], member_sources: Sequence[int] = ()):
-        """Args:
-        readers: one for each text.
-        member_sources: the index of each member's reader. Empty: all members share one reader.
-        """
-        self._readers = tuple(readers)
-        self._sources = tuple(member_sources)
+    closed(Piece([5, 6]), 1) -> Piece([5, 6, 1])
+    closed(Piece([5, 6], ends=False), 1) -> Piece([5, 6], ends=False)
+    closed(Piece([5, 6], parts=[0, 1]), 1, "parts") -> Piece([5, 6, 1], parts=[0, 1, 1])
 
-    def begin_step(self, step: int) -> None:
-        for reader in self._readers:
-            reader.begin_step(step)
-
-    def progress(self) -> dict[str, Progress]:
-        """Returns what was read of each store."""
-        return {name: x for reader in self._readers for name, x in reader.progress().items()}
-
-    def waiting_tokens(self) -> int:
-        """Returns the number of tokens that were read and are not in a row yet."""
-        return sum(reader.waiting_tokens() for reader in self._readers)
-
-    def row(self, member: int, limits: Limits) -> PackedRow:
-        """Returns the next row of a member, which has these limits."""
-        source = self._sources[member] if self._sources else 0
-        return self._readers[source].row(limits)
-
-    def position(self) -> Callable[[], dict[str, np.ndarray]]:
-        """Returns a function that gives the current state at any later time."""
-        positions = [reader.position() for reader in self._readers]
-
-        def state() -> dict[str, np.ndarray]:
-            return {
-                f"{i}.{name}": array
-                for i, position in enumerate(positions)
-                for name, array in position().items()
-            }
-
-        return state
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continues from a state. Raises ValueError as `ShardReader.restore`."""
-        for i, reader in enumerate(self._readers):
-            reader.restore(state_within(state, f"{i}."))
-
-    def reshard(
-        self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
-    ) -> None:
-        """Continues from the states of another number of shards: see `ShardReader.reshard`."""
-        for i, reader in enumerate(self._readers):
-            own_states = [state_within(state, f"{i}.") for state in states]
-            reader.reshard(own_states, shard, num_shards)
-
-
-def columns_of(
-    piece: Piece, end_of_document: int | None = None, column: str | None = None
-) -> np.ndarray:
-    """Returns i32[C, n]: the piece's tokens and, where C is 2, the column, with end-of-sequence.
-
-    columns_of(Piece([5, 6], True), 1) -> [[5, 6, 1]]
-    columns_of(Piece([5, 6], False), 1) -> [[5, 6]]
-    columns_of(Piece([5, 6], True, parts=[0, 1]), None, "parts") -> [[5, 6], [0, 1]]
-
-    Raises ValueError for a piece without the column, or a part of a document where there is one.
+    Raises ValueError for a document without the column, and for a piece of a document that has it.
     """
-    columns = piece.tokens.astype(np.int32, copy=False)[None]
+    columns = {"tokens": np.asarray(document.tokens, np.int32)}
     if column is not None:
-        further = getattr(piece, column)
-        if further is None:
+        if column not in document.columns:
             raise ValueError(
                 f"The objective reads the {column} of documents, and this corpus gives text alone: "
                 "use a corpus of examples, such as seqio_corpora.seqio_pairs, or another objective."
             )
-        if not piece.ends:
+        if not document.ends:
             raise ValueError(
                 f"The objective reads the {column} of whole documents, and this corpus cut one "
-                f"after {piece.tokens.size} tokens: give shorter documents, and held-out ones of "
-                "their own."
+                f"after {document.tokens.size} tokens: give shorter documents, and held-out ones "
+                "of their own."
             )
-        columns = np.stack([piece.tokens, further]).astype(np.int32)
-    if not piece.ends or end_of_document is None:
-        return columns
-    # It belongs to the part that it ends.
-    closed = np.concatenate([columns, columns[:, -1:]], axis=1)
-    closed[0, -1] = end_of_document
-    return closed
+        columns[column] = np.asarray(document.columns[column], np.int32)
+    if document.ends and end_of_document is not None:
+        # End-of-sequence belongs to the part that it ends.
+        columns = {name: np.append(x, x[-1]) for name, x in columns.items()}
+        columns["tokens"][-1] = end_of_document
+    return Piece(ends=document.ends, **columns)
 
 
-def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
+def empty_row(column: str | None = None, member: int = 0) -> Row:
+    """Returns a row of padding, without any slot yet."""
+    columns = ("tokens", "segments") if column is None else ("tokens", "segments", column)
+    return Row(member=member, **dict.fromkeys(columns, np.zeros(0, np.int32)))
+
+
+def stacked(rows: Sequence[Row], length: int) -> Row:
     """Returns the rows padded to one length, as a batch."""
 
-    def padded(name: str) -> Any:
-        columns = [getattr(row, name) for row in rows]
-        if name in ("parts", "labels") and all(column is None for column in columns):
+    def padded(columns: list) -> Any:
+        if columns[0] is None:
             return None
         batch = np.zeros((len(rows), length), np.int32)
-        for filled, column in zip(batch, columns):
-            if column is not None:
-                filled[: column.size] = column
+        for slots, column in zip(batch, columns):
+            slots[: column.size] = column
         return batch
 
-    columns = {name: padded(name) for name in PackedRow._fields}
-    return Row(member=np.asarray(members, np.int32), **columns)
+    return Row(
+        tokens=padded([row.tokens for row in rows]),
+        segments=padded([row.segments for row in rows]),
+        member=np.asarray([row.member for row in rows], np.int32),
+        parts=padded([row.parts for row in rows]),
+        labels=padded([row.labels for row in rows]),
+    )
 
 
-# --- policies: (pieces that wait, limits) -> the documents of one row ---------------------------
+# --- policies: (waiting documents, limits) -> the documents of one row --------------------------
 
 
-def _concatenate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    free = limits.raw
-    pieces = [waiting.oldest(free)]
-    while (piece := waiting.unread(free := free - pieces[-1].shape[1])) is not None:
-        pieces.append(piece)
-    return [np.concatenate(pieces, axis=1)]
+def _concatenate(waiting: "_Waiting", limits: Limits) -> list[Piece]:
+    documents = [waiting.oldest(limits.raw)]
+    free = limits.raw - documents[0].tokens.size
+    while (document := waiting.unread(free)) is not None:
+        documents.append(document)
+        free -= document.tokens.size
+    return documents
 
 
-def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -> list[np.ndarray]:
-    """Returns the oldest piece and those `following`, a method of what waits."""
+def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -> list[Piece]:
+    """Returns the oldest document and those `following`, a method of what waits."""
     free = [len(longest) - 1 for longest in limits.longest]
-    # The oldest comes first; else a piece that always leaves gaps would never be used.
-    pieces = []
-    piece = waiting.oldest(limits.raw)
-    while piece is not None:
-        pieces.append(piece)
-        free = [slots - taken[piece.shape[1]] for slots, taken in zip(free, limits.taken)]
-        is_full = len(pieces) == limits.documents
-        piece = following(waiting, 0 if is_full else min(map(getitem, limits.longest, free)))
-    return pieces
+    # The oldest comes first. Otherwise a document that always leaves gaps would never be used.
+    documents = []
+    document = waiting.oldest(limits.raw)
+    while document is not None:
+        documents.append(document)
+        size = document.tokens.size
+        free = [slots - taken[size] for slots, taken in zip(free, limits.taken)]
+        is_full = len(documents) == limits.documents
+        document = following(waiting, 0 if is_full else min(map(getitem, limits.longest, free)))
+    return documents
 
 
-_FILL: dict[str, Callable[["_Waiting", Limits], list[np.ndarray]]] = {
+_FILL: dict[str, Callable[["_Waiting", Limits], list[Piece]]] = {
     "concatenate": _concatenate,
     "isolate": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.unread),
     "whole": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.largest),
@@ -407,11 +343,19 @@ _FILL: dict[str, Callable[["_Waiting", Limits], list[np.ndarray]]] = {
 }
 
 
-def _packed(pieces: Sequence[np.ndarray], column: str | None) -> PackedRow:
-    numbers = np.arange(1, len(pieces) + 1, dtype=np.int32)
-    tokens, *more = np.concatenate(pieces, axis=1)
-    row = PackedRow(tokens, np.repeat(numbers, [piece.shape[1] for piece in pieces]))
-    return row._replace(**{column: more[0]}) if column else row
+def _next_row(waiting: "_Waiting", packing: Packing, member: int) -> Row:
+    """Returns the next row of waiting documents, without padding."""
+    documents = _FILL[packing.policy](waiting, packing.limits[member])
+    columns = {
+        name: np.concatenate([document.columns[name] for document in documents])
+        for name in documents[0].columns
+    }
+    if packing.policy == "concatenate":
+        segments = np.ones_like(columns["tokens"])
+    else:
+        numbers = np.arange(1, len(documents) + 1, dtype=np.int32)
+        segments = np.repeat(numbers, [document.tokens.size for document in documents])
+    return Row(segments=segments, member=member, **columns)
 
 
 # --- capacity -----------------------------------------------------------------------------------
@@ -447,15 +391,13 @@ def _one_document(raw: int) -> Limits:
     return Limits(1, (tokens,), (tokens,))
 
 
-# --- waiting pieces -----------------------------------------------------------------------------
+# --- waiting documents --------------------------------------------------------------------------
 
 
 class _Waiting:
-    """Pieces waiting for a row (`columns_of`), found by age or by length."""
+    """Documents that wait for a row (`closed`), found by age or by length."""
 
-    def __init__(
-        self, source: Iterator[np.ndarray], column: str | None, *, pool: int, at_least: int
-    ):
+    def __init__(self, source: Iterator[Piece], column: str | None, *, pool: int, at_least: int):
         self._source = source
         self._column = column
         self._pool = pool
@@ -463,72 +405,75 @@ class _Waiting:
         self.replace([])
 
     def gather(self) -> bool:
-        """Reads until `pool` pieces or `POOL_TOKENS` wait, `at_least` pieces in any case.
+        """Reads until `pool` documents or `POOL_TOKENS` wait, and at least `at_least` documents.
 
         Returns whether there are any.
         """
-        pieces = self._pieces
+        documents = self._documents
         least = self._at_least
         most = self._pool
-        while len(pieces) < least or (len(pieces) < most and self.tokens < POOL_TOKENS):
-            if (piece := next(self._source, None)) is None:
+        while len(documents) < least or (len(documents) < most and self.tokens < POOL_TOKENS):
+            if (document := next(self._source, None)) is None:
                 break
-            self._add(piece)
-        return bool(pieces)
+            self._add(document)
+        return bool(documents)
 
-    def oldest(self, at_most: int) -> np.ndarray:
-        """Removes the oldest piece; its rest beyond `at_most` tokens waits as the youngest."""
-        number, piece = next(iter(self._pieces.items()))
-        i = bisect_left(self._lengths, (piece.shape[1], -number))
+    def oldest(self, at_most: int) -> Piece:
+        """Removes the oldest document; its rest beyond `at_most` tokens waits as the youngest."""
+        number, document = next(iter(self._documents.items()))
+        i = bisect_left(self._lengths, (document.tokens.size, -number))
         return self._cut(self._remove(i), at_most)
 
-    def largest(self, at_most: int) -> np.ndarray | None:
-        """Removes the largest piece of at most `at_most` tokens, of equal ones the oldest."""
+    def largest(self, at_most: int) -> Piece | None:
+        """Removes the largest document of at most `at_most` tokens, the oldest of equal ones."""
         i = bisect_left(self._lengths, (at_most + 1,)) - 1
         return self._remove(i) if i >= 0 else None
 
-    def unread(self, at_most: int) -> np.ndarray | None:
-        """Returns the next piece, whose rest beyond `at_most` tokens waits; None: the end."""
-        piece = next(self._source, None) if at_most else None
-        return None if piece is None else self._cut(piece, at_most)
+    def unread(self, at_most: int) -> Piece | None:
+        """Returns the next document, whose rest beyond `at_most` tokens waits; None: the end."""
+        document = next(self._source, None) if at_most else None
+        return None if document is None else self._cut(document, at_most)
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self._documents)
 
-    def pieces(self) -> list[np.ndarray]:
+    def documents(self) -> list[Piece]:
         """Returns what waits, the oldest first."""
-        return list(self._pieces.values())
+        return list(self._documents.values())
 
-    def replace(self, pieces: Sequence[np.ndarray]) -> None:
+    def replace(self, documents: Sequence[Piece]) -> None:
         """Lets these wait in place of all others."""
-        self._pieces: dict[int, np.ndarray] = {}  # by number, oldest first
+        self._documents: dict[int, Piece] = {}  # by number, oldest first
         self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
-        self._arrived = self.tokens = 0
-        for piece in pieces:
-            self._add(piece)
+        self._arrived = 0
+        self.tokens = 0
+        for document in documents:
+            self._add(document)
 
-    def _cut(self, piece: np.ndarray, at_most: int) -> np.ndarray:
-        """Returns the piece without its rest, which waits as the youngest.
+    def _cut(self, document: Piece, at_most: int) -> Piece:
+        """Returns the document without its rest, which waits as the youngest.
 
         Raises ValueError for documents with parts or labels, which are never cut.
         """
-        if piece.shape[1] > at_most:
-            if self._column:
-                raise ValueError(
-                    f"A document with {self._column} has {piece.shape[1]} tokens, and a row of the "
-                    f"objective holds {at_most}, which would cut it: raise "
-                    "--gin.training.Run.sequence_lengths, or give shorter documents."
-                )
-            self._add(piece[:, at_most:])
-        return piece[:, :at_most]
+        if document.tokens.size <= at_most:
+            return document
+        if self._column:
+            raise ValueError(
+                f"A document with {self._column} has {document.tokens.size} tokens, and a row of "
+                f"the objective holds {at_most}, which would cut it: raise "
+                "--gin.training.Run.sequence_lengths, or give shorter documents."
+            )
+        first, rest = document.cut(at_most)
+        self._add(rest)
+        return first
 
-    def _add(self, piece: np.ndarray) -> None:
-        self._pieces[self._arrived] = piece
-        self.tokens += piece.shape[1]
-        insort(self._lengths, (piece.shape[1], -self._arrived))
+    def _add(self, document: Piece) -> None:
+        self._documents[self._arrived] = document
+        self.tokens += document.tokens.size
+        insort(self._lengths, (document.tokens.size, -self._arrived))
         self._arrived += 1
 
-    def _remove(self, i: int) -> np.ndarray:
+    def _remove(self, i: int) -> Piece:
         tokens, number = self._lengths.pop(i)
         self.tokens -= tokens
-        return self._pieces.pop(-number)
+        return self._documents.pop(-number)

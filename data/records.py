@@ -34,48 +34,101 @@ LANES = 32  # of a round
 
 @dataclasses.dataclass(frozen=True)
 class DocumentArrays:
-    """Documents, or pieces of them, in memory or mapped: each says where its columns are."""
+    """Documents, or pieces of them, as arrays in memory or mapped from files.
+
+    As `Records` they are in blocks of 256 pieces, or of the `block_sizes` given.
+    """
 
     name: str  # for error messages
-    # By "tokens", "parts" or "labels": piece i has columns[block[i]][name][starts[i] : ends[i]].
+    # By "tokens", "parts" or "labels": piece i has columns[chunk[i]][name][starts[i] : ends[i]].
     columns: Sequence[Mapping[str, np.ndarray]]
-    block: np.ndarray  # int64 [pieces]
-    starts: np.ndarray  # int64 [pieces]
-    ends: np.ndarray  # int64 [pieces]
-    closed: np.ndarray  # bool [pieces]: the document ends with the piece
+    chunk: np.ndarray  # int64[pieces]
+    starts: np.ndarray  # int64[pieces]
+    ends: np.ndarray  # int64[pieces]
+    closed: np.ndarray  # bool[pieces]: whether the document ends with the piece
+    block_sizes: np.ndarray | None = None  # int64[blocks]; None: blocks of 256 pieces
+    checksum: int = 0  # of what the documents were made of, where that is known
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def tokens(self) -> int:
-        """Returns the tokens of all."""
+        """Returns the number of tokens of all pieces."""
         return int((self.ends - self.starts).sum())
 
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """Returns the number of pieces in each block, int64[blocks]."""
+        if self.block_sizes is None:
+            return np.diff(np.append(np.arange(0, len(self), BLOCK), len(self)))
+        return self.block_sizes
+
+    @functools.cached_property
+    def fingerprint(self) -> int:
+        """Returns a checksum of the first and last tokens, the sizes and the `checksum`."""
+        tokens = [columns["tokens"] for columns in self.columns]
+        first = np.concatenate([some[:4096] for some in tokens[:4096]])[:4096]
+        last = np.concatenate([some[-4096:] for some in tokens[-4096:]])[-4096:]
+        sizes = np.asarray([sum(map(len, tokens)), len(self), self.tokens], np.int64)
+        ends = np.concatenate([first, last]).astype(np.int32)
+        return zlib.crc32(ends.tobytes() + sizes.tobytes(), self.checksum)
+
+    def load(self, blocks: np.ndarray) -> "DocumentArrays":
+        """Returns the pieces of these blocks, one block after another."""
+        ends = np.cumsum(self.counts)
+        starts = ends - self.counts
+        return self.take(np.concatenate([np.arange(starts[i], ends[i]) for i in blocks]))
+
     def take(self, some: np.ndarray) -> "DocumentArrays":
-        """Returns those of these numbers, in this order, or those where a mask is true."""
-        return dataclasses.replace(self, **{name: getattr(self, name)[some] for name in _OF_PIECES})
+        """Returns the pieces of these numbers, in this order, or those where a mask is true."""
+        arrays = {name: getattr(self, name)[some] for name in _OF_PIECES}
+        return dataclasses.replace(self, block_sizes=None, **arrays)
 
     def piece(self, i: int) -> Piece:
-        columns = self.columns[self.block[i]]
+        columns = self.columns[self.chunk[i]]
         cut = slice(self.starts[i], self.ends[i])
         values = {name: column[cut].astype(np.int32) for name, column in columns.items()}
         return Piece(ends=bool(self.closed[i]), **values)
 
 
-_OF_PIECES = ("block", "starts", "ends", "closed")  # the fields of `DocumentArrays` of each piece
+_OF_PIECES = ("chunk", "starts", "ends", "closed")  # the fields of `DocumentArrays` of each piece
+
+
+def concatenated(several: Sequence[DocumentArrays]) -> DocumentArrays:
+    """Returns the documents of several files, one file after another, each in blocks of its own."""
+    sizes = [len(each.columns) for each in several]
+    before = np.repeat(np.cumsum(sizes) - sizes, [len(each) for each in several])
+    arrays = {
+        name: np.concatenate([getattr(each, name) for each in several]) for name in _OF_PIECES
+    }
+    return DocumentArrays(
+        ", ".join(each.name for each in several),
+        [columns for each in several for columns in each.columns],
+        **arrays | {"chunk": arrays["chunk"] + before},
+        block_sizes=np.concatenate([each.counts for each in several]),
+        checksum=zlib.crc32(repr([each.fingerprint for each in several]).encode()),
+    )
 
 
 class Records(Protocol):
-    """The records of a corpus, in blocks."""
+    """The records of a corpus, in blocks: `DocumentArrays`, or those of a store on a disk."""
 
-    name: str  # for error messages
-    counts: np.ndarray  # integers [blocks]: the records of each, at least 1
-    tokens: int  # of all of them
-    fingerprint: int  # of other records it is another one
+    @property
+    def name(self) -> str: ...  # for error messages
+
+    @property
+    def counts(self) -> np.ndarray: ...  # integers[blocks]: the records of each block, at least 1
+
+    @property
+    def tokens(self) -> int: ...  # the number of tokens of all records
+
+    @property
+    def fingerprint(self) -> int: ...  # differs between different records
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:
         """Returns the records of these blocks, one block after another."""
+        ...
 
 
 # Loads lanes before they are read, so that no step waits for a disk or a bucket.
@@ -85,7 +138,7 @@ _LOADER = concurrent.futures.ThreadPoolExecutor(1, "records")
 class Shuffled:
     """Records in their shuffled order, by position; epoch after epoch. A process's shards share it.
 
-    Of a store in a bucket the lanes that they read are in memory, of a round and of the next.
+    The lanes that the shards read of a round and of the next one are in memory, or mapped.
     """
 
     def __init__(self, records: Records, seed: int):
@@ -93,25 +146,25 @@ class Shuffled:
             raise ValueError(f"The seed of a corpus must be 0 or more, got {seed}.")
         self.records = records
         self.seed = seed
-        self.size = int(records.counts.sum())  # records
+        self.size = int(records.counts.sum())  # number of records
         how = () if len(records.counts) <= WHOLE else (ROUND, LANES)
         self.fingerprint = zlib.crc32(repr((records.fingerprint, seed, *how)).encode())
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
         self._round = functools.lru_cache(maxsize=2)(self._opened)
-        self._lock = threading.Lock()  # of the rounds: training reads ahead on a thread
+        self._lock = threading.Lock()  # training reads ahead on a thread
 
-    def round(self, position: int) -> "Round":
+    def round(self, position: int) -> "_Round":
         """Returns the round that holds a position."""
         epoch, at = divmod(position, self.size)
         with self._lock:
             _, ends = self._epoch(epoch)
             return self._round(epoch, int(np.searchsorted(ends, at, side="right")))
 
-    def _opened(self, epoch: int, number: int) -> "Round":
+    def _opened(self, epoch: int, number: int) -> "_Round":
         blocks, ends = self._epoch(epoch)
         first = epoch * self.size + (int(ends[number - 1]) if number else 0)
         own = blocks[number * ROUND : (number + 1) * ROUND].astype(np.int64)
-        return Round(self.records, (self.seed, epoch, number), first, own)
+        return _Round(self.records, (self.seed, epoch, number), first, own)
 
     def _drawn(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of blocks, and the number of records up to the end of each round."""
@@ -122,7 +175,7 @@ class Shuffled:
         return blocks, np.cumsum(np.add.reduceat(counts, firsts, dtype=np.int64))
 
 
-class Round:
+class _Round:
     """Some blocks, whose records are read from several lanes in turn, from position `first` on."""
 
     def __init__(self, records: Records, key: tuple[int, int, int], first: int, blocks: np.ndarray):
@@ -236,7 +289,7 @@ class RecordStream(DocumentStream):
         # From this one on, none is taken.
         self._plain = int(np.max(self._unread.before, initial=-1)) + 1
         self._shift = self._unread.first + len(self._unread.taken)
-        self._round: Round | None = None
+        self._round: _Round | None = None
 
     def next_document(self) -> Piece:
         position = self.position
@@ -304,31 +357,6 @@ def _counts(flat: np.ndarray) -> list[np.ndarray]:
         counts.append(flat[at + 1 : at + 1 + flat[at]])
         at += 1 + int(flat[at])
     return counts
-
-
-class Joined:
-    """The records of several corpora, one after another, as `Records`."""
-
-    def __init__(self, records: Sequence[Records]):
-        self._records = list(records)
-        self.name = ", ".join(one.name for one in records)
-        self.counts = np.concatenate([one.counts for one in records])
-        self.tokens = sum(one.tokens for one in records)
-        self.fingerprint = zlib.crc32(repr([one.fingerprint for one in records]).encode())
-        self._ends = np.cumsum([len(one.counts) for one in records])
-
-    def load(self, blocks: np.ndarray) -> DocumentArrays:
-        owners = np.searchsorted(self._ends, blocks, side="right")
-        loaded = []
-        before = 0
-        for i in np.unique(owners):
-            first = self._ends[i] - len(self._records[i].counts)
-            one = self._records[i].load(blocks[owners == i] - first)
-            loaded.append(dataclasses.replace(one, block=one.block + before))
-            before += len(one.columns)
-        columns = [each for one in loaded for each in one.columns]
-        pieces = {n: np.concatenate([getattr(one, n) for one in loaded]) for n in _OF_PIECES}
-        return DocumentArrays(self.name, columns, **pieces)
 
 
 def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..constraints import Positive, checked
 from .corpus import Corpus, DocumentStream, Piece, Progress, state_within
-from .documents import UNCUT, joined, split_heldout, text_size, training_records
+from .documents import UNCUT, joined, split_heldout, text_size, training_documents
 from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
 
@@ -128,7 +128,7 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
 
     def one_by_one(documents: DocumentArrays) -> Records:
         uncut = store.splits[TRAIN]["longest"] if store.columns else UNCUT
-        return training_records(documents, uncut, train.fingerprint)
+        return training_documents(documents, uncut, train.fingerprint)
 
     if HELDOUT in store.splits:
         few = train.counts.sum() < _FEW

@@ -60,8 +60,8 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
     if not (ends > starts).any():
         raise ValueError(f"{path}: got no document with text.")
     closed = np.ones(len(ends), bool)
-    block = np.zeros(len(ends), int)
-    documents = DocumentArrays(path, [{"tokens": tokens}], block, starts, ends, closed)
+    chunk = np.zeros(len(ends), int)
+    documents = DocumentArrays(path, [{"tokens": tokens}], chunk, starts, ends, closed)
     return documents.take(ends > starts)
 
 

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ..data.corpus import DocumentStream
-from ..data.packing import MemberReaders, Packing, ShardReader, concatenation, stacked
+from ..data.corpus import DocumentStream, Progress, state_within
+from ..data.packing import Packing, ShardReader, stacked
 from ..objectives import Member, Objective, Row, RowGroup, members_of
 from .devices.mesh import batch_sharding
 
@@ -158,35 +158,28 @@ class Batches:
         *,
         data_shards: int,
         mesh: Mesh,
+        packing: Packing,
         end_of_document: int | None = None,
-        packing: Packing | None = None,  # None: `concatenation`
         member_sources: Sequence[int] = (),
     ):
         """Args:
         open_shards: for each text, (shard, number of shards) -> its stream.
         member_sources: the index of each member's text. Empty: all members read the first text.
         """
-        packing = packing or concatenation(groups)
         self._groups = groups
         self._schedules = schedules
         self._shards = data_shards
-        self._limits = packing.limits
+        self._sources = member_sources or [0] * len(packing.limits)
         self._sharding = batch_sharding(mesh)
         rows_of_a_step = sum(schedule.rows for schedule in schedules) // data_shards
+
+        def open_reader(open_shard: Callable, shard: int) -> ShardReader:
+            stream = open_shard(shard, data_shards)
+            return ShardReader(stream, packing, end_of_document, rows_of_a_step)
+
+        # For each shard, a reader of each text.
         self._readers = {
-            shard: MemberReaders(
-                [
-                    ShardReader(
-                        open_shard(shard, data_shards),
-                        end_of_document,
-                        packing.policy,
-                        packing.column,
-                        rows_of_a_step,
-                    )
-                    for open_shard in open_shards
-                ],
-                member_sources,
-            )
+            shard: [open_reader(open_shard, shard) for open_shard in open_shards]
             for shard in sorted(self._shards_of(jax.process_index()))
         }
         self.step = 0
@@ -207,14 +200,21 @@ class Batches:
         return self.position()()
 
     def position(self) -> Callable[[], dict[str, bytes]]:
-        """Returns what gives the state of now at any later time; to take it costs little."""
-        positions = {shard: reader.position() for shard, reader in self._readers.items()}
+        """Returns a function that gives the current state at any later time; it costs little."""
+        positions = {
+            shard: [reader.position() for reader in readers]
+            for shard, readers in self._readers.items()
+        }
+
+        def state_of(shard: int) -> dict[str, np.ndarray]:
+            arrays = {"data_shards": np.array(self._shards)}
+            for source, position in enumerate(positions[shard]):
+                arrays |= {f"{source}.{name}": x for name, x in position().items()}
+            return arrays
 
         def state() -> dict[str, bytes]:
             earlier = set().union(*map(self._shards_of, range(jax.process_index())))
-            mine = [s for s in positions if s not in earlier]
-            shards = {"data_shards": np.array(self._shards)}
-            return {_file(s): _to_bytes(positions[s]() | shards) for s in mine}
+            return {_file(s): _to_bytes(state_of(s)) for s in positions if s not in earlier}
 
         return state
 
@@ -228,14 +228,16 @@ class Batches:
         def state_of(shard: int) -> dict[str, np.ndarray]:
             return _from_bytes(read(_file(shard)))
 
-        saved = int(state_of(0).get("data_shards", self._shards))
-        if saved == self._shards:
-            for shard, reader in self._readers.items():
-                reader.restore(state_of(shard))
-        else:
-            states = [state_of(shard) for shard in range(saved)]
-            for shard, reader in self._readers.items():
-                reader.reshard(states, shard, self._shards)
+        saved = int(state_of(0)["data_shards"])
+        same = saved == self._shards
+        states = {shard: state_of(shard) for shard in (self._readers if same else range(saved))}
+        for shard, readers in self._readers.items():
+            for source, reader in enumerate(readers):
+                own = {k: state_within(state, f"{source}.") for k, state in states.items()}
+                if same:
+                    reader.restore(own[shard])
+                else:
+                    reader.reshard(list(own.values()), shard, self._shards)
         self.step = step
 
     def skip(self, count: int) -> None:
@@ -255,32 +257,36 @@ class Batches:
         They are of this process's shards since the run began; nothing for a corpus without stores.
         Documents that wait for a row do not count as epochs, and are taken for all stores' alike.
         """
-        readers = self._readers.values()
-        shards = [reader.progress() for reader in readers]
-        total = sum(one.tokens for shard in shards for one in shard.values())
+        readers = [reader for each in self._readers.values() for reader in each]
+        stores: dict[str, list[Progress]] = {}  # of each store, what each shard has read
+        for reader in readers:
+            for name, progress in reader.progress().items():
+                stores.setdefault(name, []).append(progress)
+        total = sum(shard.tokens for shards in stores.values() for shard in shards)
         waiting = sum(reader.waiting_tokens() for reader in readers) if total else 0
         in_rows = max(1 - waiting / max(total, 1), 0)
         figures = {}
-        for name in shards[0] if shards else ():
-            tokens = sum(shard[name].tokens for shard in shards)
+        for name, shards in stores.items():
+            tokens = sum(shard.tokens for shard in shards)
             figures[f"data/{name}/share"] = tokens / max(total, 1)
-            epochs = [shard[name].epochs for shard in shards]
-            figures[f"data/{name}/epochs"] = in_rows * sum(epochs) / len(epochs)
+            epochs = sum(shard.epochs for shard in shards) / len(shards)
+            figures[f"data/{name}/epochs"] = in_rows * epochs
         return figures
 
     def _read(self, shard: int) -> list[Row]:
         """Returns the shard's block of rows in every group."""
         rows = []
-        reader = self._readers[shard]
-        reader.begin_step(self.step)
+        readers = self._readers[shard]
+        for reader in readers:
+            reader.begin_step(self.step)
         for group, schedule in zip(self._groups, self._schedules):
             size = schedule.rows // self._shards
             # Shifted by one row after every full cycle, so that members rotate over the shards.
             cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
-            members = schedule.order(self.step)[numbers % PERIOD]
-            packed = [reader.row(m, self._limits[m]) for m in members]
-            rows.append(stacked(packed, members, group.row_length))
+            members = schedule.order(self.step)[numbers % PERIOD].tolist()
+            packed = [readers[self._sources[member]].row(member) for member in members]
+            rows.append(stacked(packed, group.row_length))
         return rows
 
     def _spread(self, rows: int, *blocks: np.ndarray) -> jax.Array:

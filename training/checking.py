@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..data.packing import PackedRow, stacked
+from ..data.packing import stacked
 from ..objectives import RowGroup
 from ..objectives.laws import check_objective, check_shapes, is_own, text_row
 from .router_terms import router_terms
@@ -47,8 +47,7 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
         text_row(recipe.ids, lengths[: group.max_documents], raw, seed, 0, kind)[0]
         for seed in (0, 1)
     ]
-    packed = [PackedRow(row.tokens, row.segments, row.parts, row.labels) for row in texts]
-    rows = stacked(packed, [group.members[0]] * 2, group.row_length)
+    rows = stacked([row._replace(member=group.members[0]) for row in texts], group.row_length)
     keys = jax.random.split(jax.random.key(0), 2)
     return jax.jit(lambda keys, rows: arranged(recipe, group, keys, rows))(keys, rows)
 

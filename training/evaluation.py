@@ -23,8 +23,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ..data.corpus import Corpus, DocumentStream, Piece
-from ..data.packing import PackedRow, Packing, empty_row, rows_of_documents, stacked
-from ..objectives import Labels, Objective, members_of
+from ..data.packing import Packing, empty_row, rows_of_documents, stacked
+from ..objectives import Labels, Objective, Row, members_of
 from .baselines import Tally, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
 from .state import unboxed
@@ -141,16 +141,11 @@ class Evaluator:
 
             def batches_of(member, pieces, tokens, group=group, arrange=arrange):
                 packed = rows_of_documents(
-                    pieces,
-                    packing.policy,
-                    packing.limits[member],
-                    end_of_document=end_of_document,
-                    tokens=tokens,
-                    column=packing.column,
+                    pieces, packing, member, end_of_document=end_of_document, tokens=tokens
                 )
-                blank = empty_row(packing.column)
+                blank = empty_row(packing.column, member)
                 packed += [blank] * (_up(len(packed), size) - len(packed))
-                return self._arranged(arrange, packed, member, group.row_length, size)
+                return self._arranged(arrange, packed, group.row_length, size)
 
             for member in group.members:
                 name, objective, *_ = members_of(recipe.objective)[member]
@@ -195,7 +190,7 @@ class Evaluator:
             return 0.0
         return float(sums.scale(self._steps) if callable(sums.scale) else sums.scale)
 
-    def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
+    def _arranged(self, arrange, packed: list[Row], length: int, size: int):
         """Returns batches of `size` rows for the model; the number of rows is a multiple of it."""
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
@@ -204,7 +199,7 @@ class Evaluator:
             number = 1 << (len(packed) - 1).bit_length()
             keys = jax.random.split(jax.random.key(EVALUATION_SEED), number)
             for i in range(0, len(packed), size):
-                rows = stacked(packed[i : i + size], np.full(size, member), length)
+                rows = stacked(packed[i : i + size], length)
                 batches.append(arrange(keys[i : i + size], jax.tree.map(spread, rows)))
         return batches
 

@@ -120,20 +120,14 @@ def _batches(
     plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Piece], seed: int
 ) -> list[dict]:
     """Returns the model's features of rows in batches, corrupted as in `Evaluator`."""
-    packing = plan.packing
-    packed = rows_of_documents(
-        pieces,
-        packing.policy,
-        packing.limits[member],
-        end_of_document=plan.end_of_document,
-        column=packing.column,
-    )[:rows]
+    packed = rows_of_documents(pieces, plan.packing, member, end_of_document=plan.end_of_document)[
+        :rows
+    ]
     packed = packed[: len(packed) // BATCH * BATCH]
     keys = jax.random.split(jax.random.key(seed), max(len(packed), 1))
     arrange = jax.jit(lambda keys, rows: arranged(plan.recipe, group, keys, rows))
-    members = np.full(BATCH, member)
     return [
-        arrange(keys[k : k + BATCH], stacked(packed[k : k + BATCH], members, group.row_length))
+        arrange(keys[k : k + BATCH], stacked(packed[k : k + BATCH], group.row_length))
         for k in range(0, len(packed), BATCH)
     ]
 

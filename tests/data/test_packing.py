@@ -14,7 +14,7 @@ from pretrax.data.corpus import Piece
 from pretrax.data.packing import (
     POOL,
     ShardReader,
-    concatenation,
+    closed,
     documents_of_a_row,
     plan_packing,
     rows_of_documents,
@@ -76,7 +76,7 @@ def ul2_packing(layout, policy):
     return plan_packing(policy, UL2, LAYOUTS[layout][0], ul2_groups(layout, policy))
 
 
-def causal_limits(policy, length, documents=16):
+def causal_packing(policy, length, documents=16, column=None):
     groups = plan(
         causal_lm(IDS),
         layouts.decoder,
@@ -84,13 +84,13 @@ def causal_limits(policy, length, documents=16):
         [{"decoder": length}],
         documents_of_a_row(policy, documents),
     )
-    return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups).limits[0]
+    return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups)._replace(column=column)
 
 
 def documents_of(row) -> list[list[int]]:
     """The documents of a row, by its segments."""
     assert (np.diff(row.segments) >= 0).all() and row.tokens.size == row.segments.size
-    assert {x.dtype for x in row[:2]} == {np.dtype(np.int32)}
+    assert row.tokens.dtype == row.segments.dtype == np.int32
     return [row.tokens[row.segments == d].tolist() for d in range(1, row.segments.max() + 1)]
 
 
@@ -115,14 +115,13 @@ CASES_OF_ROWS = [(layout, policy) for layout in LAYOUTS for policy in POLICIES]
 def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
     layout, policy, lengths, pool
 ):
-    limits = ul2_packing(layout, policy).limits
     stream = Documents(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "POOL", pool)
-        reader = ShardReader(stream, None, policy)
-    rows = [reader.row(limits[i % len(limits)]) for i in range(60)]
+        reader = ShardReader(stream, ul2_packing(layout, policy))
+    rows = [reader.row(i % len(UL2.members)) for i in range(60)]
     served = by_document(rows)
-    left = packing.PackedRow(reader.state()["waiting"], None)
+    left = Piece(reader.state()["waiting.tokens"])
     for d, waiting in by_document([left]).items():
         served[d] = served.get(d, []) + waiting
     assert sorted(served) == list(range(stream.number))
@@ -141,10 +140,8 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
 def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
     stream = Documents([3, 150, 1, 64, 65, 2] + [7] * 40)
     pieces = [stream.next_document()._replace(ends=i != 1) for i in range(46)]
-    rows = rows_of_documents(
-        pieces, policy, causal_limits(policy, 64), end_of_document=EOS, tokens=tokens
-    )
-    text = np.concatenate([packing.columns_of(piece, EOS)[0] for piece in pieces])[:tokens]
+    rows = rows_of_documents(pieces, causal_packing(policy, 64), end_of_document=EOS, tokens=tokens)
+    text = np.concatenate([closed(piece, EOS).tokens for piece in pieces])[:tokens]
     got = np.concatenate([np.zeros(0, int), *(row.tokens for row in rows)])
     np.testing.assert_array_equal(np.sort(got), np.sort(text))
     assert all(0 < row.tokens.size <= 64 for row in rows)
@@ -177,11 +174,10 @@ def assert_fits(row, member, layout, group):
 @given(lengths=LENGTHS)
 def test_no_row_of_any_member_of_ul2_takes_more_than_planned(layout, policy, lengths):
     (group,) = ul2_groups(layout, policy)
-    limits = ul2_packing(layout, policy).limits
-    reader = ShardReader(Documents(lengths), None, policy)
+    reader = ShardReader(Documents(lengths), ul2_packing(layout, policy))
     for i in range(60):
-        member = i % len(limits)
-        assert_fits(reader.row(limits[member]), member, layout, group)
+        member = i % len(UL2.members)
+        assert_fits(reader.row(member), member, layout, group)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 60, 100])
@@ -189,8 +185,7 @@ def test_rows_keep_to_the_planned_features_where_the_stacks_are_longer(n):
     objective, layout, shape = MODELS["span corruption, 512 + 128"]
     (group,) = plan(objective, layout, IDS, [shape], 500)
     assert group.features["targets"] == 114 < group.stacks["decoder"]
-    reader = ShardReader(Documents([n]), None, "whole")
-    row = reader.row(plan_packing("whole", objective, layout, [group]).limits[0])
+    row = ShardReader(Documents([n]), plan_packing("whole", objective, layout, [group])).row()
     lengths, documents = objective.lengths(n), row.segments.max()
     assert documents == min(512 // lengths["inputs"], 114 // lengths["targets"], 568 // n)
 
@@ -199,14 +194,14 @@ def test_rows_keep_to_the_planned_features_where_the_stacks_are_longer(n):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_rows_come_through_corruption_and_layout_whole(layout):
     (group,) = ul2_groups(layout, "whole")
-    limits, inverses = ul2_packing(layout, "whole").limits, CASES["ul2"].inverses
+    inverses = CASES["ul2"].inverses
     lengths = np.random.default_rng(0).choice([1, 2, 3, 5, 9, 14, 30, 60], 300)
-    reader = ShardReader(Documents(lengths), None, "whole")
-    members = np.arange(56) % len(limits)
-    rows = [reader.row(limits[m]) for m in members]
+    reader = ShardReader(Documents(lengths), ul2_packing(layout, "whole"))
+    members = np.arange(56) % len(UL2.members)
+    rows = [reader.row(member) for member in members.tolist()]
     rows = [row._replace(tokens=row.tokens % 30_000 + 2) for row in rows]  # ids that are text
     keys = jax.random.split(jax.random.key(0), len(rows))
-    batch = stacked(rows, members, group.row_length)
+    batch = stacked(rows, group.row_length)
     features = jax.device_get(
         quick_jit(batched(UL2, group.features, group.max_documents))(keys, batch)
     )
@@ -230,10 +225,9 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
 
 def first_rows(policy, lengths, rows, length=10, documents=16):
     """The first rows as lists of (document, tokens)."""
-    reader = ShardReader(Documents(lengths), None, policy)
-    limits = causal_limits(policy, length, documents)
+    reader = ShardReader(Documents(lengths), causal_packing(policy, length, documents))
     return [
-        [(number, len(tokens)) for number, tokens in by_document([reader.row(limits)]).items()]
+        [(number, len(tokens)) for number, tokens in by_document([reader.row()]).items()]
         for _ in range(rows)
     ]
 
@@ -266,12 +260,12 @@ def test_a_row_begins_with_the_oldest_and_continues_with_what_was_not_read_yet(p
 
 
 def test_isolated_documents_of_a_causal_model_are_the_text_that_concatenation_gives():
-    a, b = (ShardReader(tiny.Stream(0, 1), EOS, policy) for policy in ("isolate", "concatenate"))
+    a, b = (
+        ShardReader(tiny.Stream(0, 1), causal_packing(policy, 32), EOS)
+        for policy in ("isolate", "concatenate")
+    )
     for _ in range(20):
-        np.testing.assert_array_equal(
-            a.row(causal_limits("isolate", 32)).tokens,
-            b.row(causal_limits("concatenate", 32)).tokens,
-        )
+        np.testing.assert_array_equal(a.row().tokens, b.row().tokens)
 
 
 def test_whole_documents_are_chosen_by_best_fit(monkeypatch):
@@ -312,8 +306,8 @@ def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
     monkeypatch.setattr(packing, "POOL", 4)
     different = {}
     for policy in POLICIES:
-        reader = ShardReader(Epochs([25, 4, 17, 10]), None, policy)
-        rows = [reader.row(causal_limits(policy, 10)) for _ in range(70)]
+        reader = ShardReader(Epochs([25, 4, 17, 10]), causal_packing(policy, 10))
+        rows = [reader.row() for _ in range(70)]
         different[policy] = len({tuple(row.tokens.tolist()) for row in rows})
     assert different.pop("single") == 7 < min(different.values())
 
@@ -327,8 +321,8 @@ def test_neighbouring_rows_come_from_different_documents(policy, lengths):
             piece = super().next_document()
             return piece._replace(tokens=np.full(piece.tokens.size, self.number, np.int32))
 
-    reader, limits = ShardReader(Long(lengths), None, policy), causal_limits(policy, 64)
-    rows = [set(reader.row(limits).tokens.tolist()) for _ in range(1000)]
+    reader = ShardReader(Long(lengths), causal_packing(policy, 64))
+    rows = [set(reader.row().tokens.tolist()) for _ in range(1000)]
     if policy == "single":
         assert all(len(row) == 1 for row in rows)
     assert not any(a & b for a, b in zip(rows, rows[1:]))
@@ -354,19 +348,19 @@ def test_no_piece_waits_for_more_rows_than_the_pool_has_pieces(lengths):
             return super().next_document()
 
     arrived, row = {}, 0
-    reader, limits = ShardReader(Watched(lengths), None, "whole"), causal_limits("whole", 64)
+    reader = ShardReader(Watched(lengths), causal_packing("whole", 64))
     for row in range(1500):  # noqa: B007
-        for document in documents_of(reader.row(limits)):
+        for document in documents_of(reader.row()):
             number = document[0] // 1000
             assert row - arrived[number] < POOL  # the rest of a cut one has arrived anew
             arrived[number] = row + 1
 
 
 def test_a_saved_position_stays_small_where_documents_are_long():
-    reader, limits = ShardReader(Documents([16_384]), None, "whole"), causal_limits("whole", 64)
+    reader = ShardReader(Documents([16_384]), causal_packing("whole", 64))
     for _ in range(200):
-        reader.row(limits)
-    assert reader.state()["waiting"].size <= packing.POOL_TOKENS + 16_384
+        reader.row()
+    assert reader.state()["waiting.tokens"].size <= packing.POOL_TOKENS + 16_384
 
 
 # --- position -----------------------------------------------------------------------------------
@@ -375,19 +369,18 @@ def test_a_saved_position_stays_small_where_documents_are_long():
 @pytest.mark.parametrize("policy", POLICIES)
 def test_going_on_from_a_position_is_exact(policy):
     lengths = np.random.default_rng(3).integers(1, 300, 501).tolist()
-    limits = causal_limits(policy, 64)
 
     def reader():
-        return ShardReader(Documents(lengths), EOS, policy)
+        return ShardReader(Documents(lengths), causal_packing(policy, 64), EOS)
 
     def rows(reader, n):
-        return [reader.row(limits) for _ in range(n)]
+        return [reader.row() for _ in range(n)]
 
     first = reader()
     for n in (0, 1, 400):
         rows(first, n)
         position = first.state()
-        assert list(position) == ["waiting", "waiting_lengths", "order", "stream.number"]
+        assert list(position) == ["order", "waiting.lengths", "waiting.tokens", "stream.number"]
         again = reader()
         rows(again, 5)  # wherever it stood before
         again.restore(position)
@@ -408,25 +401,25 @@ class PartedDocuments(Documents):
 @pytest.mark.parametrize("column", ["parts", "labels"])
 def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, column):
     lengths = np.random.default_rng(4).integers(1, 64, 101).tolist()
-    limits = causal_limits(policy, 64)
+    planned = causal_packing(policy, 64, column=column)
 
     def reader():
-        return ShardReader(PartedDocuments(lengths), None, policy, column)
+        return ShardReader(PartedDocuments(lengths), planned)
 
     first, again = reader(), reader()
     for _ in range(40):
-        row = first.row(limits)
+        row = first.row()
         expected = row.tokens % 10 if column == "parts" else row.tokens // 10
         np.testing.assert_array_equal(getattr(row, column), expected)
         assert (row.parts is None) != (row.labels is None)
-    again.row(limits)
+    again.row()
     again.restore(first.state())
     for _ in range(20):
-        mine, theirs = first.row(limits), again.row(limits)
+        mine, theirs = first.row(), again.row()
         jax.tree.map(np.testing.assert_array_equal, mine, theirs)
     pieces = [PartedDocuments(lengths).next_document()]
-    (row, *_) = rows_of_documents(pieces, policy, limits, end_of_document=EOS, column=column)
-    batch = stacked([row, packing.empty_row(column)], [0, 0], 70)
+    (row, *_) = rows_of_documents(pieces, planned, end_of_document=EOS)
+    batch = stacked([row, packing.empty_row(column)], 70)
     np.testing.assert_array_equal(
         getattr(batch, column)[0, : row.tokens.size], getattr(row, column)
     )
@@ -447,30 +440,30 @@ def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
 
 @pytest.mark.parametrize("policy", packing.POLICIES["parts"])
 def test_a_document_with_parts_is_never_cut(policy):
-    reader = ShardReader(PartedDocuments([64, 65]), None, policy, "parts")
+    reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, column="parts"))
     with pytest.raises(ValueError, match="with parts has 65 tokens, .* holds 64, which would cut"):
-        [reader.row(causal_limits(policy, 64)) for _ in range(2)]
+        [reader.row() for _ in range(2)]
     half = Piece(np.arange(3), False, parts=np.arange(3))
     with pytest.raises(ValueError, match="whole documents, and this corpus cut one after 3 tokens"):
-        packing.columns_of(half, None, "parts")
+        closed(half, None, "parts")
 
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():
-    reader = ShardReader(Documents([3]), None, "single", "parts")
+    reader = ShardReader(Documents([3]), causal_packing("single", 64, column="parts"))
     with pytest.raises(ValueError, match="reads the parts of documents, .*seqio_pairs"):
-        reader.row(causal_limits("single", 64))
+        reader.row()
 
 
 def test_the_policy_may_change_at_a_position():
-    before = ShardReader(Documents([150, 5]), None, "whole")
-    before.row(causal_limits("whole", 64))
-    after = ShardReader(Documents([150, 5]), None, "concatenate")
+    before = ShardReader(Documents([150, 5]), causal_packing("whole", 64))
+    before.row()
+    after = ShardReader(Documents([150, 5]), causal_packing("concatenate", 64))
     after.restore(before.state())
     jax.tree.map(np.testing.assert_array_equal, after.state(), before.state())
 
 
 def test_a_position_of_another_order_is_refused():
-    reader = ShardReader(Documents([150, 5]), None)
+    reader = ShardReader(Documents([150, 5]), causal_packing("concatenate", 64))
     position = reader.state()
     for order in (None, np.array(packing.ORDER + 1)):
         other = {k: v for k, v in position.items() if k != "order"} | (
@@ -506,7 +499,7 @@ def test_only_policies_of_several_documents_plan_for_them():
         assert group.max_documents == (5 if several else 1)
         assert one.packing.limits[0].documents == (5 if several else 1)
         assert one.packing.limits[0].raw == group.raw_lengths[0]
-    assert concatenation(small().recipe.groups) == small().packing
+    assert small().packing.policy == "concatenate"
 
 
 @pytest.mark.parametrize(
@@ -539,7 +532,7 @@ def test_rows_that_an_objective_is_not_made_for_are_refused(build, policy, words
 
 
 def test_a_limit_that_says_the_same_is_looked_at_once():
-    limits = causal_limits("whole", 64)
+    limits = causal_packing("whole", 64).limits[0]
     assert limits.taken == (tuple(range(65)),) and limits.longest == (list(range(65)),)
     members = members_of(UL2)
     for number, each in ul2_packing("encoder_decoder", "whole").limits.items():

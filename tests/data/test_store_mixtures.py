@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pretrax.data.corpus import Piece
-from pretrax.data.documents import split_heldout, training_records
+from pretrax.data.documents import split_heldout, training_documents
 from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import (
     MixedStream,
@@ -207,7 +207,7 @@ def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
     uncut = open_store(tmp_path / "uncut").documents("train")
     train, held = (uncut, None) if heldout else split_heldout(uncut)
     corpus = token_store("unused", stores=str(tmp_path / "store"))
-    expected = RecordStream(Shuffled(training_records(train), 0), 0, 1)
+    expected = RecordStream(Shuffled(training_documents(train), 0), 0, 1)
     stream = corpus.train(0, 1)
     for _ in range(40):
         a, b = stream.next_document(), expected.next_document()

@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
-from pretrax.data.documents import training_records
-from pretrax.data.records import Joined, RecordStream, Shuffled
+from pretrax.data.documents import training_documents
+from pretrax.data.records import RecordStream, Shuffled, concatenated
 from pretrax.data.token_file_formats import open_token_file
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import write_store
@@ -75,7 +75,7 @@ def test_the_documents_are_those_that_were_written_in_the_order_of_a_store(progr
         np.testing.assert_array_equal(found.piece(i).tokens, document)
     write_store(tmp_path / "store", given, GPT2)
     both = found, open_store(tmp_path / "store").documents("train")
-    streams = [RecordStream(Shuffled(training_records(each), 0), 0, 1) for each in both]
+    streams = [RecordStream(Shuffled(training_documents(each), 0), 0, 1) for each in both]
     for _ in range(700):
         a, b = (stream.next_document() for stream in streams)
         assert a.tokens.dtype == np.int32 and a.ends == b.ends
@@ -97,7 +97,7 @@ def test_empty_documents_are_left_out_and_an_open_end_is_one(tmp_path):
 def test_several_files_are_one_corpus(tmp_path):
     given = [documents(n, seed=n) for n in (300, 10, 700)]
     files = [open_token_file(write_datatrove(tmp_path / str(len(d)), d), GPT2) for d in given]
-    joined = Joined([training_records(each) for each in files])
+    joined = concatenated([training_documents(each) for each in files])
     assert joined.counts.tolist() == [256, 44, 10, 256, 256, 188]
     stream = RecordStream(Shuffled(joined, 0), 0, 1)
     found = sorted(stream.next_document().tokens.tolist() for _ in range(1010))

@@ -9,7 +9,7 @@ import pytest
 
 from pretrax.data import token_store_files
 from pretrax.data.corpus import Piece
-from pretrax.data.documents import training_records
+from pretrax.data.documents import training_documents
 from pretrax.data.records import Shuffled
 from pretrax.data.token_store import open_store
 from tests.data.stores import IDS, documents, read, store_of
@@ -29,7 +29,7 @@ def place(request, tmp_path):
 
 def test_blocks_and_documents_one_by_one_are_read_in_one_order(place):
     store = store_of(place, documents(700))
-    one_by_one = training_records(store.documents("train"))
+    one_by_one = training_documents(store.documents("train"))
     assert_same(read(store.records("train"), 1500, seed=3), read(one_by_one, 1500, seed=3))
     assert (store.ids, store.counts("train").documents) == (IDS, 700)
 

@@ -70,7 +70,7 @@ class LongStream(tiny.Stream):
 def test_rows_of_a_step_come_from_different_documents(packing, pool, monkeypatch):
     monkeypatch.setattr("pretrax.data.packing.POOL", pool)
     one = setup(packing=packing, data_shards=3)
-    settings = {"data_shards": 3, "stream": LongStream, "packing": one.packing}
+    settings = {"data_shards": 3, "stream": LongStream}
     for step in steps(tiny.batches(one, tiny.mesh_of(1), **settings), 20):
         seen = [set(row[row > 0].tolist()) for group in step for row in np.asarray(group.tokens)]
         assert len(seen) == 48
@@ -104,22 +104,19 @@ def test_every_member_sees_every_shard():
 )
 def test_the_mesh_does_not_matter(shape, packing):
     one = setup(packing=packing)
-    spread, alone = (
-        batches(one, mesh, packing=one.packing) for mesh in (tiny.mesh_of(*shape), tiny.mesh_of(1))
-    )
+    spread, alone = (batches(one, mesh) for mesh in (tiny.mesh_of(*shape), tiny.mesh_of(1)))
     assert_same(steps(spread, 3), steps(alone, 3))
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "isolate", "whole", "single"])
 def test_going_on_from_a_position_is_exact(packing):
     one, mesh = setup(packing=packing), tiny.mesh_of(1)
-    settings = {"end_of_document": EOS, "packing": one.packing}
-    rows = batches(one, mesh, **settings)
+    rows = batches(one, mesh, end_of_document=EOS)
     for n in (0, 1, 3):
         steps(rows, n)
         position, step = rows.state(), rows.step
         expected = steps(rows, 2)
-        again = batches(one, mesh, **settings)
+        again = batches(one, mesh, end_of_document=EOS)
         steps(again, 1)  # wherever it stood before
         again.restore(step, position.__getitem__)
         assert_same(steps(again, 2), expected)
@@ -136,12 +133,11 @@ def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
     rows, seen = None, []
     for num_shards, n in ((8, 3), (2, 4), (4, 3), (1, 6)):
         before, open_shard = rows, functools.partial(RecordStream, order)
-        settings = {"data_shards": num_shards, "packing": one.packing}
-        rows = tiny.batches(one, tiny.mesh_of(1), stream=open_shard, **settings)
+        rows = tiny.batches(one, tiny.mesh_of(1), stream=open_shard, data_shards=num_shards)
         if before is not None:
             rows.restore(before.step, before.state().__getitem__)
         seen += [g.tokens[g.segments > 0] for step in steps(rows, n) for g in step]
-    seen.append(np.load(io.BytesIO(rows.state()["shard_00000.npz"]))["0.waiting"])
+    seen.append(np.load(io.BytesIO(rows.state()["shard_00000.npz"]))["0.waiting.tokens"])
     alone = RecordStream(order, 0, 1)
     expected = [alone.next_document().tokens for _ in range(sum(map(len, seen)) // 7)]
     got, expected = np.bincount(np.concatenate(seen)), np.bincount(np.concatenate(expected))
@@ -204,16 +200,16 @@ def test_batches_that_are_skipped_are_read_and_their_steps_come_again():
 def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
     """Whoever else reads: the order of the data is a function of the logical shard."""
     one = setup(packing="whole", max_documents=3)
-    taken = steps(batches(one, tiny.mesh_of(1), packing=one.packing), 4)
+    taken = steps(batches(one, tiny.mesh_of(1)), 4)
     assert max(rows.segments.max() for step in taken for rows in step) == 3
     for shard in (0, 5):
-        reader = ShardReader(tiny.Stream(shard, 8), None, "whole")
+        reader = ShardReader(tiny.Stream(shard, 8), one.packing)
         for step in taken:
             for rows, scheduled in zip(step, one.schedules):
                 size = scheduled.rows // 8
                 block = jax.tree.map(lambda x: x[shard * size : (shard + 1) * size], rows)  # noqa: B023
                 for tokens, segments, member in zip(*block[:3]):
-                    row = reader.row(one.packing.limits[member])
+                    row = reader.row(int(member))
                     padding = (0, tokens.size - row.tokens.size)
                     np.testing.assert_array_equal(tokens, np.pad(row.tokens, padding))
                     np.testing.assert_array_equal(segments, np.pad(row.segments, padding))
@@ -240,7 +236,7 @@ def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
     monkeypatch.setattr("pretrax.training.batches.batch_sharding", lambda mesh: Sharding())
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    mine = Batches([open_shard], one.recipe.groups, one.schedules, data_shards=8, mesh=mesh)
+    mine = tiny.batches(one, mesh, stream=open_shard)
     assert opened == [4, 5, 6, 7]
     assert sorted(mine.state()) == [f"shard_{i:05d}.npz" for i in (4, 5, 6, 7)]
 

@@ -11,8 +11,9 @@ import pytest
 
 from pretrax import models
 from pretrax.data.corpus import Codec, Corpus, Piece
-from pretrax.data.packing import PackedRow, stacked
+from pretrax.data.packing import stacked
 from pretrax.objectives import (
+    Row,
     Term,
     batched,
     causal_lm,
@@ -162,8 +163,8 @@ def test_scores_equal_an_independent_numpy_computation():
         pieces = [tokens[i : i + raw] for i in range(0, len(tokens), raw)]
         pieces += [tokens[:0]] * (len(pieces) % 2)
         keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(pieces))
-        packed = [PackedRow(piece, np.ones(piece.size, np.int32)) for piece in pieces]
-        return keys, stacked(packed, np.full(len(pieces), member), group.row_length)
+        packed = [Row(piece, np.ones(piece.size, np.int32), member) for piece in pieces]
+        return keys, stacked(packed, group.row_length)
 
     for member, score in enumerate(scores()):
         counts = []

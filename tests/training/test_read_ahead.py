@@ -48,7 +48,7 @@ def wait_until(there):
 
 def test_the_position_is_that_of_the_rows_that_were_given_though_more_are_read():
     one, mesh = setup(packing="whole"), tiny.mesh_of(1)
-    plain, read = (batches(one, mesh, packing=one.packing) for _ in range(2))
+    plain, read = (batches(one, mesh) for _ in range(2))
     with read_ahead(read, 9) as ahead:
         assert ahead.state() == plain.state()
         for _ in range(2):
@@ -56,7 +56,7 @@ def test_the_position_is_that_of_the_rows_that_were_given_though_more_are_read()
         wait_until(lambda: read.step == plain.step + AHEAD)
         position = ahead.state()
         assert position == plain.state() != read.state()
-        resumed = batches(one, mesh, packing=one.packing)
+        resumed = batches(one, mesh)
         resumed.restore(plain.step, position.__getitem__)
         expected = steps(plain, 4)
         assert_same(steps(ahead, 4), expected)

@@ -17,7 +17,7 @@ import optax
 from pretrax import cli, models
 from pretrax.data import store_mixtures
 from pretrax.data.corpus import Codec, Corpus, DocumentStream, Piece
-from pretrax.data.packing import POOL, columns_of
+from pretrax.data.packing import POOL, closed
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
 from pretrax.settings.gin_reader import read_settings
@@ -109,7 +109,7 @@ def text_of(stream, n: int, end: int | None = None) -> np.ndarray:
     """The first n tokens of a stream, documents end to end."""
     text = np.zeros(0, np.int32)
     while text.size < n:
-        text = np.append(text, columns_of(stream.next_document(), end)[0])
+        text = np.append(text, closed(stream.next_document(), end).tokens)
     return text[:n]
 
 
@@ -163,7 +163,13 @@ def parameters(one: planning.Plan):
 
 def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
     return Batches(
-        [stream], one.recipe.groups, one.schedules, data_shards=data_shards, mesh=mesh, **settings
+        [stream],
+        one.recipe.groups,
+        one.schedules,
+        data_shards=data_shards,
+        mesh=mesh,
+        packing=one.packing,
+        **settings,
     )
 
 

@@ -58,7 +58,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     # Of no tokens there is no row.
     live = np.flatnonzero([text.size for text in texts])
     pieces = [Piece(text, True) for text in texts if text.size]
-    packed = rows_of_documents(pieces, "single", packing.limits[0])
+    packed = rows_of_documents(pieces, packing._replace(policy="single", column=None))
 
     def nats_of_row(params, key, row):
         batch = arranged(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
@@ -74,9 +74,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
         for i in range(0, len(packed), ROWS):
             some = packed[i : i + ROWS]
             beyond = ROWS - len(some)  # all batches share a program
-            rows = stacked(
-                some + [empty_row()] * beyond, np.zeros(ROWS, np.int32), group.row_length
-            )
+            rows = stacked(some + [empty_row()] * beyond, group.row_length)
             of_rows = keys[:, live[np.minimum(np.arange(i, i + ROWS), len(live) - 1)]]
             found[:, live[i : i + ROWS]] = nats(params, of_rows, rows)[:, : len(some)]
     return found
