@@ -28,6 +28,7 @@ from .blanks import blank_infilling
 from .block_diffusion import block_diffusion
 from .contract import (
     Adaptation,
+    BatchLoss,
     Builder,
     Labels,
     Member,
@@ -86,6 +87,7 @@ from .worked_examples import hide
 
 __all__ = [
     "Adaptation",
+    "BatchLoss",
     "Builder",
     "Labels",
     "Member",

@@ -36,28 +36,32 @@ COUNTED = 0  # in place of a number of classes: as many as the corpus of a run n
 class Row(NamedTuple):
     """A raw row, as the host ships it.
 
-    `parts` and `labels` are given to objectives that require them (`Rows.kind`), and None for all
-    others. `hidden` and `hidden_starts` are None in training.
+    Attributes:
+      tokens: i32[L] ids of text, with padding at the end.
+      segments: i32[L] number of each token's document: 1, 2, …; 0 for padding. The lengths of
+        documents follow from it alone.
+      member: i32[] index of the mixture's member that this row was cut for.
+      parts: i32[L] number of the part of its document that each token is in: 0 for a text, a first
+        side or a user's turn; 1 for its answer, the second side or the first answer; 2 for the next
+        turn, and so on. None unless the objective requires parts (`Rows.kind`).
+      labels: i32[L] the class of a document at each of its tokens, a number in thousandths, the
+        class of each token, or `NO_LABEL`. None unless the objective requires labels.
+      hidden: bool[L] the tokens to hide, instead of those that an objective would draw
+        (`objectives.hide`). None in training.
+      hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
+        is hidden too. None: each run of hidden tokens is one span.
+      chances: i32[L] how likely each token is to be hidden, relative to the other tokens of its
+        document: above 0 and at most 16 bits. None: all tokens are equally likely, as before
+        training and wherever no model is at hand.
     """
 
-    tokens: Array  # i32[L] text ids, padding at the end
-    # i32[L] segment ids: document 1, 2, … of each token; 0 is padding; the only source of lengths
+    tokens: Array
     segments: Array
-    member: Array  # i32[] index of the mixture's member that this row was cut for
-    # i32[L] the part of its document that each token is in: 0 a text, a first side or a user's
-    # turn; 1 its answer, the second side, the first answer; 2 the next turn, …
+    member: Array
     parts: Array = None
-    # i32[L] the class of a document at each of its tokens, or a number in thousandths; the class
-    # of each token; or NO_LABEL
     labels: Array = None
-    # bool[L] the tokens to hide, where a text says which: in place of those that objectives which
-    # hide tokens would draw (`objectives.hide`)
     hidden: Array = None
-    # i32[L] how likely each token is to be hidden, against the others of its document: above 0, of
-    # at most 16 bits. None: all alike, as before training and wherever no model is at hand.
     chances: Array = None
-    # bool[L] the hidden tokens that begin a span of their own although the token before them is
-    # hidden too. None: each run of hidden tokens is one span.
     hidden_starts: Array = None
 
 
@@ -73,13 +77,21 @@ ROW_KINDS = {
 
 
 class Rows(NamedTuple):
-    """The rows that an objective requires, for those who pack them."""
+    """The rows that an objective requires, for the code that packs them.
 
-    kind: str = "stream"  # one of `ROW_KINDS`
-    closes_documents: bool = False  # the objective appends end-of-sequence itself
-    sentinels: int | None = None  # the number available, where `Objective.lengths` counts them
-    num_parts: int | None = None  # parts of a document that it reads; None: any number
-    # Labels are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers; `COUNTED`.
+    Attributes:
+      kind: one of `ROW_KINDS`.
+      closes_documents: whether the objective itself appends end-of-sequence to documents.
+      sentinels: number of sentinels available, if `Objective.lengths` counts them.
+      num_parts: number of parts of a document that the objective reads; None: any number.
+      num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None: labels
+        are any numbers. `COUNTED`: as many classes as the corpus names.
+    """
+
+    kind: str = "stream"
+    closes_documents: bool = False
+    sentinels: int | None = None
+    num_parts: int | None = None
     num_classes: int | None = None
 
     @property
@@ -131,44 +143,123 @@ class ModelOutputs(Protocol):
 class Labels:
     """The labels that a term scores, from which its baseline follows.
 
-    That of a loss predicts classes by their frequencies among the training targets, and numbers by
-    their mean; that of a metric, which counts hits, always names the most frequent class. Where a
-    slot has any number of classes, each predicted by itself, it predicts each by its share of the
-    slots.
+    The baseline of a loss predicts classes by their frequencies among the training targets, and
+    numbers by their mean. The baseline of a metric, which counts hits, always names the most
+    frequent class. If a slot has any number of classes, the baseline predicts each of them
+    separately, by its share of the slots.
+
+    Attributes:
+      values: i32[B, N] classes, or f32[B, N] numbers. None: the model produces them, such as
+        ELECTRA's generator, and `BatchLoss.sums` returns them. The baseline then uses their own
+        frequencies.
+      weights: f32[B, N] weight of each label in the term's sums; 0: it does not count.
+      head: name of the head in `Objective.heads`, which has the number of classes.
+      slots: f32[B] number of slots, for binary cross-entropies summed over all classes: the values
+        are then the classes that are present. None: each value is the only class of its slot.
     """
 
-    values: Array  # i32[B, N] classes, or f32[B, N] numbers
-    weights: Array  # f32[B, N] weight of each in the term's sums; 0: does not count
-    head: str = _static()  # of `Objective.heads`, which has the number of classes
-    # The model produces them (ELECTRA's generator): the baseline uses their own frequencies.
-    from_outputs: bool = _static(default=False)
-    # f32[B] of binary cross-entropies, summed over all classes: the number of slots, of which the
-    # values are the classes that are there. None: a value is the one class of its slot.
+    values: Array
+    weights: Array
+    head: str = _static()
     slots: Array = None
+
+
+class Sums(NamedTuple):
+    """What a term comes to for a model's outputs, summed over the slots of each row.
+
+    Attributes:
+      losses: f32[B] in nats, or in the unit of a metric.
+      z_losses: f32[B] what the run's z-loss adds (`objectives.cross_entropy`); None: nothing.
+      labels: i32[B, N] labels that the model itself produced, for `Labels.values`; None: the batch
+        has them.
+    """
+
+    losses: Array
+    z_losses: Array | None = None
+    labels: Array | None = None
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """One term of a loss, or a metric, as sums, so that accumulation and sharding change nothing.
+    """One term of a loss, or a metric.
 
-    The total is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`: the mean,
-    whatever the size of the weights. Where all of them are 0, the sums must be 0, as the term is.
+    The loss is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`, so that
+    accumulation and sharding do not change it. If all weights are 0, the sums must be 0, and the
+    term is 0.
 
-    A term's baseline is that of its labels; without labels it is the term for constant outputs
-    (hidden states of 0, heads that give 1). Where that is 0, as where states predict states, there
-    is none.
+    The baseline of a term follows from its labels. Without labels it is the term for constant
+    outputs (hidden states of 0, heads that return 1). If that is 0, for example if states predict
+    states, the term has no baseline.
+
+    Attributes:
+      weights: f32[B] what the sums are divided by.
+      scale: a number, or a function of the step (an optax schedule). None: a metric, which is
+        logged but is not part of the loss.
+      labels: what the term scores, or None.
+      sums: f32[B] summed loss of each row; None before the model's outputs are known
+        (`BatchLoss.scored`).
+      z_losses: f32[B] what the run's z-loss adds to `sums`; None: nothing.
     """
 
-    sums: Array  # f32[B] summed loss of each row
-    weights: Array  # f32[B] what to divide by; a function of the batch alone, never of outputs
-    # A number, or a function of the step (an optax schedule). None: a metric, which is logged but
-    # not part of the loss.
+    weights: Array
     scale: Any = _static(default=1.0)
     labels: Labels | None = None
-    # f32[B] what a run's z-loss adds to `sums` in the loss (`objectives.cross_entropy`); None:
-    # nothing.
+    sums: Array | None = None
     z_losses: Array | None = None
+
+
+class BatchLoss(NamedTuple):
+    """The loss of one batch: `first | second` is the loss with the terms of both.
+
+    Attributes:
+      terms: {name: Term} without sums. They cannot depend on the model's outputs, so that the
+        weights of a whole step are known before the model runs.
+      sums: a function from a model's outputs to {name: f32[B] or Sums}, of the same names.
+    """
+
+    terms: dict[str, Term]
+    sums: Callable[[ModelOutputs], Mapping[str, Array | Sums]]
+
+    def scored(self, outputs: ModelOutputs) -> dict[str, Term]:
+        """Returns the terms with their sums for a model's outputs.
+
+        Raises ValueError if `sums` has other names than `terms`.
+        """
+        found = self.sums(outputs)
+        if found.keys() != self.terms.keys():
+            raise ValueError(
+                f"The loss has the terms {list(self.terms)}, and sums for {list(found)}: expected "
+                "the same names."
+            )
+        return {name: _scored(term, found[name]) for name, term in self.terms.items()}
+
+    def __or__(self, other: "BatchLoss") -> "BatchLoss":  # type: ignore[override]
+        if both := sorted(self.terms.keys() & other.terms.keys()):
+            raise ValueError(
+                f"Two losses have a term {both[0]!r}, so that one would be lost: expected terms of "
+                "different names."
+            )
+        return BatchLoss(
+            self.terms | other.terms,
+            lambda outputs: {**self.sums(outputs), **other.sums(outputs)},
+        )
+
+    def with_term(self, name: str, **fields: Any) -> "BatchLoss":
+        """Returns this loss of one term with another name, and with these fields of the term."""
+        ((old_name, term),) = self.terms.items()
+        return BatchLoss(
+            {name: dataclasses.replace(term, **fields)},
+            lambda outputs: {name: self.sums(outputs)[old_name]},
+        )
+
+
+def _scored(term: Term, found: Array | Sums) -> Term:
+    sums = found if isinstance(found, Sums) else Sums(found)
+    labels = term.labels
+    if labels is not None and sums.labels is not None:
+        labels = dataclasses.replace(labels, values=sums.labels)
+    return dataclasses.replace(term, labels=labels, sums=sums.losses, z_losses=sums.z_losses)
 
 
 class Lengths(Protocol):
@@ -205,13 +296,12 @@ class Corrupt(Protocol):
 
 
 class Loss(Protocol):
-    """The terms of the loss of a batch."""
+    """The loss of a batch, in two steps: what is scored, and then how outputs score."""
 
-    def __call__(self, outputs: ModelOutputs, batch: dict[str, Array], /) -> dict[str, Term]:
-        """Returns {name: term}.
+    def __call__(self, batch: dict[str, Array], /) -> BatchLoss:
+        """Returns the terms, and the function from a model's outputs to their sums.
 
         Args:
-          outputs: of the model, for the batch.
           batch: the arranged features (`objectives.layouts`), each with a leading axis of rows.
         """
 

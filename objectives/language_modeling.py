@@ -6,7 +6,6 @@ arXiv:2502.07490), algorithm 1, for masked inputs; Xu et al. 2026 (MIR, arXiv:26
 published code, for masked inputs beside plain ones.
 """
 
-import dataclasses
 import functools
 from fractions import Fraction
 
@@ -17,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import below, hits, product24, ratio, round_ratio, share24, traced
-from .contract import Labels, ModelOutputs, Objective, Rows, Term
+from .contract import BatchLoss, Labels, Objective, Rows
 from .features import fit, pool_columns, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
 from .prompt_forms import PromptForm
@@ -167,13 +166,13 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     return target_sequence((tokens, segments)) | stand_ins | no_pools
 
 
-def _loss_of_both(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _loss_of_both(scale: float, batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     segments = prediction_segments(batch)
     every = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     slots = jnp.broadcast_to(every, tokens.shape) if slots is None else slots
 
-    def copy_term(remainder: int) -> Term:
+    def copy_loss(name: str, remainder: int, scale: float) -> BatchLoss:
         """The loss of one copy of each document, which is at most half of all slots."""
         counts = weights * (segments % 2 == remainder)
         first = jnp.argsort(counts == 0, axis=1, stable=True)[:, : (tokens.shape[1] + 1) // 2]
@@ -181,10 +180,9 @@ def _loss_of_both(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]
         columns = (jnp.take_along_axis(x, first, axis=1) for x in (tokens, slots, counts))
         own = {f"decoder_{name}": x for name, x in zip(names, columns)}
         labels = Labels(tokens, counts.astype(jnp.float32), "vocabulary")  # in the order of slots
-        return dataclasses.replace(token_loss(outputs, batch | own)["tokens"], labels=labels)
+        return token_loss(batch | own).with_term(name, scale=scale, labels=labels)
 
-    again = dataclasses.replace(copy_term(0), scale=scale)
-    return {"tokens": copy_term(1), "masked_inputs": again}
+    return copy_loss("tokens", 1, 1.0) | copy_loss("masked_inputs", 0, scale)
 
 
 @checked

@@ -20,11 +20,13 @@ from jax.tree_util import Partial
 from ..constraints import Count, Natural, NonNegative, checked
 from .contract import (
     Adaptation,
+    BatchLoss,
     Builder,
     Corrupt,
     Member,
     Objective,
     Row,
+    Sums,
     Term,
     build,
     joint_facts,
@@ -245,19 +247,30 @@ def _joint_loss(losses: Sequence[Callable]) -> Callable:
     if len(distinct) == 1:
         return distinct[0]
 
-    def loss(outputs, batch) -> dict[str, Term]:
-        terms: dict[str, Term] = {}
-        for one in distinct:
-            mine = jnp.array([other == one for other in losses])[batch["member"]]
-            for name, term in one(outputs, _counting(batch, mine)).items():
-                own = jax.tree.map(
-                    lambda x, mine=mine: jnp.where(mine, x, 0.0),
-                    dataclasses.replace(term, labels=None),
-                )
-                terms[name] = _added(name, terms[name], own) if name in terms else own
-        return terms
+    def loss(batch) -> BatchLoss:
+        rows = [jnp.array([o == one for o in losses])[batch["member"]] for one in distinct]
+        parts = [one(_counting(batch, mine)) for one, mine in zip(distinct, rows)]
+
+        def sums(outputs) -> dict[str, Sums]:
+            scored = _joint_terms(rows, [part.scored(outputs) for part in parts])
+            return {name: Sums(term.sums, term.z_losses) for name, term in scored.items()}
+
+        return BatchLoss(_joint_terms(rows, [part.terms for part in parts]), sums)
 
     return loss
+
+
+def _joint_terms(rows: Sequence, parts: Sequence[Mapping[str, Term]]) -> dict[str, Term]:
+    """Returns the terms of several losses, each of which counts in its rows bool[B] alone."""
+    joint: dict[str, Term] = {}
+    for mine, terms in zip(rows, parts):
+        for name, term in terms.items():
+            own = jax.tree.map(
+                lambda x, mine=mine: jnp.where(mine, x, 0.0),
+                dataclasses.replace(term, labels=None),
+            )
+            joint[name] = _added(name, joint[name], own) if name in joint else own
+    return joint
 
 
 def _joint_adaptation(objectives: Mapping[str, Objective]) -> Adaptation | None:
@@ -309,13 +322,19 @@ def _added(name: str, one: Term, other: Term) -> Term:
             f"Two members of the mixture have a term {name!r} in their losses, with the scales "
             f"{one.scale} and {other.scale}: expected the same, or terms of different names."
         )
-    given = [term.z_losses for term in (one, other) if term.z_losses is not None]
     return Term(
-        one.sums + other.sums,
         one.weights + other.weights,
         one.scale,
-        z_losses=sum(given) if given else None,
+        sums=_sum_of_given(one.sums, other.sums),
+        z_losses=_sum_of_given(one.z_losses, other.z_losses),
     )
+
+
+def _sum_of_given(one, other):
+    """Returns the sum of two arrays, or the only one that is not None, or None."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def _one_length(low: int, high: int, **settings: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Source: Yang et al. 2019, "XLNet" (arXiv:1906.08237), with the partial predictio
 code. Left out: the segments and the memory of Transformer-XL.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -69,8 +70,7 @@ def permutation_lm(
     )
 
 
-def _query_loss(outputs, batch):
-    return token_loss(outputs, batch, hidden="noised")
+_query_loss = functools.partial(token_loss, hidden="noised")
 
 
 def _permute(selection, mask, key, row, partner, lengths, max_documents):

@@ -14,9 +14,10 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, hits, product24, rate24, share24
-from .contract import ModelOutputs, Objective, Term
+from .contract import BatchLoss, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
+from .losses import at_slots
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from
 from .prompt_forms import Noised, PromptForm, recorded_noise
 from .splicing import documents, frame_of, framed, framed_marks
@@ -112,14 +113,16 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
     )
 
 
-def _uniform_loss(text, lowest: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _uniform_loss(text, lowest: float, batch) -> BatchLoss:
     """Returns the bound, summed over all labels."""
-    labels, given, rates, weights, logits = noised_labels(outputs, batch)
-    # Padding, and rows of other objectives, take a rate at which everything is finite.
-    rate = jnp.where(rates > 0, rates / 2.0**24, 0.5)
-    losses = uniform_losses(text, logits, labels, given, rate, 1 - lowest)
-    counts = weights.astype(jnp.float32)
-    return {"tokens": Term(jnp.sum(counts * losses, -1), jnp.sum(counts, -1))}
+    labels, slots, given, rate, counts = noised_labels(batch)
+
+    def sums(outputs: ModelOutputs):
+        logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
+        losses = uniform_losses(text, logits, labels, given, rate, 1 - lowest)
+        return {"tokens": jnp.sum(counts * losses, -1)}
+
+    return BatchLoss({"tokens": Term(jnp.sum(counts, -1))}, sums)
 
 
 def uniform_losses(text: tuple[int, int], logits, labels, given, rate, rate_of_change: float):

@@ -61,7 +61,8 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
         params = nn.unbox(recipe.model.init(jax.random.key(0), batch))
         outputs = recipe.model.apply(params, batch)
         router_losses = router_terms(outputs.routing, batch, 0.0, 0.0)
-        return outputs.hidden["top"], recipe.objective.loss(outputs, batch), router_losses
+        losses = recipe.objective.loss(batch).scored(outputs)
+        return outputs.hidden["top"], losses, router_losses
 
     top, losses, router_losses = jax.eval_shape(terms, batch)
     stack = _predicting_stack(batch)

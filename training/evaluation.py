@@ -25,10 +25,9 @@ from jax.sharding import Mesh
 from ..data.corpus import DocumentStream, Piece
 from ..data.packing import PackedRow, Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, members_of
-from .baselines import Tally, tally, trivial_hits, trivial_loss
+from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
-from .state import unboxed
-from .step import Recipe, arranged, constant_outputs
+from .step import Recipe, arranged
 
 EVALUATION_SEED = 20_200_101  # noise of held-out rows; the same in every run
 
@@ -247,10 +246,11 @@ class TermSums:
 
 def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, TermSums]:
     """Returns the figures of each term of a member's loss on an arranged batch, without dropout."""
-    terms = objective.loss(recipe.model.apply(params, batch), batch)
+    loss = objective.loss(batch)
+    terms = loss.scored(recipe.model.apply(params, batch))
     constant = {}
     if any(term.labels is None for term in terms.values()):
-        constant = objective.loss(constant_outputs(recipe.model, params, batch), batch)
+        constant = loss.scored(constant_outputs(recipe.model, params, batch))
     return {
         name: TermSums(
             sum=jnp.sum(term.sums),
@@ -269,12 +269,10 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
 
 def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, Tally]:
     """Returns the tally of each term's labels in an arranged batch, each label counted once."""
-    params = unboxed(jax.eval_shape(recipe.model.init, jax.random.key(0), batch))
-    terms = objective.loss(constant_outputs(recipe.model, params, batch), batch)
     sums = {}
-    for name, term in terms.items():
+    for name, term in objective.loss(batch).terms.items():
         labels = term.labels
-        if labels is not None and not labels.from_outputs:
+        if labels is not None and labels.values is not None:
             once = dataclasses.replace(labels, weights=(labels.weights > 0).astype(jnp.float32))
             sums[name] = _tally_of(recipe, objective, once)
     return sums

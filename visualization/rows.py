@@ -22,6 +22,7 @@ from ..objectives import (
 from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
+from ..objectives.losses import token_loss
 from ..objectives.mixtures import longest
 from ..objectives.streams import present
 from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
@@ -219,7 +220,7 @@ def middle(ids: TokenIds, document: np.ndarray) -> int:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _corrupted(lengths, max_documents, corrupt, keys, rows, marks):
-    objective = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})  # to corrupt alone
+    objective = Objective(lambda n: {}, corrupt, token_loss)  # its loss is not used
     corrupt_rows = batched(objective, dict(lengths), max_documents)
     return follow(corrupt_rows, keys, rows, marks=[None, marks])
 
@@ -277,7 +278,7 @@ def further_targets(
       marks: of the batch, by column.
     """
     targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
-    found_labels = _labels(objective.loss, tuple(objective.heads.items()), batch, marks)
+    found_labels = _labels(objective.loss, batch, marks)
     labels, labels_marks = jax.device_get(found_labels)
     found: dict[str, tuple] = {}
     for name, one in labels.items():
@@ -291,11 +292,11 @@ def further_targets(
     return found
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _labels(loss, heads, batch, marks):
+@functools.partial(jax.jit, static_argnums=0)
+def _labels(loss, batch, marks):
     def labels(batch):
-        terms = loss(_outputs(heads, 0, _random_states(batch)), batch)
-        return {name: term.labels for name, term in terms.items() if term.labels is not None}
+        every = {name: term.labels for name, term in loss(batch).terms.items()}
+        return {n: x for n, x in every.items() if x is not None and x.values is not None}
 
     return follow(labels, batch, marks=[marks])
 
@@ -303,7 +304,7 @@ def _labels(loss, heads, batch, marks):
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _gradient_is_there(loss, heads, first, batch):
     def total(states):
-        terms = loss(_outputs(heads, first, states), batch)
+        terms = loss(batch).scored(_outputs(heads, first, states))
         return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
 
     return jnp.any(jax.grad(total)(_random_states(batch)) != 0, axis=-1)

@@ -473,7 +473,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
     params = init(model, batch)
 
     def sums(params):
-        terms = objective.loss(model.apply(params, batch), batch)
+        terms = objective.loss(batch).scored(model.apply(params, batch))
         return {name: term.sums.sum() for name, term in terms.items()}
 
     gradients = jax.jit(jax.jacrev(sums))(params)
@@ -520,7 +520,7 @@ def test_a_projection_ahead_is_trained_by_its_own_term_alone():
     assert_close(outputs.head("ahead_3", last), expected)
 
     def sums(params):
-        terms = objective.loss(model.apply(params, batch), batch)
+        terms = objective.loss(batch).scored(model.apply(params, batch))
         return {name: term.sums.sum() for name, term in terms.items()}
 
     gradients = jax.jit(jax.jacrev(sums))(params)

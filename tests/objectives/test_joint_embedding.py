@@ -75,7 +75,7 @@ def test_the_loss_is_that_of_the_published_code():
         def head(self, name, x):
             return x @ kernel
 
-    term = llm_jepa(IDS, 2, scale=0.5).loss(Outputs(), batch)["embedding"]
+    term = llm_jepa(IDS, 2, scale=0.5).loss(batch).scored(Outputs())["embedding"]
     segments, cosines = batch["decoder_segment_ids"][0], []
     for number in (0, 1):  # the others lack a part
         a, b = (states[0, np.flatnonzero(segments == 3 * number + k)[-1]] for k in (2, 3))
@@ -99,7 +99,7 @@ def test_gradients_reach_both_states_that_are_compared_and_no_other():
     @jax.jit
     @jax.grad
     def gradient(top):
-        return llm_jepa(IDS, 2).loss(Outputs(top), batch)["embedding"].sums.sum()
+        return llm_jepa(IDS, 2).loss(batch).scored(Outputs(top))["embedding"].sums.sum()
 
     segments = batch["decoder_segment_ids"][0]
     last = [np.flatnonzero(segments == view)[-1] for view in (2, 3, 5, 6)]

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pretrax import objectives
 from pretrax.objectives import Objective, batched, laws, members_of
+from pretrax.objectives.losses import token_loss
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
     CASES,
@@ -168,7 +169,7 @@ def test_the_partner_is_the_other_row_of_a_pair_and_communicates_nothing():
     def corrupt(key, row, partner, lengths, max_documents):
         return {"targets": jnp.append(row.tokens[:1], partner.tokens[:1])}
 
-    objective = Objective(lambda n: {"targets": 2}, corrupt, lambda *_: {})
+    objective = Objective(lambda n: {"targets": 2}, corrupt, token_loss)
     batch = example_batch("causal")
     program, arguments = _sharded(objective, batch)
     first = batch.rows.tokens[:16, 0]
@@ -182,7 +183,7 @@ def test_the_last_of_an_odd_number_of_rows_has_an_empty_partner(size):
     def corrupt(key, row, partner, lengths, max_documents):
         return {"targets": partner.tokens * partner.segments}
 
-    objective = Objective(lambda n: {"targets": n}, corrupt, lambda *_: {})
+    objective = Objective(lambda n: {"targets": n}, corrupt, token_loss)
     row, _ = text_row((5,), 8)
     rows = jax.tree.map(lambda x: np.stack([x + i for i in range(size)]), row)
     rows = rows._replace(segments=row.segments[None].repeat(size, 0), member=0 * rows.member)

@@ -11,6 +11,7 @@ import pytest
 from jax.tree_util import Partial
 
 from pretrax.objectives import (
+    BatchLoss,
     Objective,
     Row,
     Term,
@@ -153,11 +154,12 @@ def _toy(name, loss):
 
 
 def _loss(name, factor):
-    def loss(outputs, batch):
-        return {
-            name: Term(outputs * factor, batch["weights"] * factor, 1.0),
-            "shared": Term(outputs, batch["weights"]),
-        }
+    def loss(batch):
+        weights = batch["weights"]
+        return BatchLoss(
+            {name: Term(weights * factor), "shared": Term(weights)},
+            lambda outputs: {name: outputs * factor, "shared": outputs},
+        )
 
     return loss
 
@@ -169,7 +171,7 @@ def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
     )
     outputs, weights = jnp.array([1.0, 10.0, 100.0, 1000.0]), jnp.array([1.0, 2.0, 3.0, 4.0])
     member = jnp.array([0, 1, 2, 1])
-    terms = built.loss(outputs, {"weights": weights, "member": member})
+    terms = built.loss({"weights": weights, "member": member}).scored(outputs)
     assert built.heads == {"x": None, "y": None}
     np.testing.assert_array_equal(terms["first"].sums, [2, 0, 200, 0])
     np.testing.assert_array_equal(terms["first"].weights, [2, 0, 6, 0])
@@ -185,8 +187,8 @@ class _Scaled:
 
     scale: float
 
-    def __call__(self, outputs, batch):
-        return _loss("scaled", self.scale)(outputs, batch)
+    def __call__(self, batch):
+        return _loss("scaled", self.scale)(batch)
 
 
 def test_rows_of_members_whose_losses_are_equal_all_count():
@@ -195,7 +197,7 @@ def test_rows_of_members_whose_losses_are_equal_all_count():
     losses = {"a": _Scaled(2.0), "b": other, "c": _Scaled(2.0)}
     built = mixture(IDS, {name: (_toy("x", loss), 1) for name, loss in losses.items()})
     batch = {"weights": jnp.ones(3), "member": jnp.arange(3)}
-    terms = built.loss(jnp.array([1.0, 10.0, 100.0]), batch)
+    terms = built.loss(batch).scored(jnp.array([1.0, 10.0, 100.0]))
     np.testing.assert_array_equal(terms["scaled"].sums, [2, 0, 200])
     np.testing.assert_array_equal(terms["scaled"].weights, [2, 0, 2])
 
@@ -217,7 +219,7 @@ def test_rows_of_other_members_are_no_negatives():
     def term_of(objective, states, batch):
         def loss(states, batch):
             outputs = SimpleNamespace(hidden={"top": states}, head=lambda name, hidden: hidden)
-            return objective.loss(outputs, batch)["contrastive"]
+            return objective.loss(batch).scored(outputs)["contrastive"]
 
         return jax.jit(loss)(states, batch)
 
@@ -234,22 +236,24 @@ def test_members_that_make_different_numbers_of_texts_are_refused():
 
 
 def test_a_loss_of_another_members_rows_may_be_nan():
-    bad = lambda outputs, batch: {"bad": Term(outputs / 0 * 0, outputs)}  # noqa: E731
+    def bad(batch):
+        return BatchLoss({"bad": Term(batch["weights"])}, lambda outputs: {"bad": outputs / 0 * 0})
+
     built = mixture(IDS, {"a": (_toy("x", _loss("good", 1.0)), 1), "b": (_toy("x", bad), 1)})
     batch = {"weights": jnp.ones(2), "member": jnp.zeros(2, jnp.int32)}
-    terms = built.loss(jnp.ones(2), batch)
+    terms = built.loss(batch).scored(jnp.ones(2))
     assert not jnp.isnan(terms["bad"].sums).any() and terms["bad"].weights.sum() == 0
 
 
 def test_one_loss_function_is_called_once():
     calls = []
 
-    def loss(outputs, batch):
+    def loss(batch):
         calls.append(1)
-        return {"tokens": Term(outputs, outputs)}
+        return BatchLoss({"tokens": Term(jnp.ones(2))}, lambda outputs: {"tokens": outputs})
 
     built = mixture(IDS, {"a": (_toy("x", loss), 1), "b": (_toy("x", loss), 1)})
-    built.loss(jnp.ones(2), {"member": jnp.array([0, 1])})
+    built.loss({"member": jnp.array([0, 1])}).scored(jnp.ones(2))
     assert len(calls) == 1
 
 

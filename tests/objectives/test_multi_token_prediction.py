@@ -39,7 +39,7 @@ def batch():
 
 
 def terms_of(objective, outputs, batch):
-    return jax.jit(lambda batch: objective.loss(outputs, batch))(batch)
+    return jax.jit(lambda batch: objective.loss(batch).scored(outputs))(batch)
 
 
 def test_labels_roll_within_their_documents():
@@ -172,7 +172,7 @@ def test_one_head_of_logits_is_in_memory_at_a_time():
     objective = multi_token_prediction(IDS, tokens=heads + 1)
 
     def loss(hidden):
-        return sum(t.sums.sum() for t in objective.loss(Projected(hidden), rows).values())
+        return sum(t.sums.sum() for t in objective.loss(rows).scored(Projected(hidden)).values())
 
     program = str(jax.make_jaxpr(jax.grad(loss))(jnp.ones((heads + 1, B, T, 5))))
     assert f"f32[{B},{T},{wide}]" in program

@@ -102,7 +102,7 @@ def test_regression_is_half_the_squared_error():
         "pools_labels": jnp.array([[500]]),
         "pools_weights": jnp.ones((1, 1), jnp.int32),
     }
-    term = objectives.sequence_regression(IDS).loss(Outputs, batch)["squared_error"]
+    term = objectives.sequence_regression(IDS).loss(batch).scored(Outputs)["squared_error"]
     assert float(term.sums[0]) * term.scale == pytest.approx(1.5**2 / 2)
 
 

@@ -13,6 +13,7 @@ from pretrax import models
 from pretrax.data.corpus import Codec, Corpus, Piece
 from pretrax.data.packing import PackedRow, stacked
 from pretrax.objectives import (
+    BatchLoss,
     Term,
     batched,
     causal_lm,
@@ -188,9 +189,12 @@ def test_the_loss_is_that_of_the_model_on_those_rows():
 def test_a_term_of_small_weights_is_their_mean_too():
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
 
-    def loss(outputs, batch):
-        (term,) = one.recipe.objective.loss(outputs, batch).values()
-        return {"mine": Term(1e-4 * term.sums, 1e-4 * term.weights)}
+    def loss(batch):
+        usual = one.recipe.objective.loss(batch)
+        return BatchLoss(
+            {"mine": Term(1e-4 * usual.terms["tokens"].weights)},
+            lambda outputs: {"mine": 1e-4 * usual.sums(outputs)["tokens"].losses},
+        )
 
     recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
     nothing = jax.tree.map(lambda x: 0 * x, run()[2])

@@ -115,7 +115,7 @@ def test_one_expert_a_token_may_be_trained_on(tmp_path, monkeypatch):
 
 def gradients_of(one, params, batch):
     recipe = one.recipe
-    weights = term_weights(recipe, params, [batch])
+    weights = term_weights(recipe, [batch])
 
     @jax.jit
     def loss_terms_and_gradients(params):

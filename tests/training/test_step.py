@@ -16,7 +16,7 @@ from pretrax.training import optimizers
 from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
-from pretrax.training.step import by_member, gradients, make_batches, term_weights, train_step
+from pretrax.training.step import gradients, make_batches, term_weights, train_step
 from tests.models.small_models import init
 from tests.training import tiny
 
@@ -299,7 +299,7 @@ def test_both_passes_over_a_microbatch_drop_the_same():
             tops.append(encoder.apply(params, rows, dropout).hidden["top"])
         top = jnp.stack(tops, 1).reshape(16, *tops[0].shape[1:])
         outputs = encoder.apply(params, batch)._replace(hidden={"top": top})
-        return objective.loss(outputs, batch)["contrastive"].sums.sum() / 16
+        return objective.loss(batch).scored(outputs)["contrastive"].sums.sum() / 16
 
     two_passes = jax.jit(lambda params, key: gradients(recipe, params, [batch], weights, 0, key))
     loss, _, got = two_passes(params, key)
@@ -367,7 +367,7 @@ KINDS = {name: CASES[name][:3] for name in CASES if "two_groups" not in name} | 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_weights_are_those_of_the_loss_itself(name):
+def test_every_term_has_weights_and_finite_sums(name):
     model, objective, lengths = KINDS[name]
     one = tiny.plan(model(), objective(), lengths, data_shards=16)
     recipe = one.recipe
@@ -375,15 +375,13 @@ def test_weights_are_those_of_the_loss_itself(name):
 
     @jax.jit
     def both(params, batch):
-        terms = recipe.objective.loss(recipe.model.apply(params, batch), batch)
-        own = {name: by_member(recipe, batch, term.weights) for name, term in terms.items()}
+        terms = recipe.objective.loss(batch).scored(recipe.model.apply(params, batch))
         finite = [jnp.isfinite(term.sums).all() for term in terms.values()]
-        return own, term_weights(recipe, params, [batch]), jnp.stack(finite).all()
+        return dict.fromkeys(terms), term_weights(recipe, [batch]), jnp.stack(finite).all()
 
-    own, weights, finite = both(params, batch)
-    assert finite and own.keys() == weights.keys()
-    for term in own:
-        np.testing.assert_array_equal(weights[term], own[term], term)
+    terms, weights, finite = both(params, batch)
+    assert finite
+    for term in terms:
         assert (np.asarray(weights[term]) > 0).any(), term
 
 
@@ -537,12 +535,15 @@ def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
     batch, params = batch_of(one)
 
     def loss_of(share):
-        def loss(outputs, batch):
-            (term,) = one.recipe.objective.loss(outputs, batch).values()
-            return {"mine": objectives.Term(share * term.sums, share * term.weights)}
+        def loss(batch):
+            usual = one.recipe.objective.loss(batch)
+            return objectives.BatchLoss(
+                {"mine": objectives.Term(share * usual.terms["tokens"].weights)},
+                lambda outputs: {"mine": share * usual.sums(outputs)["tokens"].losses},
+            )
 
         recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
-        weights = term_weights(recipe, params, [batch])
+        weights = term_weights(recipe, [batch])
         return gradients(recipe, params, [batch], weights, 0, jax.random.key(0))[0]
 
     np.testing.assert_allclose(loss_of(share), expected * loss_of(1.0), rtol=1e-5)

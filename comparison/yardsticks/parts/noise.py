@@ -62,7 +62,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
 
     def nats_of_row(params, key, row):
         batch = arranged(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
-        return objective.loss(recipe.model.apply(params, batch), batch)[bound].sums.sum()
+        return objective.loss(batch).scored(recipe.model.apply(params, batch))[bound].sums.sum()
 
     @jax.jit
     def nats(params, keys, rows):
