@@ -55,7 +55,7 @@ def targets(plan: Plan, *, number: Count) -> int:
     """
     of_steps = (sum(terms.values()) for _, terms in targets_of_steps(plan))
     steps, per_step = _counted(itertools.accumulate(of_steps), number)
-    following = [m.name for m in plan.recipe.objective.members if callable(m.rate)]
+    following = [m.name for m in plan.recipe.objective.facts.members if callable(m.rate)]
     if steps > COUNTED and following:
         raise ValueError(
             f"budgets.targets.number = {number:,} takes about {steps:,} steps, of which the first "

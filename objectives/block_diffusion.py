@@ -19,7 +19,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, checked
 from .arithmetic import hits, product24, rate24, share24
-from .contract import BatchLoss, Objective
+from .contract import BatchLoss, Facts, Objective
 from .features import fit, input_sequence, labels_in_place
 from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
@@ -86,8 +86,10 @@ def block_diffusion(
             maskable=np.array([*ids.text, ids.eos], np.int32),
         ),
         loss=_block_loss,
-        prompt_forms=(PromptForm("blocks", block_size=block_size),),
-        bound="tokens" if block_size == 1 else to_one,
+        facts=Facts(
+            prompt_forms=(PromptForm("blocks", block_size=block_size),),
+            bound="tokens" if block_size == 1 else to_one,
+        ),
     )
 
 

@@ -21,7 +21,7 @@ from .token_ids import TokenIds
 
 Array = Any  # a NumPy or JAX array
 
-VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the usual head
+VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the default head
 
 
 def _static(**settings):
@@ -29,8 +29,8 @@ def _static(**settings):
     return dataclasses.field(metadata={"static": True}, **settings)
 
 
-NO_LABEL = -(2**31)  # of a token that is not labelled
-COUNTED = 0  # in place of a number of classes: as many as the corpus of a run names
+NO_LABEL = -(2**31)  # label of a token without one
+COUNTED = 0  # stands for the number of classes that the corpus of a run names
 
 
 class Row(NamedTuple):
@@ -153,7 +153,7 @@ class Labels:
         ELECTRA's generator, and `BatchLoss.sums` returns them. The baseline then uses their own
         frequencies.
       weights: f32[B, N] weight of each label in the term's sums; 0: it does not count.
-      head: name of the head in `Objective.heads`, which has the number of classes.
+      head: name of the head in `Facts.heads`, which has the number of classes.
       slots: f32[B] number of slots, for binary cross-entropies summed over all classes: the values
         are then the classes that are present. None: each value is the only class of its slot.
     """
@@ -205,7 +205,7 @@ class Term:
     weights: Array
     scale: Any = _static(default=1.0)
     labels: Labels | None = None
-    sums: Array | None = None
+    sums: Array = None
     z_losses: Array | None = None
 
 
@@ -234,7 +234,7 @@ class BatchLoss(NamedTuple):
             )
         return {name: _scored(term, found[name]) for name, term in self.terms.items()}
 
-    def __or__(self, other: "BatchLoss") -> "BatchLoss":  # type: ignore[override]
+    def __or__(self, other: "BatchLoss") -> "BatchLoss":
         if both := sorted(self.terms.keys() & other.terms.keys()):
             raise ValueError(
                 f"Two losses have a term {both[0]!r}, so that one would be lost: expected terms of "
@@ -310,50 +310,93 @@ class Adaptation(NamedTuple):
     """Noise that follows how well the model does, by a state that training keeps and saves.
 
     Each step gives its rows the chances of the state, counts what the model did with them, and
-    updates the state. Whoever has no state, as evaluation, draws the noise of `Row.chances` None.
+    updates the state. Without a state, for example in evaluation, noise is drawn as for
+    `Row.chances` None.
+
+    Attributes:
+      init: () -> the state before the first step: a tree of arrays, replicated on every device.
+      chances: (state, rows of a batch) -> i32[B, L], the rows' `Row.chances`.
+      measure: (outputs, batch) -> a tree of counts, summed over the rows. Counts are integers, so
+        that their sums over devices and microbatches are exact.
+      update: (state, the counts of a step, number of steps taken) -> state.
+      summary: state -> {name: f32[]}, for the run's metrics.
     """
 
-    # () -> the state before the first step: a tree of arrays, which every device holds whole
     init: Callable
-    chances: Callable  # (state, rows of a batch) -> i32[B, L]: `Row.chances`
-    # (outputs, batch) -> a tree of counts, summed over the rows: integers, whose sums over devices
-    # and microbatches are exact
+    chances: Callable
     measure: Callable
-    update: Callable  # (state, the counts of a step, steps taken so far) -> state
-    summary: Callable  # state -> {name: f32[]}, for the run's metrics
+    update: Callable
+    summary: Callable
+
+
+class Facts(NamedTuple):
+    """What an objective needs, and what is known about it.
+
+    Attributes:
+      heads: {name: number of classes} of the heads that the loss requires of the model. None: one
+        class for each id of the vocabulary, or a head without classes. `COUNTED`: as many classes
+        as the run's corpus names.
+      rows: the rows that the objective requires.
+      requires: further requirements of the model and of the rows of a step.
+      prompt_forms: how models that it trained are prompted; the first form is the default.
+      members: the members of a mixture; () for any other objective.
+      couples_rows: whether the loss of a row depends on the other rows of its batch.
+      likelihood: name of the term that is the exact negative log-likelihood of the text: each of
+        its tokens once, given the tokens before it. None: there is no such term, for example if
+        only hidden tokens are predicted.
+      bound: name of the term whose mean over the noise is an upper bound on the negative
+        log-likelihood, with tokens that are noised in any order. None: there is no such term.
+    """
+
+    heads: Mapping[str, int | None] = VOCABULARY
+    rows: Rows = Rows()
+    requires: tuple[Requirement, ...] = ()
+    prompt_forms: tuple[PromptForm, ...] = ()
+    members: "tuple[Member, ...]" = ()
+    couples_rows: bool = False
+    likelihood: str | None = None
+    bound: str | None = None
 
 
 class Objective(NamedTuple):
-    """A pre-training objective: pure functions and facts, built by the function of its name."""
+    """A pre-training objective: three pure functions, and facts if the default ones do not fit.
+
+        Objective(lambda n: {"targets": n}, backwards, token_loss)
+
+    Attributes:
+      lengths: the slots that one document takes, from its number of tokens.
+      corrupt: from a raw row to features.
+      loss: the terms of the loss of a batch, and what outputs score.
+      facts: what the objective needs of models and rows, and what is known about it.
+      adaptation: how the noise follows the model; None: it does not.
+    """
 
     lengths: Lengths
     corrupt: Corrupt
     loss: Loss
-    # The heads that the loss requires of the model: name -> number of classes. None: the ids of
-    # the vocabulary, or no classes. `COUNTED` until a run's corpus is known.
-    heads: Mapping[str, int | None] = VOCABULARY
-    rows: Rows = Rows()  # the rows that it requires
-    prompt_forms: tuple[PromptForm, ...] = ()  # for models that it trained, the default first
-    members: tuple = ()  # Member(name, objective, rate), … of a mixture
-    couples_rows: bool = False  # the loss is not a sum over rows
-    requires: tuple[Requirement, ...] = ()  # of the model and the rows of a step, beside the above
-    # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
-    # once, given those before it. None: no term is, as where only hidden tokens are predicted.
-    likelihood: str | None = None
-    # The term whose mean over the noise is a bound on that, of tokens that are noised in any order.
-    bound: str | None = None
-    adaptation: Adaptation | None = None  # None: the noise does not depend on the model
+    facts: Facts = Facts()
+    adaptation: Adaptation | None = None
+
+    def with_facts(self, **facts: Any) -> "Objective":
+        """Returns the objective with these facts replaced."""
+        return self._replace(facts=self.facts._replace(**facts))
 
 
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
 
 
 class Member(NamedTuple):
-    """One member of a mixture."""
+    """One member of a mixture.
+
+    Attributes:
+      name: name of the member, unique in its mixture.
+      objective: the member itself.
+      rate: share of the rows, relative to the other members: a number, or a function of the step.
+    """
 
     name: str
     objective: Objective
-    rate: Any  # share of rows, relative to the others: a number, or a function of the step
+    rate: Any
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:
@@ -368,13 +411,13 @@ def build(builder: Builder, ids: TokenIds) -> Objective:
         raise ValueError(
             f"The builder returned a {type(objective).__name__}, expected an Objective."
         )
-    check_rows(objective.rows)
+    check_rows(objective.facts.rows)
     return objective
 
 
 def members_of(objective: Objective) -> tuple[Member, ...]:
     """Returns the members of a mixture; a plain objective is its own only member."""
-    return objective.members or (Member("all", objective, 1.0),)
+    return objective.facts.members or (Member("all", objective, 1.0),)
 
 
 def joint_rows(rows: Mapping[str, Rows]) -> Rows:
@@ -404,37 +447,38 @@ def joint_rows(rows: Mapping[str, Rows]) -> Rows:
     )
 
 
-def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
-    """Returns the facts of an objective that is made of several, by their names.
+def joint_facts(facts: Mapping[str, Facts]) -> Facts:
+    """Returns the facts of an objective that is made of several, from {name: facts of each}.
 
-    Raises ValueError where they require rows of different kinds, or different numbers of classes of
-    one head.
+    Prompt forms and members are left to the caller.
+
+    Raises ValueError if they require rows that no corpus has together, or different numbers of
+    classes of one head.
     """
     heads: dict[str, int | None] = {}
-    for objective in objectives.values():
-        for name, classes in objective.heads.items():
+    for one in facts.values():
+        for name, classes in one.heads.items():
             if heads.setdefault(name, classes) != classes:
                 raise ValueError(
                     f"Two objectives share the head {name!r}, and one has {heads[name]} classes, "
                     f"the other {classes}: give them the same number."
                 )
-    return dict(
+    return Facts(
         heads=heads,
-        rows=joint_rows({name: objective.rows for name, objective in objectives.items()}),
-        couples_rows=any(o.couples_rows for o in objectives.values()),
-        requires=tuple(dict.fromkeys(r for o in objectives.values() for r in o.requires)),
+        rows=joint_rows({name: one.rows for name, one in facts.items()}),
+        requires=tuple(dict.fromkeys(r for one in facts.values() for r in one.requires)),
+        couples_rows=any(one.couples_rows for one in facts.values()),
     )
 
 
 def check_facts(objective: Objective) -> None:
-    """Raises ValueError for rows, prompt forms or an adaptation that are none of those known."""
-    check_rows(objective.rows)
-    if not isinstance(objective.adaptation, Adaptation | None):
-        raise ValueError(
-            "An objective's adaptation must be an objectives.Adaptation or None, got "
-            f"{objective.adaptation!r}."
-        )
-    for form in objective.prompt_forms:
+    """Raises ValueError for facts, rows, prompt forms or an adaptation of an unknown kind."""
+    for name, kind in (("facts", Facts), ("adaptation", Adaptation | None)):
+        if not isinstance(got := getattr(objective, name), kind):
+            expected = getattr(kind, "__name__", "Adaptation or None")
+            raise ValueError(f"An objective's {name} must be objectives.{expected}, got {got!r}.")
+    check_rows(objective.facts.rows)
+    for form in objective.facts.prompt_forms:
         check_form(form)
 
 
@@ -452,7 +496,8 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
 
     Raises ValueError where the corpus names too few classes for an objective that has them counted.
     """
-    if COUNTED not in objective.heads.values():
+    facts = objective.facts
+    if COUNTED not in facts.heads.values():
         return objective
     if count < 2:
         raise ValueError(
@@ -461,15 +506,15 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
             "counts them (--gin_file=corpora/labelled_text.gin), or give the objective its "
             "num_classes."
         )
-    heads = {name: count if size == COUNTED else size for name, size in objective.heads.items()}
-    members = tuple(
-        member._replace(objective=with_counted_classes(member.objective, count))
-        for member in objective.members
+    rows = facts.rows
+    return objective.with_facts(
+        heads={name: count if size == COUNTED else size for name, size in facts.heads.items()},
+        rows=rows._replace(num_classes=count) if rows.num_classes == COUNTED else rows,
+        members=tuple(
+            member._replace(objective=with_counted_classes(member.objective, count))
+            for member in facts.members
+        ),
     )
-    rows = objective.rows
-    if rows.num_classes == COUNTED:
-        rows = rows._replace(num_classes=count)
-    return objective._replace(heads=heads, members=members, rows=rows)
 
 
 def check_classes(labels: Array, num_classes: int) -> None:

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, ratio, round_ratio, traced
-from .contract import BatchLoss, Objective, Rows, Term
+from .contract import BatchLoss, Facts, Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
 from .losses import at_slots
@@ -80,11 +80,13 @@ def contrastive(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
         corrupt=Partial(_two_views, noise.apply, cls),
         loss=_contrastive_loss(2, temperature, pooling, loss),
-        prompt_forms=(_form(ids, pooling),),
-        heads=_heads(temperature),
-        rows=Rows("document", closes_documents=True),
-        couples_rows=True,
-        requires=(own_dropout,) if views == "dropout" else (),
+        facts=Facts(
+            prompt_forms=(_form(ids, pooling),),
+            heads=_heads(temperature),
+            rows=Rows("document", closes_documents=True),
+            couples_rows=True,
+            requires=(own_dropout,) if views == "dropout" else (),
+        ),
     )
 
 
@@ -135,10 +137,12 @@ def contrastive_pairs(
         lengths=lambda n: {"inputs": n + texts, "pools": texts},
         corrupt=Partial(_split_in_parts, jnp.zeros(texts, jnp.int32), cls),
         loss=_contrastive_loss(texts, temperature, pooling, loss),
-        prompt_forms=(_form(ids, pooling),),
-        heads=_heads(temperature),
-        rows=Rows("parts", closes_documents=True, num_parts=texts),
-        couples_rows=True,
+        facts=Facts(
+            prompt_forms=(_form(ids, pooling),),
+            heads=_heads(temperature),
+            rows=Rows("parts", closes_documents=True, num_parts=texts),
+            couples_rows=True,
+        ),
     )
 
 

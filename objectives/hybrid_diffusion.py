@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from ..constraints import NonNegative, checked
 from .arithmetic import below, isqrt
-from .contract import BatchLoss, ModelOutputs, Objective, Term
+from .contract import BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import at_slots, predictions
 from .prompt_forms import Noised, PromptForm, recorded_noise
@@ -95,8 +95,7 @@ def hybrid_diffusion(
             text=np.array(noise.text, np.int32),
         ),
         loss=functools.partial(_hybrid_loss, in_loss),
-        prompt_forms=(PromptForm("unmask", noise=noise),),
-        bound="bound",
+        facts=Facts(prompt_forms=(PromptForm("unmask", noise=noise),), bound="bound"),
     )
 
 

@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import hits, running_sum
-from .contract import VOCABULARY, BatchLoss, ModelOutputs, Objective, Rows, Term
+from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss, predictions, score_slots, token_loss
 from .prompt_forms import PromptForm
@@ -73,12 +73,14 @@ def insertion_lm(ids: TokenIds) -> Objective:
             text=np.array(ids.text, np.int32),
         ),
         loss=_insertion_loss,
-        heads={**VOCABULARY, "stop": 2},
-        prompt_forms=(
-            PromptForm("insert", (cls, bos), head="stop", classes=CLASSES),
-            PromptForm("embed", (cls, bos)),
+        facts=Facts(
+            heads={**VOCABULARY, "stop": 2},
+            prompt_forms=(
+                PromptForm("insert", (cls, bos), head="stop", classes=CLASSES),
+                PromptForm("embed", (cls, bos)),
+            ),
+            rows=Rows("documents", closes_documents=True),
         ),
-        rows=Rows("documents", closes_documents=True),
     )
 
 

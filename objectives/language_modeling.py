@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import below, hits, product24, ratio, round_ratio, share24, traced
-from .contract import BatchLoss, Labels, Objective, Rows
+from .contract import BatchLoss, Facts, Labels, Objective, Rows
 from .features import fit, pool_columns, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
 from .prompt_forms import PromptForm
@@ -55,8 +55,7 @@ def causal_lm(ids: TokenIds) -> Objective:
         lengths=lambda n: {"targets": n},
         corrupt=Partial(_copy_row),
         loss=token_loss,
-        prompt_forms=(PromptForm("continue", causal=True),),
-        likelihood="tokens",
+        facts=Facts(prompt_forms=(PromptForm("continue", causal=True),), likelihood="tokens"),
     )
 
 
@@ -85,10 +84,11 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
     >>> masked_input_next_token(ids).lengths(512)
     {'targets': 512, 'stand_ins': 512}
     """
-    return causal_lm(ids)._replace(
+    mask = np.int32(ids.special("mask"))
+    plain = causal_lm(ids).with_facts(likelihood=None)  # the model does not read the whole text
+    return plain._replace(
         lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=Partial(_mask_read_tokens, selection_of(ids, rate), np.int32(ids.special("mask"))),
-        likelihood=None,  # of a text of which all can be read
+        corrupt=Partial(_mask_read_tokens, selection_of(ids, rate), mask),
     )
 
 
@@ -228,8 +228,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
             frame=frame_of(form.before, form.after),
         ),
         loss=token_loss,
-        prompt_forms=(form,),
-        rows=Rows(closes_documents=True),
+        facts=Facts(prompt_forms=(form,), rows=Rows(closes_documents=True)),
     )
 
 

@@ -99,7 +99,7 @@ def examples(
     """Returns rows of `DOCUMENTS`, each with several seeds and through every member."""
     rows, documents = zip(
         *(
-            text_row(ids, lengths, raw_length, seed, member, objective.rows.kind, parts)
+            text_row(ids, lengths, raw_length, seed, member, objective.facts.rows.kind, parts)
             for member in range(len(members_of(objective)))
             for seed in range(seeds)
             for lengths in DOCUMENTS
@@ -196,7 +196,7 @@ def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and places are slots of the inputs."""
     features = corrupted(case)
     limits = dict.fromkeys(("inputs", "noised", "targets", "targets_stand_ins"), case.ids.size)
-    if {"vocabulary", "generator"} & set(case.objective.heads):
+    if {"vocabulary", "generator"} & set(case.objective.facts.heads):
         limits["labels"] = case.ids.size
     slots = case.lengths.get("inputs", 0)
     limits |= {"labels_slots": slots, "pools_slots": slots or 1}  # 0 of a pool without inputs
@@ -430,7 +430,9 @@ def _states(batch: dict) -> np.ndarray:
 
 def _terms(case: LawExamples, batch: dict, rows: int = FEW) -> dict[str, Term]:
     states = _states(batch)
-    loss = _compiled_loss(_hashed(case, "loss"), tuple(case.objective.heads.items()), case.ids.size)
+    loss = _compiled_loss(
+        _hashed(case, "loss"), tuple(case.objective.facts.heads.items()), case.ids.size
+    )
     return loss(states[:rows], {name: x[:rows] for name, x in batch.items()})
 
 
@@ -468,7 +470,7 @@ def loss_has_terms(case: LawExamples) -> None:
 
 def loss_is_a_sum_over_rows(case: LawExamples) -> None:
     """The loss of a row does not depend on the other rows, unless `couples_rows` says so."""
-    if case.objective.couples_rows:
+    if case.objective.facts.couples_rows:
         return
     batch = _few_rows(case)
     alone = _terms(case, batch, rows=1)
@@ -487,7 +489,7 @@ def counts_are_sums(case: LawExamples) -> None:
     if adaptation is None:
         return
     batch = _few_rows(case)
-    heads = dict(objective.heads)
+    heads = dict(objective.facts.heads)
 
     @quick_jit
     def counts(states, batch):
@@ -623,7 +625,7 @@ def slots_used(
 ) -> dict[str, np.ndarray]:
     """Returns {stream: slots, "sentinels": ids} that rows of one document of these lengths use."""
     raw_length = max(lengths)
-    kind = case.objective.rows.kind
+    kind = case.objective.facts.rows.kind
     rows = [
         text_row(case.ids, (n,), raw_length, i * (kind == "parts"), 0, kind, parts)[0]
         for i, n in enumerate(lengths)

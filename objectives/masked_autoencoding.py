@@ -86,9 +86,10 @@ def retromae(
         lengths=lengths,
         corrupt=Partial(_mask_and_restore, encoder.corrupt, restore),
         loss=_restoring_loss,
+    ).with_facts(
         heads={**VOCABULARY, "restored": None},
         rows=Rows("documents", closes_documents=True),
-        prompt_forms=(embed, *encoder.prompt_forms),
+        prompt_forms=(embed, *encoder.facts.prompt_forms),
     )
 
 

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import hits, product24, rate24, share24
-from .contract import BatchLoss, Objective
+from .contract import BatchLoss, Facts, Objective
 from .features import fit, input_sequence, labels_in_place, orders_in_line
 from .losses import predictions, token_loss
 from .prompt_forms import PromptForm
@@ -43,7 +43,7 @@ def masked_diffusion(
     Args:
       ids: needs `mask`; only text tokens are masked.
       lowest_rate: 1 / rate stays below its inverse. A higher one than 0.001 leaves out rates that
-        the bound has, and `Objective.bound` is None.
+        the bound has, and `Facts.bound` is None.
       weighted: by 1 / rate. Without, each masked token counts 1, and the sum is still divided by
         all text tokens: gradients of less variance, with which Sahoo et al. 2026 need some 12% less
         compute for the same likelihood. That mean is no bound, nor nats per token, and so a term by
@@ -122,13 +122,12 @@ def _at_drawn_rates(
             ahead=np.int32(share24(ahead_share)),
         ),
         loss=_DiffusionLoss(ids.text, mask, weighted),
-        prompt_forms=(form,),
-        bound=bound_from(lowest_rate, bound),
+        facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, bound)),
     )
 
 
 def bound_from(lowest_rate: float, term: str) -> str | None:
-    """Returns the term as `Objective.bound`; None where the lowest rate is too high for a bound."""
+    """Returns the term as `Facts.bound`; None where the lowest rate is too high for a bound."""
     return term if lowest_rate <= LOWEST_RATE else None
 
 

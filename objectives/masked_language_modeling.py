@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, OpenShare, Share, checked
 from .arithmetic import below, hits, share24
-from .contract import BatchLoss, Labels, ModelOutputs, Objective, Row, Sums, Term
+from .contract import BatchLoss, Facts, Labels, ModelOutputs, Objective, Row, Sums, Term
 from .cross_entropy import binary_cross_entropy
 from .features import input_sequence, labels_in_place
 from .losses import token_loss
@@ -158,7 +158,7 @@ def masked_permuted_lm(
         lengths=lengths,
         corrupt=Partial(_permute_masked, selection, replacement, frame),
         loss=token_loss,
-        prompt_forms=(form,),
+        facts=Facts(prompt_forms=(form,)),
     )
 
 
@@ -182,12 +182,14 @@ def replaced_token_detection(
     Terms: "tokens" of the generator; "replaced", over all tokens, with scale 50; and, as a metric,
     the share of tokens that were replaced.
 
-    >>> replaced_token_detection(ids).heads
+    >>> replaced_token_detection(ids).facts.heads
     {'generator': None, 'replaced': 2}
     """
     form = _framed_form(ids, framed)._replace(head="generator")
     objective = _in_place(selection_of(ids, rate), replacer(ids, mask_share, 0.0), form)
-    return objective._replace(loss=_detection_loss, heads={"generator": None, "replaced": 2})
+    return objective._replace(loss=_detection_loss).with_facts(
+        heads={"generator": None, "replaced": 2}
+    )
 
 
 def _detection_loss(batch) -> BatchLoss:
@@ -246,7 +248,7 @@ def _in_place(selection: Selection, replace: Partial, form: PromptForm, copies=N
         lengths=lengths,
         corrupt=Partial(_mask_in_place, selection, replace, frame, form.shift, copies),
         loss=token_loss,
-        prompt_forms=(form,),
+        facts=Facts(prompt_forms=(form,)),
     )
 
 

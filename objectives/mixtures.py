@@ -55,11 +55,11 @@ def mixture(
     denoisers) share one kernel; each distinct loss function is called once.
 
     >>> both = mixture(ids, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
-    >>> [(m.name, m.rate) for m in both.members]
+    >>> [(m.name, m.rate) for m in both.facts.members]
     [('span', 3.0), ('prefix', 1.0)]
 
     >>> nested = mixture(ids, {"inner": (lambda ids: both, 8), "causal": (causal_lm, 2)})
-    >>> [(m.name, m.rate) for m in nested.members]
+    >>> [(m.name, m.rate) for m in nested.facts.members]
     [('inner.span', 6.0), ('inner.prefix', 2.0), ('causal', 2.0)]
 
     Raises ValueError for a rate that is not above zero, a mixture among the members whose noise
@@ -67,20 +67,19 @@ def mixture(
     that make different numbers of texts of a document.
     """
     listed = [_member(name, pair, ids) for name, pair in members.items()]
-    forms = (form for member in listed for form in member.objective.prompt_forms)
+    forms = (form for member in listed for form in member.objective.facts.prompt_forms)
     built = [leaf for member in listed for leaf in _leaves(member)]
     _check_names(built)
     objectives = {member.name: member.objective for member in built}
     _check_pools(objectives)
     corrupts, losses = zip(*((o.corrupt, o.loss) for o in objectives.values()))
+    facts = joint_facts({name: o.facts for name, o in objectives.items()})
     return Objective(
         lengths=lambda n: longest(o.lengths(n) for o in objectives.values()),
         corrupt=_shared_kernels(corrupts),
         loss=_joint_loss(losses),
-        prompt_forms=tuple(dict.fromkeys(forms)),
-        members=tuple(built),
+        facts=facts._replace(prompt_forms=tuple(dict.fromkeys(forms)), members=tuple(built)),
         adaptation=_joint_adaptation(objectives),
-        **joint_facts(objectives),
     )
 
 
@@ -97,7 +96,7 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
         objective = build(builder, ids)
     except ValueError as error:
         raise ValueError(f"Member {name!r}: {error}") from None
-    if objective.members and objective.adaptation:
+    if objective.facts.members and objective.adaptation:
         raise ValueError(
             f"Member {name!r} is a mixture whose noise adapts to the model: list its members in "
             "this mixture instead."
@@ -119,7 +118,7 @@ def _check_names(members: Sequence[Member]) -> None:
 
 def _leaves(member: Member) -> list[Member]:
     """Returns the members of a mixture, which share its rate; any other member is its only leaf."""
-    inner = member.objective.members
+    inner = member.objective.facts.members
     if not inner:
         return [member]
     return [
@@ -405,7 +404,7 @@ def ul2(
       placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
         row of up to 636 tokens, too few for a second span: a second prefix language modelling.
 
-    >>> [m.name for m in ul2(ids).members]
+    >>> [m.name for m in ul2(ids).facts.members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
 
     Raises ValueError for a wrong number of rates.

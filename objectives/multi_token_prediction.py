@@ -49,7 +49,7 @@ def multi_token_prediction(
 
     Only one head's logits are in memory at a time, also in the gradient.
 
-    >>> list(multi_token_prediction(ids, tokens=3).heads)
+    >>> list(multi_token_prediction(ids, tokens=3).facts.heads)
     ['vocabulary', 'ahead_2', 'ahead_3']
 
     The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15. With `average`
@@ -82,8 +82,10 @@ def multi_token_prediction(
 
         return token_loss(batch).with_term("tokens", scale=first) | BatchLoss(terms, sums)
 
-    return causal_lm(ids)._replace(
-        loss=loss, heads={**VOCABULARY, **ahead}, requires=(rows_longer_than_predictions,)
+    return (
+        causal_lm(ids)
+        ._replace(loss=loss)
+        .with_facts(heads={**VOCABULARY, **ahead}, requires=(rows_longer_than_predictions,))
     )
 
 

@@ -35,7 +35,7 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
     The states expected several slots later, and the paper's further term, the divergence of their
     predictions of the next token, are left out.
 
-    >>> next_latent(ids).heads
+    >>> next_latent(ids).facts.heads
     {'vocabulary': None, 'next_latent': None}
     """
 
@@ -53,7 +53,7 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
         term = Term(jnp.sum(weights, -1), scale)
         return token_loss(batch) | BatchLoss({"next_latent": term}, sums)
 
-    return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, "next_latent": None})
+    return causal_lm(ids)._replace(loss=loss).with_facts(heads={**VOCABULARY, "next_latent": None})
 
 
 def smooth_l1(difference):

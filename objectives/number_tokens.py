@@ -61,7 +61,7 @@ def number_token_loss(
             "`TokenIds` by hand, give `digits`."
         )
     objective = build(builder, ids)
-    if objective.members or objective.loss is not token_loss:
+    if objective.facts.members or objective.loss is not token_loss:
         raise ValueError(
             "number_token_loss takes an objective whose loss is the cross-entropy of its targets, "
             "such as causal_lm or span_corruption, got another: of a mixture, give it to a member."

@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
-from .contract import Objective
+from .contract import Facts, Objective
 from .features import fit, input_sequence, labels_in_place
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -66,7 +66,7 @@ def permutation_lm(
         lengths=lengths,
         corrupt=Partial(_permute, selection, np.int32(ids.special("mask"))),
         loss=_query_loss,
-        prompt_forms=(PromptForm("states"),),
+        facts=Facts(prompt_forms=(PromptForm("states"),)),
     )
 
 

@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, running_sum
-from .contract import BatchLoss, Loss, Objective, Row, Rows, build, joint_facts
+from .contract import BatchLoss, Facts, Loss, Objective, Row, Rows, build, joint_facts
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss
 from .prompt_forms import PromptForm
@@ -110,7 +110,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     """
     one = build(first, ids)
     two = build(second, ids)
-    if one.members or two.members:
+    if one.facts.members or two.facts.members:
         raise ValueError("A mixture cannot be part of `then`: put `then` into the mixture instead.")
     if one.adaptation or two.adaptation:
         raise ValueError(
@@ -139,12 +139,12 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         arranged = one.lengths(n)
         return arranged | two.lengths(arranged["inputs"])
 
+    forms = _framed_forms(one.facts.prompt_forms, two.facts.prompt_forms)
     return Objective(
         lengths=lengths,
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=SummedLosses((one.loss, two.loss)),
-        prompt_forms=_framed_forms(one.prompt_forms, two.prompt_forms),
-        **joint_facts({"first": one, "second": two}),
+        facts=joint_facts({"first": one.facts, "second": two.facts})._replace(prompt_forms=forms),
     )
 
 
@@ -210,9 +210,11 @@ def _pair_objective(
             sep=jnp.int32(ids.special("sep")),
         ),
         loss=pair_loss,
-        heads={"pair": 2},
-        prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
-        rows=Rows("document", closes_documents=True),
+        facts=Facts(
+            heads={"pair": 2},
+            prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
+            rows=Rows("document", closes_documents=True),
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from .contract import (
     COUNTED,
     NO_LABEL,
     BatchLoss,
+    Facts,
     Labels,
     Lengths,
     Loss,
@@ -74,8 +75,7 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
         lengths=lengths,
         corrupt=Partial(_divide, jnp.int32(longest_answer), frame_of(form.before, form.after)),
         loss=token_loss,
-        prompt_forms=(form,),
-        rows=Rows("parts", closes_documents=True, num_parts=2),
+        facts=Facts(prompt_forms=(form,), rows=Rows("parts", closes_documents=True, num_parts=2)),
     )
 
 
@@ -111,8 +111,10 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
         lengths=lambda n: {"targets": n + min(n, max_turns)},
         corrupt=Partial(_take_turns, jnp.int32(sep), jnp.int32(ids.eos), jnp.int32(max_turns)),
         loss=token_loss,
-        prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
-        rows=Rows("parts", closes_documents=True),
+        facts=Facts(
+            prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
+            rows=Rows("parts", closes_documents=True),
+        ),
     )
 
 
@@ -249,9 +251,11 @@ def _labelled(
         lengths=lengths,
         corrupt=Partial(corrupt, frame_of(before, after)),
         loss=loss,
-        heads={head: 1 if num_classes is None else num_classes},
-        prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
-        rows=Rows("labels", closes_documents=True, num_classes=num_classes),
+        facts=Facts(
+            heads={head: 1 if num_classes is None else num_classes},
+            prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
+            rows=Rows("labels", closes_documents=True, num_classes=num_classes),
+        ),
     )
 
 

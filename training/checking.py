@@ -42,7 +42,7 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
     raw = min(group.raw_lengths)
     several = group.max_documents > 1 and raw >= 6
     lengths = [raw // 4, raw // 6, raw // 4] if several else [raw]
-    kind = recipe.objective.rows.kind
+    kind = recipe.objective.facts.rows.kind
     texts = [
         text_row(recipe.ids, lengths[: group.max_documents], raw, seed, 0, kind)[0]
         for seed in (0, 1)

@@ -127,7 +127,7 @@ class Evaluator:
         by_loss: dict = {}  # members that differ in noise only share a program
 
         def programs(objective: Objective) -> tuple[Callable, Callable]:
-            key = objective.loss, tuple(objective.heads.items()), objective.likelihood
+            key = objective.loss, tuple(objective.facts.heads.items()), objective.facts.likelihood
             if key not in by_loss:
                 by_loss[key] = (
                     jit(functools.partial(term_figures, recipe, objective)),
@@ -259,9 +259,9 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
             constant=jnp.sum(constant[name].sums) if term.labels is None else None,
             of_tokens=term.labels is not None
             and term.labels.slots is None
-            and objective.heads[term.labels.head] is None,
+            and objective.facts.heads[term.labels.head] is None,
             scale=term.scale,
-            of_text=name == objective.likelihood,
+            of_text=name == objective.facts.likelihood,
         )
         for name, term in terms.items()
     }
@@ -279,12 +279,12 @@ def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, T
 
 
 def _tally_of(recipe: Recipe, objective: Objective, labels: Labels) -> Tally:
-    if labels.head not in objective.heads:
+    if labels.head not in objective.facts.heads:
         raise ValueError(
             f"A term's labels are of the head {labels.head!r}, the objective names "
-            f"{sorted(objective.heads)}: name the head that the term scores."
+            f"{sorted(objective.facts.heads)}: name the head that the term scores."
         )
-    return tally(labels, classes=objective.heads[labels.head] or recipe.ids.size)
+    return tally(labels, classes=objective.facts.heads[labels.head] or recipe.ids.size)
 
 
 def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:

@@ -49,24 +49,24 @@ def check_recipe(recipe: Recipe) -> Recipe:
     groups = recipe.groups
     _check_heads(objective, model)
     _check_texts(objective, model)
-    if objective.couples_rows and len(groups) > 1:
+    if objective.facts.couples_rows and len(groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "
             f"got {len(groups)} row groups, expected one: give one sequence length."
         )
     streams = named({stream for group in groups for stream in group.features})
     stream_requirements = (requirement for stream in streams for requirement in stream.requires)
-    for requirement in (*objective.requires, *stream_requirements):
+    for requirement in (*objective.facts.requires, *stream_requirements):
         if missing := requirement(model, groups):
             raise ValueError(missing)
     return recipe
 
 
 def _check_heads(objective: Objective, model: Model) -> None:
-    missing = [head for head in objective.heads if head not in model.heads]
+    missing = [head for head in objective.facts.heads if head not in model.heads]
     if missing:
-        check_heads(objective.heads, model.heads)
-        able = builders_with(objective.heads)[:1]
+        check_heads(objective.facts.heads, model.heads)
+        able = builders_with(objective.facts.heads)[:1]
         such = (f", such as models.{one}, as --gin_file=runs/{SMALL_RUNS[one]}.gin" for one in able)
         raise ValueError(
             f"The objective needs the heads {missing}, the model offers "
@@ -76,7 +76,7 @@ def _check_heads(objective: Objective, model: Model) -> None:
 
 def _check_texts(objective: Objective, model: Model) -> None:
     texts = model.texts
-    parts = objective.rows.num_parts
+    parts = objective.facts.rows.num_parts
     if None not in (texts, parts) and texts != parts:
         raise ValueError(
             f"The objective's documents have {parts} texts, the model is one of {texts}, whose "
@@ -214,7 +214,9 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
     if recipe.microbatches == 1:
         group_gradients = _differentiated
     else:
-        group_gradients = _coupled_gradients if recipe.objective.couples_rows else _summed_gradients
+        group_gradients = (
+            _coupled_gradients if recipe.objective.facts.couples_rows else _summed_gradients
+        )
     for number, batch in enumerate(batches):
         group_key = jax.random.fold_in(key, number)
         more = group_gradients(recipe, params, batch, weights, step, group_key)

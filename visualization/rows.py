@@ -74,17 +74,17 @@ class ModelView(NamedTuple):
 def subjects(build: Builder, layout: str, ids: TokenIds) -> list[ShownObjective]:
     """The objective that `build` makes, or each member of it if it is a mixture."""
     objective = build(ids)
-    if not objective.members:
+    if not objective.facts.members:
         return [ShownObjective("", 1.0, build, layout, ids)]
     # A rate that follows a schedule says nothing about one row: all are alike then.
-    rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.members]
+    rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.facts.members]
 
     def member(number: int) -> Builder:
-        return lambda ids: build(ids).members[number].objective
+        return lambda ids: build(ids).facts.members[number].objective
 
     return [
         ShownObjective(m.name, rate / sum(rates), member(i), layout, ids)
-        for i, (m, rate) in enumerate(zip(objective.members, rates))
+        for i, (m, rate) in enumerate(zip(objective.facts.members, rates))
     ]
 
 
@@ -129,9 +129,9 @@ def view_of(
 
     member = (np.arange(len(rows)) % len(members)).astype(np.int32)
     row = Row(np.where(segments > 0, tokens, ids.pad), segments, member)
-    if objective.rows.kind == "parts":
+    if objective.facts.rows.kind == "parts":
         row = row._replace(parts=halves(ids, tokens, segments))
-    elif objective.rows.kind == "labels":
+    elif objective.facts.rows.kind == "labels":
         row = row._replace(labels=np.zeros_like(tokens))
     if hidden is not None:
         row = row._replace(hidden=hidden > 0, hidden_starts=adjacent_starts(hidden))
@@ -259,7 +259,7 @@ def slots_with_loss(objective: Objective, first: int, batch: dict) -> np.ndarray
 
     `first`: of the ids of text.
     """
-    heads = tuple(objective.heads.items())
+    heads = tuple(objective.facts.heads.items())
     return np.asarray(_gradient_is_there(objective.loss, heads, first, batch))
 
 
@@ -283,7 +283,7 @@ def further_targets(
     found: dict[str, tuple] = {}
     for name, one in labels.items():
         known = any(np.array_equal(one.values, ids) for ids in targets)
-        if objective.heads[one.head] is None and not known:
+        if objective.facts.heads[one.head] is None and not known:
             values = _traced(tokens, ({name: one.values}, {name: labels_marks[name].values}))[name]
             each = max(values.shape[1] // targets[-1].shape[1], 1)
             columns = (np.array_split(x, each, axis=1) for x in (values, one.weights))

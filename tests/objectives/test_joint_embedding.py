@@ -111,7 +111,7 @@ def test_no_view_learns_of_the_other():
     """The state that predicts depends on the text alone, and the predicted one on the answer."""
     _, batch = arranged()
     size = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
-    model = models.decoder(40, llm_jepa(IDS, 2).heads, dtype="float32", **size)
+    model = models.decoder(40, llm_jepa(IDS, 2).facts.heads, dtype="float32", **size)
     params = jax.jit(model.init)(jax.random.key(0), batch)
     top = jax.jit(lambda batch: model.apply(params, batch).hidden["top"])
     segments, tokens = batch["decoder_segment_ids"], batch["decoder_input_tokens"]

@@ -10,7 +10,7 @@ import pytest
 import scipy.special
 
 from pretrax import objectives
-from pretrax.objectives import BatchLoss, Labels, Objective, Term, mixture
+from pretrax.objectives import BatchLoss, Facts, Labels, Objective, Term, mixture
 from pretrax.objectives.contract import Sums
 from pretrax.objectives.losses import token_loss
 from tests.objectives.registry import CASES, IDS
@@ -83,7 +83,7 @@ def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
     labelled = {name: term for name, term in terms.items() if term.scale is not None}
     for name, term in labelled.items():
         values, weights = np.asarray(term.labels.values), np.asarray(term.labels.weights)
-        assert term.labels.head in objective.heads
+        assert term.labels.head in objective.facts.heads
         logits = LOGITS["vocabulary" if name.startswith("ahead_") else term.labels.head]
         if np.issubdtype(values.dtype, np.floating):
             expected = ((logits[0] - values) ** 2 * weights).sum(-1)
@@ -96,18 +96,18 @@ def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
 
 def test_every_kind_of_loss_is_here():
     """Each head that a class or number is told by, over all objectives."""
-    labelled = {head for name in KINDS for head in CASES[name].objective.heads}
+    labelled = {head for name in KINDS for head in CASES[name].objective.facts.heads}
     unlabelled = {"embedding", "logit_scale", "summary", "next_latent"}
-    everywhere = {head for case in CASES.values() for head in case.objective.heads}
+    everywhere = {head for case in CASES.values() for head in case.objective.facts.heads}
     # test_masked_autoencoding.py, test_upcoming_tokens.py, test_insertion.py
     elsewhere = {"restored", "order", "stop"}
     assert everywhere - unlabelled - elsewhere == labelled
 
 
 def test_heads_say_how_many_classes_they_tell_apart():
-    assert CASES["sequence_classification"].objective.heads == {"classes": 3}
-    assert CASES["sequence_regression"].objective.heads == {"classes": 1}
-    assert CASES["order_masked"].objective.heads == {"pair": 2, "vocabulary": None}
+    assert CASES["sequence_classification"].objective.facts.heads == {"classes": 3}
+    assert CASES["sequence_regression"].objective.facts.heads == {"classes": 1}
+    assert CASES["order_masked"].objective.facts.heads == {"pair": 2, "vocabulary": None}
 
 
 def toy(term: Term, heads=None, sums=None):
@@ -118,7 +118,7 @@ def toy(term: Term, heads=None, sums=None):
             loss=lambda batch: BatchLoss(
                 {"mine": term}, lambda outputs: {"mine": sums or jnp.ones(2)}
             ),
-            heads=heads or {"vocabulary": None},
+            facts=Facts(heads=heads or {"vocabulary": None}),
         )
 
     return build

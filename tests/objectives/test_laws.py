@@ -207,7 +207,7 @@ def _planned(name, documents, key):
     return np.array([CASES[name].objective.lengths(n)[key] for n in documents])
 
 
-KEPT = [name for name in cases_under("lengths are kept") if not CASES[name].objective.members]
+KEPT = [name for name in cases_under("lengths are kept") if not CASES[name].objective.facts.members]
 EXACT = [name for name in KEPT if CASES[name].exact]
 DRAWN = [name for name in KEPT if not CASES[name].exact]
 REACHED = [name for name in cases_under("lengths are reached") if name in DRAWN]
@@ -246,7 +246,9 @@ def test_lengths_are_reached_by_some_draw(name):
         np.testing.assert_array_equal(most, _planned(name, range(1, 17), key), key)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.objective.members])
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.objective.facts.members]
+)
 def test_lengths_of_a_mixture_are_enough_for_each_member(name):
     objective = CASES[name].objective
     for n in (1, 2, 3, 100, 512):

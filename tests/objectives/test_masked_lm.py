@@ -59,7 +59,7 @@ def test_the_frame_can_be_left_out():
     assert objective.lengths(10) == {"inputs": 10, "labels": 2}
     got = corrupt(objective, [text(6), text(4)])
     assert got["inputs_segments"].tolist() == [[1] * 6 + [2] * 4] * 2
-    assert objective.prompt_forms[0].before == objective.prompt_forms[0].after == ()
+    assert objective.facts.prompt_forms[0].before == objective.facts.prompt_forms[0].after == ()
 
 
 def test_only_one_token_may_be_hidden_of_those_that_are_text():
@@ -198,7 +198,7 @@ def test_static_masks_of_two_rows_differ():
 
 def test_gpt_bert_is_a_mixture_on_one_decoder():
     objective = mixture(IDS, {"masked": (masked_next_token, 15), "causal": (causal_lm, 1)})
-    assert [m.rate for m in objective.members] == [15, 1]
+    assert [m.rate for m in objective.facts.members] == [15, 1]
     documents = [text(30).tolist(), text(9).tolist()]
     both = corrupt(objective, documents, documents, copies=1, members=(0, 1))
     for member, undo in enumerate((undo_masks_before(IDS), undo_copy)):
@@ -250,7 +250,7 @@ def arranged(objective, document_lengths, stack, rows=4, seed=0):
 def test_replaced_token_detection_adds_up_both_losses():
     stack = "encoder"
     objective = replaced_token_detection(IDS)
-    assert objective.heads == {"generator": None, "replaced": 2}
+    assert objective.facts.heads == {"generator": None, "replaced": 2}
     batch = arranged(objective, (30, 10), stack)
     B, T = batch[f"{stack}_segment_ids"].shape
     random = np.random.default_rng(0)
@@ -311,8 +311,8 @@ def test_products_of_24_bit_integers_are_exact(a, b):
     "build", [masked_diffusion, shifted_diffusion, uniform_diffusion, block_diffusion]
 )
 def test_the_loss_is_a_bound_of_rates_from_almost_0_on(build):
-    assert build(IDS).bound == build(IDS, lowest_rate=1e-4).bound == "tokens"
-    assert build(IDS, lowest_rate=0.05).bound is None
+    assert build(IDS).facts.bound == build(IDS, lowest_rate=1e-4).facts.bound == "tokens"
+    assert build(IDS, lowest_rate=0.05).facts.bound is None
 
 
 def test_rates_are_uniform_one_for_each_document_and_never_zero():
@@ -408,7 +408,7 @@ def test_tokens_that_are_never_masked_are_no_part_of_the_mean(build):
     terms = _terms(objective, nothing, batch)
     for term in terms.values():
         np.testing.assert_array_equal(term.weights, 5)
-    bound = terms[objective.bound]
+    bound = terms[objective.facts.bound]
     each = np.asarray(bound.sums / bound.weights, np.float64)
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * each.std() / np.sqrt(rows)
 

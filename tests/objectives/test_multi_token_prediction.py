@@ -66,7 +66,7 @@ def test_members_may_predict_different_numbers_of_tokens():
     outputs = Outputs(3, 9)
     near, far = (functools.partial(multi_token_prediction, tokens=n) for n in (2, 4))
     both = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
-    assert list(both.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
+    assert list(both.facts.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
     for member, objective in enumerate((near(IDS), far(IDS))):
         given = batch() | {"member": jnp.array([member])}
         terms, own = (terms_of(one, outputs, given) for one in (both, objective))

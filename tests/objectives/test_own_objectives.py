@@ -9,6 +9,7 @@ import pytest
 
 from pretrax.objectives import (
     BatchLoss,
+    Facts,
     Objective,
     PromptForm,
     Rows,
@@ -42,7 +43,7 @@ def counting_padding(*row):
 
 
 def own(corrupt, lengths=lambda n: {"targets": n}, heads=VOCABULARY):
-    return Objective(lengths, corrupt, token_loss, heads)
+    return Objective(lengths, corrupt, token_loss, Facts(heads))
 
 
 def changed(**columns):
@@ -120,10 +121,13 @@ def few_labels(n):
         (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
         (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), "below lengths"),
         (
-            own(each_document(backward))._replace(rows=Rows("docs")),
+            own(each_document(backward)).with_facts(rows=Rows("docs")),
             r"a kind of .* got Rows\(kind='docs'",
         ),
-        (own(each_document(backward))._replace(prompt_forms=(PromptForm("contineu"),)), "contineu"),
+        (
+            own(each_document(backward)).with_facts(prompt_forms=(PromptForm("contineu"),)),
+            "contineu",
+        ),
         (
             of_loss(lambda batch: BatchLoss({}, lambda outputs: {})),
             r"has the terms \[\], expected one with a scale",

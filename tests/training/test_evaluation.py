@@ -207,7 +207,7 @@ def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
     """DeepSeek-V3's lambda of two terms ahead, which falls to 0.1 in 10 steps."""
     falling = optax.linear_schedule(0.3, 0.1, 10)
     objective = multi_token_prediction(tiny.IDS, tokens=3, ahead_scale=falling)
-    model = models.decoder(128, objective.heads, **tiny.SIZES, num_layers=2)
+    model = models.decoder(128, objective.facts.heads, **tiny.SIZES, num_layers=2)
     one = tiny.plan(model, objective, {"decoder": 32})
     found = evaluator(one=one)(tiny.parameters(one))
     scales = {score.term: score.scale for score in found}
@@ -242,7 +242,7 @@ OTHERS = {
 def figures_of(kind):
     """(scores by term, arranged held-out batches, the outputs for each) of an objective."""
     build, objective = OTHERS[kind]
-    model = build(128, objective.heads, **tiny.SIZES, num_layers=1)
+    model = build(128, objective.facts.heads, **tiny.SIZES, num_layers=1)
     one = tiny.plan(model, objective, {model.layout: 32})
     params = tiny.parameters(one)
     made = evaluator(one=one, pieces=labelled() if kind == "classes" else None)
