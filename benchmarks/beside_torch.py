@@ -208,7 +208,7 @@ def our_steps(model: Model, params, batch) -> Callable[[], tuple[float, float]]:
 
     def step(params, state, batch):
         def loss(params):
-            (term,) = token_loss(model.apply(params, batch), batch).values()
+            (term,) = token_loss(batch).scored(model.apply(params, batch)).values()
             return jnp.sum(term.sums) / jnp.sum(term.weights)
 
         value, gradients = jax.value_and_grad(loss)(params)

@@ -129,10 +129,10 @@ def bare_call(name: str, batch: int):
         segments=filled.astype(np.int32),
         member=member.astype(np.int32),
     )
-    if objective.rows.kind == "parts":
+    if objective.facts.rows.kind == "parts":
         second = np.arange(used.max()) >= used[:, None] // 2
         rows = rows._replace(parts=(second & filled).astype(np.int32))
-    elif objective.rows.kind == "labels":
+    elif objective.facts.rows.kind == "labels":
         rows = rows._replace(labels=np.zeros_like(rows.tokens))
     keys = jax.random.split(jax.random.key(0), batch)
     return objectives.batched(objective, lengths), keys, rows

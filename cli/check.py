@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = PrintableConsole()
     with mistakes_in_words(options.traceback):
         objective = built(options.objective, options.settings)
-        check_heads(objective.heads)
+        check_heads(objective.facts.heads)
         count = print_laws(console, objective)
         settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
         see = f"To see it: pretrax show --objective={options.objective}{settings}"
@@ -85,7 +85,7 @@ def built(name: str, settings: Sequence[str]) -> Objective:
         raise ValueError(f"{name} could not be built: {raised(error)}") from error
     if not isinstance(objective, Objective):
         raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
-    check_rows(objective.rows)
+    check_rows(objective.facts.rows)
     return objective
 
 
@@ -104,7 +104,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 def print_laws(console: Console, objective: Objective) -> int:
     """Prints which laws hold, for each member; returns how many are broken that must hold."""
-    names = [escape(m.name) for m in objective.members] or ["this objective"]
+    names = [escape(m.name) for m in objective.facts.members] or ["this objective"]
     table = Table("law", *names, box=None, highlight=False)
     reasons = []
     count = 0
@@ -122,6 +122,6 @@ def print_laws(console: Console, objective: Objective) -> int:
     for line in reasons:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not count:
-        made_for = objective.rows.description
+        made_for = objective.facts.rows.description
         console.print(f"All laws hold. It is made for {made_for}.", soft_wrap=True)
     return count

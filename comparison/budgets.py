@@ -16,13 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from ..constraints import Count, Positive, checked
-from ..models.builders import abstract_params
 from ..objectives import Row
 from ..settings.bound import bound, flattened
 from ..training.devices.mesh import placed_on
 from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
-from ..training.state import new_state, unboxed
-from ..training.step import Recipe, constant_outputs, count_text_tokens, make_batches
+from ..training.state import new_state
+from ..training.step import Recipe, count_text_tokens, make_batches
 from ..training.throughput import step_flops
 
 COUNTED = 2000  # steps whose tokens or targets are counted; later ones have as many on average
@@ -56,7 +55,7 @@ def targets(plan: Plan, *, number: Count) -> int:
     """
     of_steps = (sum(terms.values()) for _, terms in targets_of_steps(plan))
     steps, per_step = _counted(itertools.accumulate(of_steps), number)
-    following = [m.name for m in plan.recipe.objective.members if callable(m.rate)]
+    following = [m.name for m in plan.recipe.objective.facts.members if callable(m.rate)]
     if steps > COUNTED and following:
         raise ValueError(
             f"budgets.targets.number = {number:,} takes about {steps:,} steps, of which the first "
@@ -80,11 +79,9 @@ def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]
 
 
 def _targets(recipe: Recipe, key: jax.Array, rows: Sequence[Row]) -> dict[str, jax.Array]:
-    params = unboxed(abstract_params(recipe.model))
     found: dict[str, jax.Array] = {}
     for batch in make_batches(recipe, key, rows):
-        outputs = constant_outputs(recipe.model, params, batch)
-        for name, term in recipe.objective.loss(outputs, batch).items():
+        for name, term in recipe.objective.loss(batch).terms.items():
             if term.scale is not None:
                 weights = term.weights if term.labels is None else term.labels.weights
                 found[name] = found.get(name, jnp.int32(0)) + (weights > 0).sum()

@@ -247,7 +247,7 @@ def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> in
     tokens = tokens_of(first, COUNTED) / COUNTED
 
     def cost(number: int) -> float:
-        model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.heads)
+        model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.facts.heads)
         if macro == PARAMETERS:
             return sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(model))))
         return step_flops(first.recipe._replace(model=model), first.schedules) / tokens

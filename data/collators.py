@@ -107,7 +107,7 @@ class Collator:
         shortest = min(planned.limits.values(), key=lambda limit: limit.raw)
         self._packing = planned._replace(limits={0: shortest})
         # What is read by itself needs no end beside that which its frame has already.
-        closed = any(form.after[-1:] == (ids.eos,) for form in objective.prompt_forms)
+        closed = any(form.after[-1:] == (ids.eos,) for form in objective.facts.prompt_forms)
         self._end = ids.eos if marks and not (closed and packing == "single") else None
         self._compiled: Callable | None = None
 
@@ -222,11 +222,11 @@ def _losses_of(objective: Objective) -> Sequence[Callable]:
 def _layout_of(objective: Objective) -> str:
     """Raises ValueError, saying why, where no model of `transformers` computes the loss."""
     unknown = [loss for loss in _losses_of(objective) if loss not in (token_loss, pair_loss)]
-    heads = list(objective.heads)
+    heads = list(objective.facts.heads)
     streams = set(objective.lengths(2)) - {"sentinels", "both"}
-    if objective.rows.column:
+    if objective.facts.rows.column:
         raise ValueError(
-            f"The objective reads {objective.rows.description}, expected one that reads text "
+            f"The objective reads {objective.facts.rows.description}, expected one that reads text "
             "alone: for examples transformers has collators of its own, such as "
             "DataCollatorForSeq2Seq."
         )
@@ -235,7 +235,7 @@ def _layout_of(objective: Objective) -> str:
             "The objective's noise follows the model, which a collator never meets: expected one "
             "such as masked_lm."
         )
-    if unknown or objective.couples_rows or objective.requires:
+    if unknown or objective.facts.couples_rows or objective.facts.requires:
         raise ValueError(
             f"A model of transformers computes the mean cross-entropy of its labels, and this "
             f"objective has another loss, of the heads {heads}: take `objectives.corruptor` and "

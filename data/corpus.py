@@ -155,8 +155,8 @@ def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
 
     Reading them raises ValueError as `objectives.contract.check_classes` and `check_parts` do.
     """
-    num_classes = objective.rows.num_classes
-    num_parts = objective.rows.num_parts
+    num_classes = objective.facts.rows.num_classes
+    num_parts = objective.facts.rows.num_parts
     if num_classes is None and num_parts is None:
         return corpus
 

@@ -91,19 +91,22 @@ def resolve(
     Raises ValueError for a policy without the rows that the objective requires, or a mixture of
     members with and without end-of-sequence of their own where rows are no stream.
     """
-    suited = POLICIES[objective.rows.kind]
+    rows = objective.facts.rows
+    suited = POLICIES[rows.kind]
     if policy is None:
         policy = suited[0]
     if policy not in suited:
         raise ValueError(
-            f"The objective is made for {objective.rows.description}, got packing={policy!r}, "
+            f"The objective is made for {rows.description}, got packing={policy!r}, "
             f"expected one of {list(suited)}: leave packing out to have {suited[0]!r}."
         )
     if mark_document_ends is None:
         members = members_of(objective)
-        closing = [m for m in members if m.objective.rows.closes_documents]
-        marked = [m for m in members if m.objective.rows.kind == "stream" and m not in closing]
-        if marked and closing and objective.rows.kind != "stream":
+        closing = [m for m in members if m.objective.facts.rows.closes_documents]
+        marked = [
+            m for m in members if m.objective.facts.rows.kind == "stream" and m not in closing
+        ]
+        if marked and closing and rows.kind != "stream":
             raise ValueError(
                 f"The member {marked[0].name!r} needs end-of-sequence after every document, and "
                 f"{closing[0].name!r} appends it itself, once more: give "
@@ -128,7 +131,7 @@ def plan_packing(
         for group in groups
         for number, raw in zip(group.members, group.raw_lengths)
     }
-    return Packing(policy, limits, objective.rows.column)
+    return Packing(policy, limits, objective.facts.rows.column)
 
 
 def rows_of_documents(

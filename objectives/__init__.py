@@ -28,7 +28,9 @@ from .blanks import blank_infilling
 from .block_diffusion import block_diffusion
 from .contract import (
     Adaptation,
+    BatchLoss,
     Builder,
+    Facts,
     Labels,
     Member,
     ModelOutputs,
@@ -86,7 +88,9 @@ from .worked_examples import hide
 
 __all__ = [
     "Adaptation",
+    "BatchLoss",
     "Builder",
+    "Facts",
     "Labels",
     "Member",
     "Objective",

@@ -48,9 +48,9 @@ def annealed(
       stages: those that come to one value, with whole numbers, are one.
 
     >>> objective = annealed(ids, masked_lm, "rate", first=0.30, last=0.10, steps=100, stages=3)
-    >>> [member.name for member in objective.members]
+    >>> [member.name for member in objective.facts.members]
     ['rate_0.3', 'rate_0.2', 'rate_0.1']
-    >>> [round(member.rate(25), 2) for member in objective.members]
+    >>> [round(member.rate(25), 2) for member in objective.facts.members]
     [0.5, 0.5, 0.0]
 
     Raises ValueError for fewer steps or stages, two ends that are one value or have more
@@ -78,17 +78,17 @@ def annealed(
                 f"annealed cannot set {setting!r} to {value}: {error}. Give a parameter of the "
                 "builder that is a number."
             ) from None
-        if built.members:
+        if built.facts.members:
             raise ValueError(
-                f"annealed takes an objective that is no mixture, got one of {len(built.members)} "
-                "members: anneal a member of it, by a rate that follows the step."
+                "annealed takes an objective that is not a mixture, got one of "
+                f"{len(built.facts.members)} members: anneal a member of it, by a rate that "
+                "follows the step."
             )
         members[f"{setting}_{value:g}"] = (one, _share_of(i, at))
     joint = mixture(ids, members)
-    last_stage = joint.members[-1].objective
-    return joint._replace(
-        prompt_forms=last_stage.prompt_forms,
-        adaptation=_joint_adaptation(joint.members, at),
+    last_stage = joint.facts.members[-1].objective
+    return joint._replace(adaptation=_joint_adaptation(joint.facts.members, at)).with_facts(
+        prompt_forms=last_stage.facts.prompt_forms
     )
 
 

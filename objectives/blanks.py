@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
 from .arithmetic import ratio, round_ratio, traced
-from .contract import Objective, Rows
+from .contract import Facts, Objective, Rows
 from .features import input_sequence, target_sequence
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -87,8 +87,10 @@ def blank_infilling(
             eos=jnp.int32(ids.eos),
         ),
         loss=token_loss,
-        prompt_forms=(PromptForm("infill", blanks="masks"),),
-        rows=Rows("documents", closes_documents=True),
+        facts=Facts(
+            prompt_forms=(PromptForm("infill", blanks="masks"),),
+            rows=Rows("documents", closes_documents=True),
+        ),
     )
 
 

@@ -9,7 +9,6 @@ share of a block that is masked lies outside of the rates, of E2D2 where a block
 code trains without 1 / rate, and evaluates with it.
 """
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import jax
@@ -20,7 +19,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, checked
 from .arithmetic import hits, product24, rate24, share24
-from .contract import ModelOutputs, Objective, Term
+from .contract import BatchLoss, Facts, Objective
 from .features import fit, input_sequence, labels_in_place
 from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
@@ -87,23 +86,20 @@ def block_diffusion(
             maskable=np.array([*ids.text, ids.eos], np.int32),
         ),
         loss=_block_loss,
-        prompt_forms=(PromptForm("blocks", block_size=block_size),),
-        bound="tokens" if block_size == 1 else to_one,
+        facts=Facts(
+            prompt_forms=(PromptForm("blocks", block_size=block_size),),
+            bound="tokens" if block_size == 1 else to_one,
+        ),
     )
 
 
-def _block_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _block_loss(batch) -> BatchLoss:
     """Returns `token_loss` of noised copies, labels weighted 1 / rate of their block, over all
     tokens that have a copy."""
     beside = "noised_segment_ids" in batch  # beside clean tokens, and not in a decoder of their own
     stack, hidden = ("noised", "noised") if beside else ("decoder", "top")
-    if isinstance(outputs.hidden, Mapping) and hidden not in outputs.hidden:
-        raise ValueError(
-            "The model has no hidden states of noised copies, hidden['noised'], expected those of "
-            "the batch's `noised_input_tokens`: use models.decoder, or another objective."
-        )
     copied = batch[f"{stack}_segment_ids"] > 0
-    return loss_by_rates(outputs, batch, batch["noised_rates"], copied, hidden)
+    return loss_by_rates(batch, batch["noised_rates"], copied, hidden)
 
 
 def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):

@@ -21,7 +21,7 @@ from .token_ids import TokenIds
 
 Array = Any  # a NumPy or JAX array
 
-VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the usual head
+VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the default head
 
 
 def _static(**settings):
@@ -29,35 +29,39 @@ def _static(**settings):
     return dataclasses.field(metadata={"static": True}, **settings)
 
 
-NO_LABEL = -(2**31)  # of a token that is not labelled
-COUNTED = 0  # in place of a number of classes: as many as the corpus of a run names
+NO_LABEL = -(2**31)  # label of a token without one
+COUNTED = 0  # stands for the number of classes that the corpus of a run names
 
 
 class Row(NamedTuple):
     """A raw row, as the host ships it.
 
-    `parts` and `labels` are given to objectives that require them (`Rows.kind`), and None for all
-    others. `hidden` and `hidden_starts` are None in training.
+    Attributes:
+      tokens: i32[L] ids of text, with padding at the end.
+      segments: i32[L] number of each token's document: 1, 2, …; 0 for padding. The lengths of
+        documents follow from it alone.
+      member: i32[] index of the mixture's member that this row was cut for.
+      parts: i32[L] number of the part of its document that each token is in: 0 for a text, a first
+        side or a user's turn; 1 for its answer, the second side or the first answer; 2 for the next
+        turn, and so on. None unless the objective requires parts (`Rows.kind`).
+      labels: i32[L] the class of a document at each of its tokens, a number in thousandths, the
+        class of each token, or `NO_LABEL`. None unless the objective requires labels.
+      hidden: bool[L] the tokens to hide, instead of those that an objective would draw
+        (`objectives.hide`). None in training.
+      hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
+        is hidden too. None: each run of hidden tokens is one span.
+      chances: i32[L] how likely each token is to be hidden, relative to the other tokens of its
+        document: above 0 and at most 16 bits. None: all tokens are equally likely, as before
+        training and wherever no model is at hand.
     """
 
-    tokens: Array  # i32[L] text ids, padding at the end
-    # i32[L] segment ids: document 1, 2, … of each token; 0 is padding; the only source of lengths
+    tokens: Array
     segments: Array
-    member: Array  # i32[] index of the mixture's member that this row was cut for
-    # i32[L] the part of its document that each token is in: 0 a text, a first side or a user's
-    # turn; 1 its answer, the second side, the first answer; 2 the next turn, …
+    member: Array
     parts: Array = None
-    # i32[L] the class of a document at each of its tokens, or a number in thousandths; the class
-    # of each token; or NO_LABEL
     labels: Array = None
-    # bool[L] the tokens to hide, where a text says which: in place of those that objectives which
-    # hide tokens would draw (`objectives.hide`)
     hidden: Array = None
-    # i32[L] how likely each token is to be hidden, against the others of its document: above 0, of
-    # at most 16 bits. None: all alike, as before training and wherever no model is at hand.
     chances: Array = None
-    # bool[L] the hidden tokens that begin a span of their own although the token before them is
-    # hidden too. None: each run of hidden tokens is one span.
     hidden_starts: Array = None
 
 
@@ -73,13 +77,21 @@ ROW_KINDS = {
 
 
 class Rows(NamedTuple):
-    """The rows that an objective requires, for those who pack them."""
+    """The rows that an objective requires, for the code that packs them.
 
-    kind: str = "stream"  # one of `ROW_KINDS`
-    closes_documents: bool = False  # the objective appends end-of-sequence itself
-    sentinels: int | None = None  # the number available, where `Objective.lengths` counts them
-    num_parts: int | None = None  # parts of a document that it reads; None: any number
-    # Labels are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers; `COUNTED`.
+    Attributes:
+      kind: one of `ROW_KINDS`.
+      closes_documents: whether the objective itself appends end-of-sequence to documents.
+      sentinels: number of sentinels available, if `Objective.lengths` counts them.
+      num_parts: number of parts of a document that the objective reads; None: any number.
+      num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None: labels
+        are any numbers. `COUNTED`: as many classes as the corpus names.
+    """
+
+    kind: str = "stream"
+    closes_documents: bool = False
+    sentinels: int | None = None
+    num_parts: int | None = None
     num_classes: int | None = None
 
     @property
@@ -131,44 +143,123 @@ class ModelOutputs(Protocol):
 class Labels:
     """The labels that a term scores, from which its baseline follows.
 
-    That of a loss predicts classes by their frequencies among the training targets, and numbers by
-    their mean; that of a metric, which counts hits, always names the most frequent class. Where a
-    slot has any number of classes, each predicted by itself, it predicts each by its share of the
-    slots.
+    The baseline of a loss predicts classes by their frequencies among the training targets, and
+    numbers by their mean. The baseline of a metric, which counts hits, always names the most
+    frequent class. If a slot has any number of classes, the baseline predicts each of them
+    separately, by its share of the slots.
+
+    Attributes:
+      values: i32[B, N] classes, or f32[B, N] numbers. None: the model produces them, such as
+        ELECTRA's generator, and `BatchLoss.sums` returns them. The baseline then uses their own
+        frequencies.
+      weights: f32[B, N] weight of each label in the term's sums; 0: it does not count.
+      head: name of the head in `Facts.heads`, which has the number of classes.
+      slots: f32[B] number of slots, for binary cross-entropies summed over all classes: the values
+        are then the classes that are present. None: each value is the only class of its slot.
     """
 
-    values: Array  # i32[B, N] classes, or f32[B, N] numbers
-    weights: Array  # f32[B, N] weight of each in the term's sums; 0: does not count
-    head: str = _static()  # of `Objective.heads`, which has the number of classes
-    # The model produces them (ELECTRA's generator): the baseline uses their own frequencies.
-    from_outputs: bool = _static(default=False)
-    # f32[B] of binary cross-entropies, summed over all classes: the number of slots, of which the
-    # values are the classes that are there. None: a value is the one class of its slot.
+    values: Array
+    weights: Array
+    head: str = _static()
     slots: Array = None
+
+
+class Sums(NamedTuple):
+    """What a term comes to for a model's outputs, summed over the slots of each row.
+
+    Attributes:
+      losses: f32[B] in nats, or in the unit of a metric.
+      z_losses: f32[B] what the run's z-loss adds (`objectives.cross_entropy`); None: nothing.
+      labels: i32[B, N] labels that the model itself produced, for `Labels.values`; None: the batch
+        has them.
+    """
+
+    losses: Array
+    z_losses: Array | None = None
+    labels: Array | None = None
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """One term of a loss, or a metric, as sums, so that accumulation and sharding change nothing.
+    """One term of a loss, or a metric.
 
-    The total is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`: the mean,
-    whatever the size of the weights. Where all of them are 0, the sums must be 0, as the term is.
+    The loss is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`, so that
+    accumulation and sharding do not change it. If all weights are 0, the sums must be 0, and the
+    term is 0.
 
-    A term's baseline is that of its labels; without labels it is the term for constant outputs
-    (hidden states of 0, heads that give 1). Where that is 0, as where states predict states, there
-    is none.
+    The baseline of a term follows from its labels. Without labels it is the term for constant
+    outputs (hidden states of 0, heads that return 1). If that is 0, for example if states predict
+    states, the term has no baseline.
+
+    Attributes:
+      weights: f32[B] what the sums are divided by.
+      scale: a number, or a function of the step (an optax schedule). None: a metric, which is
+        logged but is not part of the loss.
+      labels: what the term scores, or None.
+      sums: f32[B] summed loss of each row; None before the model's outputs are known
+        (`BatchLoss.scored`).
+      z_losses: f32[B] what the run's z-loss adds to `sums`; None: nothing.
     """
 
-    sums: Array  # f32[B] summed loss of each row
-    weights: Array  # f32[B] what to divide by; a function of the batch alone, never of outputs
-    # A number, or a function of the step (an optax schedule). None: a metric, which is logged but
-    # not part of the loss.
+    weights: Array
     scale: Any = _static(default=1.0)
     labels: Labels | None = None
-    # f32[B] what a run's z-loss adds to `sums` in the loss (`objectives.cross_entropy`); None:
-    # nothing.
+    sums: Array = None
     z_losses: Array | None = None
+
+
+class BatchLoss(NamedTuple):
+    """The loss of one batch: `first | second` is the loss with the terms of both.
+
+    Attributes:
+      terms: {name: Term} without sums. They cannot depend on the model's outputs, so that the
+        weights of a whole step are known before the model runs.
+      sums: a function from a model's outputs to {name: f32[B] or Sums}, of the same names.
+    """
+
+    terms: dict[str, Term]
+    sums: Callable[[ModelOutputs], Mapping[str, Array | Sums]]
+
+    def scored(self, outputs: ModelOutputs) -> dict[str, Term]:
+        """Returns the terms with their sums for a model's outputs.
+
+        Raises ValueError if `sums` has other names than `terms`.
+        """
+        found = self.sums(outputs)
+        if found.keys() != self.terms.keys():
+            raise ValueError(
+                f"The loss has the terms {list(self.terms)}, and sums for {list(found)}: expected "
+                "the same names."
+            )
+        return {name: _scored(term, found[name]) for name, term in self.terms.items()}
+
+    def __or__(self, other: "BatchLoss") -> "BatchLoss":
+        if both := sorted(self.terms.keys() & other.terms.keys()):
+            raise ValueError(
+                f"Two losses have a term {both[0]!r}, so that one would be lost: expected terms of "
+                "different names."
+            )
+        return BatchLoss(
+            self.terms | other.terms,
+            lambda outputs: {**self.sums(outputs), **other.sums(outputs)},
+        )
+
+    def with_term(self, name: str, **fields: Any) -> "BatchLoss":
+        """Returns this loss of one term with another name, and with these fields of the term."""
+        ((old_name, term),) = self.terms.items()
+        return BatchLoss(
+            {name: dataclasses.replace(term, **fields)},
+            lambda outputs: {name: self.sums(outputs)[old_name]},
+        )
+
+
+def _scored(term: Term, found: Array | Sums) -> Term:
+    sums = found if isinstance(found, Sums) else Sums(found)
+    labels = term.labels
+    if labels is not None and sums.labels is not None:
+        labels = dataclasses.replace(labels, values=sums.labels)
+    return dataclasses.replace(term, labels=labels, sums=sums.losses, z_losses=sums.z_losses)
 
 
 class Lengths(Protocol):
@@ -205,13 +296,12 @@ class Corrupt(Protocol):
 
 
 class Loss(Protocol):
-    """The terms of the loss of a batch."""
+    """The loss of a batch, in two steps: what is scored, and then how outputs score."""
 
-    def __call__(self, outputs: ModelOutputs, batch: dict[str, Array], /) -> dict[str, Term]:
-        """Returns {name: term}.
+    def __call__(self, batch: dict[str, Array], /) -> BatchLoss:
+        """Returns the terms, and the function from a model's outputs to their sums.
 
         Args:
-          outputs: of the model, for the batch.
           batch: the arranged features (`objectives.layouts`), each with a leading axis of rows.
         """
 
@@ -220,50 +310,93 @@ class Adaptation(NamedTuple):
     """Noise that follows how well the model does, by a state that training keeps and saves.
 
     Each step gives its rows the chances of the state, counts what the model did with them, and
-    updates the state. Whoever has no state, as evaluation, draws the noise of `Row.chances` None.
+    updates the state. Without a state, for example in evaluation, noise is drawn as for
+    `Row.chances` None.
+
+    Attributes:
+      init: () -> the state before the first step: a tree of arrays, replicated on every device.
+      chances: (state, rows of a batch) -> i32[B, L], the rows' `Row.chances`.
+      measure: (outputs, batch) -> a tree of counts, summed over the rows. Counts are integers, so
+        that their sums over devices and microbatches are exact.
+      update: (state, the counts of a step, number of steps taken) -> state.
+      summary: state -> {name: f32[]}, for the run's metrics.
     """
 
-    # () -> the state before the first step: a tree of arrays, which every device holds whole
     init: Callable
-    chances: Callable  # (state, rows of a batch) -> i32[B, L]: `Row.chances`
-    # (outputs, batch) -> a tree of counts, summed over the rows: integers, whose sums over devices
-    # and microbatches are exact
+    chances: Callable
     measure: Callable
-    update: Callable  # (state, the counts of a step, steps taken so far) -> state
-    summary: Callable  # state -> {name: f32[]}, for the run's metrics
+    update: Callable
+    summary: Callable
+
+
+class Facts(NamedTuple):
+    """What an objective needs, and what is known about it.
+
+    Attributes:
+      heads: {name: number of classes} of the heads that the loss requires of the model. None: one
+        class for each id of the vocabulary, or a head without classes. `COUNTED`: as many classes
+        as the run's corpus names.
+      rows: the rows that the objective requires.
+      requires: further requirements of the model and of the rows of a step.
+      prompt_forms: how models that it trained are prompted; the first form is the default.
+      members: the members of a mixture; () for any other objective.
+      couples_rows: whether the loss of a row depends on the other rows of its batch.
+      likelihood: name of the term that is the exact negative log-likelihood of the text: each of
+        its tokens once, given the tokens before it. None: there is no such term, for example if
+        only hidden tokens are predicted.
+      bound: name of the term whose mean over the noise is an upper bound on the negative
+        log-likelihood, with tokens that are noised in any order. None: there is no such term.
+    """
+
+    heads: Mapping[str, int | None] = VOCABULARY
+    rows: Rows = Rows()
+    requires: tuple[Requirement, ...] = ()
+    prompt_forms: tuple[PromptForm, ...] = ()
+    members: "tuple[Member, ...]" = ()
+    couples_rows: bool = False
+    likelihood: str | None = None
+    bound: str | None = None
 
 
 class Objective(NamedTuple):
-    """A pre-training objective: pure functions and facts, built by the function of its name."""
+    """A pre-training objective: three pure functions, and facts if the default ones do not fit.
+
+        Objective(lambda n: {"targets": n}, backwards, token_loss)
+
+    Attributes:
+      lengths: the slots that one document takes, from its number of tokens.
+      corrupt: from a raw row to features.
+      loss: the terms of the loss of a batch, and what outputs score.
+      facts: what the objective needs of models and rows, and what is known about it.
+      adaptation: how the noise follows the model; None: it does not.
+    """
 
     lengths: Lengths
     corrupt: Corrupt
     loss: Loss
-    # The heads that the loss requires of the model: name -> number of classes. None: the ids of
-    # the vocabulary, or no classes. `COUNTED` until a run's corpus is known.
-    heads: Mapping[str, int | None] = VOCABULARY
-    rows: Rows = Rows()  # the rows that it requires
-    prompt_forms: tuple[PromptForm, ...] = ()  # for models that it trained, the default first
-    members: tuple = ()  # Member(name, objective, rate), … of a mixture
-    couples_rows: bool = False  # the loss is not a sum over rows
-    requires: tuple[Requirement, ...] = ()  # of the model and the rows of a step, beside the above
-    # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
-    # once, given those before it. None: no term is, as where only hidden tokens are predicted.
-    likelihood: str | None = None
-    # The term whose mean over the noise is a bound on that, of tokens that are noised in any order.
-    bound: str | None = None
-    adaptation: Adaptation | None = None  # None: the noise does not depend on the model
+    facts: Facts = Facts()
+    adaptation: Adaptation | None = None
+
+    def with_facts(self, **facts: Any) -> "Objective":
+        """Returns the objective with these facts replaced."""
+        return self._replace(facts=self.facts._replace(**facts))
 
 
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
 
 
 class Member(NamedTuple):
-    """One member of a mixture."""
+    """One member of a mixture.
+
+    Attributes:
+      name: name of the member, unique in its mixture.
+      objective: the member itself.
+      rate: share of the rows, relative to the other members: a number, or a function of the step.
+    """
 
     name: str
     objective: Objective
-    rate: Any  # share of rows, relative to the others: a number, or a function of the step
+    rate: Any
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:
@@ -278,13 +411,13 @@ def build(builder: Builder, ids: TokenIds) -> Objective:
         raise ValueError(
             f"The builder returned a {type(objective).__name__}, expected an Objective."
         )
-    check_rows(objective.rows)
+    check_rows(objective.facts.rows)
     return objective
 
 
 def members_of(objective: Objective) -> tuple[Member, ...]:
     """Returns the members of a mixture; a plain objective is its own only member."""
-    return objective.members or (Member("all", objective, 1.0),)
+    return objective.facts.members or (Member("all", objective, 1.0),)
 
 
 def joint_rows(rows: Mapping[str, Rows]) -> Rows:
@@ -314,37 +447,38 @@ def joint_rows(rows: Mapping[str, Rows]) -> Rows:
     )
 
 
-def joint_facts(objectives: Mapping[str, Objective]) -> dict[str, Any]:
-    """Returns the facts of an objective that is made of several, by their names.
+def joint_facts(facts: Mapping[str, Facts]) -> Facts:
+    """Returns the facts of an objective that is made of several, from {name: facts of each}.
 
-    Raises ValueError where they require rows of different kinds, or different numbers of classes of
-    one head.
+    Prompt forms and members are left to the caller.
+
+    Raises ValueError if they require rows that no corpus has together, or different numbers of
+    classes of one head.
     """
     heads: dict[str, int | None] = {}
-    for objective in objectives.values():
-        for name, classes in objective.heads.items():
+    for one in facts.values():
+        for name, classes in one.heads.items():
             if heads.setdefault(name, classes) != classes:
                 raise ValueError(
                     f"Two objectives share the head {name!r}, and one has {heads[name]} classes, "
                     f"the other {classes}: give them the same number."
                 )
-    return dict(
+    return Facts(
         heads=heads,
-        rows=joint_rows({name: objective.rows for name, objective in objectives.items()}),
-        couples_rows=any(o.couples_rows for o in objectives.values()),
-        requires=tuple(dict.fromkeys(r for o in objectives.values() for r in o.requires)),
+        rows=joint_rows({name: one.rows for name, one in facts.items()}),
+        requires=tuple(dict.fromkeys(r for one in facts.values() for r in one.requires)),
+        couples_rows=any(one.couples_rows for one in facts.values()),
     )
 
 
 def check_facts(objective: Objective) -> None:
-    """Raises ValueError for rows, prompt forms or an adaptation that are none of those known."""
-    check_rows(objective.rows)
-    if not isinstance(objective.adaptation, Adaptation | None):
-        raise ValueError(
-            "An objective's adaptation must be an objectives.Adaptation or None, got "
-            f"{objective.adaptation!r}."
-        )
-    for form in objective.prompt_forms:
+    """Raises ValueError for facts, rows, prompt forms or an adaptation of an unknown kind."""
+    for name, kind in (("facts", Facts), ("adaptation", Adaptation | None)):
+        if not isinstance(got := getattr(objective, name), kind):
+            expected = getattr(kind, "__name__", "Adaptation or None")
+            raise ValueError(f"An objective's {name} must be objectives.{expected}, got {got!r}.")
+    check_rows(objective.facts.rows)
+    for form in objective.facts.prompt_forms:
         check_form(form)
 
 
@@ -362,7 +496,8 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
 
     Raises ValueError where the corpus names too few classes for an objective that has them counted.
     """
-    if COUNTED not in objective.heads.values():
+    facts = objective.facts
+    if COUNTED not in facts.heads.values():
         return objective
     if count < 2:
         raise ValueError(
@@ -371,15 +506,15 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
             "counts them (--gin_file=corpora/labelled_text.gin), or give the objective its "
             "num_classes."
         )
-    heads = {name: count if size == COUNTED else size for name, size in objective.heads.items()}
-    members = tuple(
-        member._replace(objective=with_counted_classes(member.objective, count))
-        for member in objective.members
+    rows = facts.rows
+    return objective.with_facts(
+        heads={name: count if size == COUNTED else size for name, size in facts.heads.items()},
+        rows=rows._replace(num_classes=count) if rows.num_classes == COUNTED else rows,
+        members=tuple(
+            member._replace(objective=with_counted_classes(member.objective, count))
+            for member in facts.members
+        ),
     )
-    rows = objective.rows
-    if rows.num_classes == COUNTED:
-        rows = rows._replace(num_classes=count)
-    return objective._replace(heads=heads, members=members, rows=rows)
 
 
 def check_classes(labels: Array, num_classes: int) -> None:

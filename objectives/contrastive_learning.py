@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, ratio, round_ratio, traced
-from .contract import Objective, Rows, Term
+from .contract import BatchLoss, Facts, Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
 from .losses import at_slots
@@ -80,11 +80,13 @@ def contrastive(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
         corrupt=Partial(_two_views, noise.apply, cls),
         loss=_contrastive_loss(2, temperature, pooling, loss),
-        prompt_forms=(_form(ids, pooling),),
-        heads=_heads(temperature),
-        rows=Rows("document", closes_documents=True),
-        couples_rows=True,
-        requires=(own_dropout,) if views == "dropout" else (),
+        facts=Facts(
+            prompt_forms=(_form(ids, pooling),),
+            heads=_heads(temperature),
+            rows=Rows("document", closes_documents=True),
+            couples_rows=True,
+            requires=(own_dropout,) if views == "dropout" else (),
+        ),
     )
 
 
@@ -135,10 +137,12 @@ def contrastive_pairs(
         lengths=lambda n: {"inputs": n + texts, "pools": texts},
         corrupt=Partial(_split_in_parts, jnp.zeros(texts, jnp.int32), cls),
         loss=_contrastive_loss(texts, temperature, pooling, loss),
-        prompt_forms=(_form(ids, pooling),),
-        heads=_heads(temperature),
-        rows=Rows("parts", closes_documents=True, num_parts=texts),
-        couples_rows=True,
+        facts=Facts(
+            prompt_forms=(_form(ids, pooling),),
+            heads=_heads(temperature),
+            rows=Rows("parts", closes_documents=True, num_parts=texts),
+            couples_rows=True,
+        ),
     )
 
 
@@ -223,21 +227,26 @@ _LOSSES: dict[Loss, Callable] = {
 
 
 def _contrastive_loss(texts: int, temperature, pooling: Pooling, name: Loss) -> Callable:
-    def loss(outputs, batch) -> dict[str, Term]:
-        top = outputs.hidden["top"]
+    def loss(batch) -> BatchLoss:
         slots_BxP = batch["pools_slots"]
-        pooled = _mean_of_segments(top, batch) if pooling == "mean" else at_slots(top, slots_BxP)
-        embeddings_BxPxe = outputs.head("embedding", pooled)
-        B, P, _ = embeddings_BxPxe.shape
-        by_text = embeddings_BxPxe.reshape(B * P // texts, texts, -1).swapaxes(0, 1)
+        B, P = slots_BxP.shape
         live = batch["pools_weights"].reshape(B * P // texts, texts).swapaxes(0, 1) > 0
-        scale = outputs.head("logit_scale", top) if temperature is None else 1 / temperature
-        right = by_text[1:].reshape(-1, by_text.shape[-1])
         pair_is_live = live[0] & live[1]
-        losses = _LOSSES[name](by_text[0], right, scale, pair_is_live, live[1:].reshape(-1))
         w_BxD = pair_is_live.astype(jnp.float32).reshape(B, -1)
-        sums = jnp.where(w_BxD > 0, losses.reshape(B, -1), 0.0)
-        return {"contrastive": Term(jnp.sum(sums, -1), jnp.sum(w_BxD, -1))}
+
+        def sums(outputs):
+            top = outputs.hidden["top"]
+            mean = pooling == "mean"
+            pooled = _mean_of_segments(top, batch) if mean else at_slots(top, slots_BxP)
+            embeddings_BxPxe = outputs.head("embedding", pooled)
+            by_text = embeddings_BxPxe.reshape(B * P // texts, texts, -1).swapaxes(0, 1)
+            scale = outputs.head("logit_scale", top) if temperature is None else 1 / temperature
+            right = by_text[1:].reshape(-1, by_text.shape[-1])
+            losses = _LOSSES[name](by_text[0], right, scale, pair_is_live, live[1:].reshape(-1))
+            counted = jnp.where(w_BxD > 0, losses.reshape(B, -1), 0.0)
+            return {"contrastive": jnp.sum(counted, -1)}
+
+        return BatchLoss({"contrastive": Term(jnp.sum(w_BxD, -1))}, sums)
 
     return loss
 

@@ -35,8 +35,8 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
         raise ValueError(
             f"Got max_documents={max_documents}, expected 1 … {MAX_DOCUMENTS:,}: cut longer rows."
         )
-    if objective.rows.sentinels is not None:
-        check_sentinels("Rows", lengths, objective.rows.sentinels)
+    if objective.facts.rows.sentinels is not None:
+        check_sentinels("Rows", lengths, objective.facts.rows.sentinels)
 
     def corrupt_rows(keys_B, rows_B: Row) -> dict[str, Array]:
         _check_rows(objective, lengths, rows_B, max_documents)
@@ -81,7 +81,7 @@ def _check_rows(
             f"Got rows of {L:,} tokens, expected fewer than {MAX_LENGTH:,}, beyond which counts "
             "of tokens would exceed 32 bits: cut them."
         )
-    column = objective.rows.column
+    column = objective.facts.rows.column
     if column and getattr(rows_B, column) is None:
         raise ValueError(f"The objective reads {column}, which these rows have not.")
     needs = [member.objective.lengths(L) for member in members_of(objective)]
@@ -121,10 +121,10 @@ def _check_values(
         raise ValueError(
             f"Got a row of {most} documents, expected at most {max_documents}: raise max_documents."
         )
-    if objective.rows.num_classes and rows_B.labels is not None:
-        check_classes(rows_B.labels[rows_B.segments > 0], objective.rows.num_classes)
-    if objective.rows.num_parts is not None and rows_B.parts is not None:
-        check_parts(rows_B.parts[rows_B.segments > 0], objective.rows.num_parts)
+    if objective.facts.rows.num_classes and rows_B.labels is not None:
+        check_classes(rows_B.labels[rows_B.segments > 0], objective.facts.rows.num_classes)
+    if objective.facts.rows.num_parts is not None and rows_B.parts is not None:
+        check_parts(rows_B.parts[rows_B.segments > 0], objective.facts.rows.num_parts)
     for member, segments in zip(rows_B.member, rows_B.segments):
         sizes = np.bincount(segments)[1:]
         for name, needed in lengths_of_documents(members[member].objective, sizes.tolist()).items():

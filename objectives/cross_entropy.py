@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .contract import Array, ClassProjection
+from .contract import Array, ClassProjection, Sums
 
 # Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of
 # width 64 and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148
@@ -38,13 +38,6 @@ def binary_cross_entropy(logits, labels):
     """Returns cross-entropy in nats, f32[...], of labels 0 or 1 under sigmoid(logits [...])."""
     logits = logits.astype(jnp.float32)
     return jax.nn.softplus(logits) - logits * labels
-
-
-class Sums(NamedTuple):
-    """Weighted sums over the slots of each row."""
-
-    losses: Array  # f32[B], nats
-    z_losses: Array | None  # f32[B]; None of a z-loss of 0
 
 
 def weighted_sums(logits, labels_BxK, weights_BxK, z_loss: float = 0.0) -> Sums:

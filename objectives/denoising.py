@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import below, ratio, traced
-from .contract import Objective, Rows
+from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
 from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_told, permuted_tokens
@@ -121,8 +121,9 @@ def span_corruption(
             frame=frame_of(form.before, form.after),
         ),
         loss=token_loss,
-        prompt_forms=(form,),
-        rows=Rows(closes_documents=True, sentinels=len(ids.sentinels)),
+        facts=Facts(
+            prompt_forms=(form,), rows=Rows(closes_documents=True, sentinels=len(ids.sentinels))
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from ..constraints import NonNegative, checked
 from .arithmetic import below, isqrt
-from .contract import ModelOutputs, Objective, Term
+from .contract import BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import at_slots, predictions
 from .prompt_forms import Noised, PromptForm, recorded_noise
@@ -95,8 +95,7 @@ def hybrid_diffusion(
             text=np.array(noise.text, np.int32),
         ),
         loss=functools.partial(_hybrid_loss, in_loss),
-        prompt_forms=(PromptForm("unmask", noise=noise),),
-        bound="bound",
+        facts=Facts(prompt_forms=(PromptForm("unmask", noise=noise),), bound="bound"),
     )
 
 
@@ -136,34 +135,36 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
     )
 
 
-def _hybrid_loss(noise: HybridNoise, outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _hybrid_loss(noise: HybridNoise, batch) -> BatchLoss:
     """Returns the divergences of all labels, summed with the weights of the loss and of the
     bound."""
-    labels, given, rates, weights, logits = noised_labels(outputs, batch)
-    # Padding, and rows of other objectives, take a time at which everything is finite.
-    time = jnp.where(rates > 0, rates / 2.0**24, 0.5)
-    losses, loss_weights, bound_weights = hybrid_losses(noise, logits, labels, given, time)
-    counts = weights.astype(jnp.float32)
+    labels, slots, given, time, counts = noised_labels(batch)
+
+    def sums(outputs: ModelOutputs):
+        logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
+        losses, loss_weights, bound_weights = hybrid_losses(noise, logits, labels, given, time)
+        return {
+            "divergence": jnp.sum(counts * loss_weights * losses, -1),
+            "bound": jnp.sum(counts * bound_weights * losses, -1),
+        }
+
     tokens = jnp.sum(counts, -1)
-    return {
-        "divergence": Term(jnp.sum(counts * loss_weights * losses, -1), tokens),
-        "bound": Term(jnp.sum(counts * bound_weights * losses, -1), tokens, scale=None),
-    }
+    return BatchLoss({"divergence": Term(tokens), "bound": Term(tokens, scale=None)}, sums)
 
 
-def noised_labels(outputs: ModelOutputs, batch):
-    """Returns of each label its token, the token given in its slot, the rate of its document and
-    its weight, i32[B, K] each, and its logits f32[B, K, V].
+def noised_labels(batch) -> tuple:
+    """Returns for each label its token, its slot and the token given there, i32[B, K] each; and the
+    rate of its document and its weight, f32[B, K] each.
 
-    Rates are 24-bit integers, and 0 where nothing counts.
+    Padding, and rows of other objectives, have a rate of 0.5, at which every loss is finite.
     """
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     labels, slots, weights = predictions(batch)
     document = jnp.take_along_axis(batch[f"{stack}_segment_ids"], slots, axis=1) - 1
     rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
     given = jnp.take_along_axis(batch[f"{stack}_input_tokens"], slots, axis=1)
-    logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
-    return labels, given, rates, weights, logits
+    rate = jnp.where(rates > 0, rates / 2.0**24, 0.5)
+    return labels, slots, given, rate, weights.astype(jnp.float32)
 
 
 def hybrid_losses(noise: HybridNoise, logits, labels, given, time):

@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, Share, checked
 from .arithmetic import below, hits, share24
-from .contract import Objective, Rows
+from .contract import Facts, Objective, Rows
 from .features import target_sequence
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -88,8 +88,10 @@ def fill_in_the_middle(
             eos=jnp.int32(ids.eos),
         ),
         loss=token_loss,
-        prompt_forms=(PromptForm("middle", causal=True),),
-        rows=Rows("documents", closes_documents=True),
+        facts=Facts(
+            prompt_forms=(PromptForm("middle", causal=True),),
+            rows=Rows("documents", closes_documents=True),
+        ),
     )
 
 
@@ -162,8 +164,10 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
             eos=jnp.int32(ids.eos),
         ),
         loss=token_loss,
-        prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
-        rows=Rows("documents", closes_documents=True, sentinels=max_spans),
+        facts=Facts(
+            prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
+            rows=Rows("documents", closes_documents=True, sentinels=max_spans),
+        ),
     )
 
 

@@ -3,8 +3,6 @@
 Source: Patel et al. 2025 (ILM, arXiv:2505.05755) and the authors' published code.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +10,9 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import hits, running_sum
-from .contract import VOCABULARY, ModelOutputs, Objective, Rows, Term
+from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pool_columns
-from .losses import pool_class_terms, predictions, score_slots, token_loss
+from .losses import pool_class_loss, predictions, score_slots, token_loss
 from .prompt_forms import PromptForm
 from .splicing import by_document, documents, frame_of, framed, is_of_each, kept
 from .token_ids import TokenIds
@@ -75,12 +73,14 @@ def insertion_lm(ids: TokenIds) -> Objective:
             text=np.array(ids.text, np.int32),
         ),
         loss=_insertion_loss,
-        heads={**VOCABULARY, "stop": 2},
-        prompt_forms=(
-            PromptForm("insert", (cls, bos), head="stop", classes=CLASSES),
-            PromptForm("embed", (cls, bos)),
+        facts=Facts(
+            heads={**VOCABULARY, "stop": 2},
+            prompt_forms=(
+                PromptForm("insert", (cls, bos), head="stop", classes=CLASSES),
+                PromptForm("embed", (cls, bos)),
+            ),
+            rows=Rows("documents", closes_documents=True),
         ),
-        rows=Rows("documents", closes_documents=True),
     )
 
 
@@ -89,7 +89,7 @@ def insertion_slots(segments, positions):
     return (segments > 0) & (positions > 0)
 
 
-def _insertion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _insertion_loss(batch) -> BatchLoss:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     segments, positions = (batch[f"{stack}_{name}"] for name in ("segment_ids", "positions"))
     _, slots, weights = predictions(batch)
@@ -98,20 +98,22 @@ def _insertion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     # Each dropped token weighs 1 / those of its document.
     labelled = jnp.where(weights > 0, jnp.take_along_axis(segments, slots, axis=1), 0)
     weights = jax.vmap(_shares, (0, None))(labelled, count)
-    (tokens,) = token_loss(outputs, batch | {f"{stack}_loss_weights": weights}).values()
+    tokens = token_loss(batch | {f"{stack}_loss_weights": weights})
 
-    evidence = score_slots(outputs, "vocabulary", outputs.hidden["top"], _log_partition)
-    open_segments = jnp.where(insertion_slots(segments, positions), segments, 0)
-    log_shares = jax.vmap(_log_shares, (0, 0, None))(evidence, open_segments, count)
-    losses = -jnp.take_along_axis(log_shares, slots, axis=1) * weights
+    def slot_sums(outputs: ModelOutputs):
+        evidence = score_slots(outputs, "vocabulary", outputs.hidden["top"], _log_partition)
+        open_segments = jnp.where(insertion_slots(segments, positions), segments, 0)
+        log_shares = jax.vmap(_log_shares, (0, 0, None))(evidence, open_segments, count)
+        losses = -jnp.take_along_axis(log_shares, slots, axis=1) * weights
+        return {"slots": jnp.sum(losses, -1)}
 
-    stop = pool_class_terms(outputs, batch, "stop")
-    document_weights = stop["stop"].weights
-    slot_term = Term(jnp.sum(losses, -1), document_weights)
-    return {
-        "tokens": dataclasses.replace(tokens, weights=document_weights),
-        "slots": slot_term,
-    } | stop
+    stop = pool_class_loss("stop", batch)
+    document_counts = stop.terms["stop"].weights
+    return (
+        tokens.with_term("tokens", weights=document_counts)
+        | BatchLoss({"slots": Term(document_counts)}, slot_sums)
+        | stop
+    )
 
 
 def _log_partition(logits):

@@ -12,7 +12,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import Count, Positive, checked
-from .contract import ModelOutputs, Objective, Row, Rows, Term
+from .contract import BatchLoss, ModelOutputs, Objective, Row, Rows, Term
 from .contrastive_learning import unit
 from .features import input_sequence, orders_in_line, pool_columns
 from .losses import at_slots, token_loss
@@ -73,8 +73,7 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
         lengths=lengths,
         corrupt=Partial(_write_and_view, written.corrupt, asked),
         loss=functools.partial(_loss, scale),
-        rows=Rows("parts", closes_documents=True, num_parts=VIEWS),
-    )
+    ).with_facts(rows=Rows("parts", closes_documents=True, num_parts=VIEWS))
 
 
 def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents):
@@ -107,18 +106,21 @@ def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents
     )
 
 
-def _loss(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
-    states = at_slots(outputs.hidden["top"], batch["pools_slots"]).astype(jnp.float32)
-    B, _, width = states.shape
-    views = states.reshape(B, -1, 1 + VIEWS, width)
-    text = views[:, :, 1]
-    answer = views[:, :, 2]
+def _loss(scale: float, batch) -> BatchLoss:
+    B = batch["pools_weights"].shape[0]
     weights = batch["pools_weights"].reshape(B, -1, 1 + VIEWS)[:, :, 1].astype(jnp.float32)
-    alike = jnp.all(text == answer, -1)  # states that are constant are 0 apart: no baseline
-    distances = jnp.where(alike, 0.0, 1 - cosine(text, answer)) * weights
-    return token_loss(outputs, batch) | {
-        "embedding": Term(jnp.sum(distances, -1), jnp.sum(weights, -1), scale)
-    }
+
+    def sums(outputs: ModelOutputs):
+        states = at_slots(outputs.hidden["top"], batch["pools_slots"]).astype(jnp.float32)
+        views = states.reshape(B, -1, 1 + VIEWS, states.shape[-1])
+        text = views[:, :, 1]
+        answer = views[:, :, 2]
+        alike = jnp.all(text == answer, -1)  # the distance of constant states is 0: no baseline
+        distances = jnp.where(alike, 0.0, 1 - cosine(text, answer)) * weights
+        return {"embedding": jnp.sum(distances, -1)}
+
+    term = Term(jnp.sum(weights, -1), scale)
+    return token_loss(batch) | BatchLoss({"embedding": term}, sums)
 
 
 def cosine(a, b):

@@ -6,7 +6,6 @@ arXiv:2502.07490), algorithm 1, for masked inputs; Xu et al. 2026 (MIR, arXiv:26
 published code, for masked inputs beside plain ones.
 """
 
-import dataclasses
 import functools
 from fractions import Fraction
 
@@ -17,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import below, hits, product24, ratio, round_ratio, share24, traced
-from .contract import Labels, ModelOutputs, Objective, Rows, Term
+from .contract import BatchLoss, Facts, Labels, Objective, Rows
 from .features import fit, pool_columns, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
 from .prompt_forms import PromptForm
@@ -56,8 +55,7 @@ def causal_lm(ids: TokenIds) -> Objective:
         lengths=lambda n: {"targets": n},
         corrupt=Partial(_copy_row),
         loss=token_loss,
-        prompt_forms=(PromptForm("continue", causal=True),),
-        likelihood="tokens",
+        facts=Facts(prompt_forms=(PromptForm("continue", causal=True),), likelihood="tokens"),
     )
 
 
@@ -86,10 +84,11 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
     >>> masked_input_next_token(ids).lengths(512)
     {'targets': 512, 'stand_ins': 512}
     """
-    return causal_lm(ids)._replace(
+    mask = np.int32(ids.special("mask"))
+    plain = causal_lm(ids).with_facts(likelihood=None)  # the model does not read the whole text
+    return plain._replace(
         lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=Partial(_mask_read_tokens, selection_of(ids, rate), np.int32(ids.special("mask"))),
-        likelihood=None,  # of a text of which all can be read
+        corrupt=Partial(_mask_read_tokens, selection_of(ids, rate), mask),
     )
 
 
@@ -167,13 +166,13 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     return target_sequence((tokens, segments)) | stand_ins | no_pools
 
 
-def _loss_of_both(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _loss_of_both(scale: float, batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     segments = prediction_segments(batch)
     every = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     slots = jnp.broadcast_to(every, tokens.shape) if slots is None else slots
 
-    def copy_term(remainder: int) -> Term:
+    def copy_loss(name: str, remainder: int, scale: float) -> BatchLoss:
         """The loss of one copy of each document, which is at most half of all slots."""
         counts = weights * (segments % 2 == remainder)
         first = jnp.argsort(counts == 0, axis=1, stable=True)[:, : (tokens.shape[1] + 1) // 2]
@@ -181,10 +180,9 @@ def _loss_of_both(scale: float, outputs: ModelOutputs, batch) -> dict[str, Term]
         columns = (jnp.take_along_axis(x, first, axis=1) for x in (tokens, slots, counts))
         own = {f"decoder_{name}": x for name, x in zip(names, columns)}
         labels = Labels(tokens, counts.astype(jnp.float32), "vocabulary")  # in the order of slots
-        return dataclasses.replace(token_loss(outputs, batch | own)["tokens"], labels=labels)
+        return token_loss(batch | own).with_term(name, scale=scale, labels=labels)
 
-    again = dataclasses.replace(copy_term(0), scale=scale)
-    return {"tokens": copy_term(1), "masked_inputs": again}
+    return copy_loss("tokens", 1, 1.0) | copy_loss("masked_inputs", 0, scale)
 
 
 @checked
@@ -230,8 +228,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
             frame=frame_of(form.before, form.after),
         ),
         loss=token_loss,
-        prompt_forms=(form,),
-        rows=Rows(closes_documents=True),
+        facts=Facts(prompt_forms=(form,), rows=Rows(closes_documents=True)),
     )
 
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from .contract import Labels, ModelOutputs, Term
+from .contract import BatchLoss, Labels, ModelOutputs, Sums, Term
 from .cross_entropy import (
-    Sums,
     cross_entropy,
     projected_cross_entropy,
     projected_scores,
@@ -37,28 +36,38 @@ def prediction_segments(batch):
 
 
 def at_slots(hidden, slots):
-    """Returns hidden states [B, K, d] at slots i32[B, K] of [B, T, d]."""
-    return jnp.take_along_axis(hidden, slots[..., None], axis=1)
+    """Returns hidden states [B, K, d] at slots i32[B, K] of [B, T, d]; all of them for None."""
+    return hidden if slots is None else jnp.take_along_axis(hidden, slots[..., None], axis=1)
 
 
-def token_loss(
-    outputs: ModelOutputs, batch, hidden: str = "top", head: str = "vocabulary"
-) -> dict[str, Term]:
+def token_loss(batch, hidden: str = "top", head: str = "vocabulary") -> BatchLoss:
     """Returns the cross-entropy of `…_target_tokens`, weighted by `…_loss_weights`.
 
-    Where fewer slots predict than the stack has (`…_target_slots`), only those reach the vocabulary
+    If fewer slots predict than the stack has (`…_target_slots`), only those reach the vocabulary
     projection.
 
     Terms: "tokens", with its z-losses in a run that has them.
     """
     tokens, slots, weights = predictions(batch)
-    states = outputs.hidden[hidden]
     w = weights.astype(jnp.float32)
-    states = states if slots is None else at_slots(states, slots)
-    z_loss = getattr(outputs, "z_loss", 0.0)
-    losses, z_losses = head_cross_entropy(outputs, head, states, tokens, w, z_loss)
-    labels = Labels(tokens, w, head)
-    return {"tokens": Term(losses, jnp.sum(w, -1), labels=labels, z_losses=z_losses)}
+
+    def sums(outputs: ModelOutputs):
+        if hidden not in outputs.hidden:
+            raise ValueError(
+                f"The model has no hidden states {hidden!r}, which the objective's loss reads: use "
+                "one of pretrax.models that has them, or another objective."
+            )
+        states = at_slots(outputs.hidden[hidden], slots)
+        z_loss = getattr(outputs, "z_loss", 0.0)
+        return {"tokens": head_cross_entropy(outputs, head, states, tokens, w, z_loss)}
+
+    return BatchLoss({"tokens": Term(jnp.sum(w, -1), labels=Labels(tokens, w, head))}, sums)
+
+
+def _projection(outputs: ModelOutputs, head: str, states):
+    """Returns a head of states as a `Projection`, if the model offers it, else None."""
+    projection_of = getattr(outputs, "projection", None)
+    return projection_of and projection_of(head, states)
 
 
 def head_cross_entropy(
@@ -66,10 +75,9 @@ def head_cross_entropy(
 ) -> Sums:
     """Returns the sums of the cross-entropy of labels i32[B, K] under a head of states [B, K, d].
 
-    Without the logits of all slots in memory, where the model gives the head as a `Projection`.
+    If the model returns the head as a `Projection`, only a few logits are in memory at a time.
     """
-    projection_of = getattr(outputs, "projection", None)
-    projection = projection_of and projection_of(head, states)
+    projection = _projection(outputs, head, states)
     if projection is None:
         return weighted_sums(outputs.head(head, states), labels, weights, z_loss)
     return projected_cross_entropy(projection, labels, weights, z_loss)
@@ -80,8 +88,7 @@ def head_sums(outputs: ModelOutputs, head: str, states, slot_losses: Callable, c
 
     `states` are [B, K, d]; for the others see `cross_entropy.projected_sums`.
     """
-    projection_of = getattr(outputs, "projection", None)
-    projection = projection_of and projection_of(head, states)
+    projection = _projection(outputs, head, states)
     if projection is None:
         return jnp.sum(slot_losses(outputs.head(head, states), *columns), -1)
     return projected_sums(projection, slot_losses, columns)
@@ -92,23 +99,20 @@ def score_slots(outputs: ModelOutputs, head: str, states, score: Callable):
 
     If the model returns the head as a `Projection`, only a few logits are in memory at a time.
     """
-    projection_of = getattr(outputs, "projection", None)
-    projection = projection_of and projection_of(head, states)
+    projection = _projection(outputs, head, states)
     if projection is None:
         return score(outputs.head(head, states))
     return projected_scores(projection, score)
 
 
 def likeliest_tokens(outputs: ModelOutputs, batch):
-    """Returns i32[B, K]: the token that the vocabulary projection finds likeliest, of each that is
-    predicted."""
-    _, slots, _ = predictions(batch)
-    states = outputs.hidden["top"]
-    states = states if slots is None else at_slots(states, slots)
+    """Returns i32[B, K]: for each predicted token, the one that the vocabulary projection ranks
+    first."""
+    states = at_slots(outputs.hidden["top"], predictions(batch)[1])
     return score_slots(outputs, "vocabulary", states, functools.partial(jnp.argmax, axis=-1))
 
 
-def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> dict[str, Term]:
+def class_loss(head: str, classes, slots, weights) -> BatchLoss:
     """Returns the cross-entropy of classes under a head, and the share that are the likeliest.
 
     Args:
@@ -118,19 +122,24 @@ def class_terms(outputs: ModelOutputs, head: str, classes, slots, weights) -> di
 
     Terms: the head's name, and the metric "…_accuracy".
     """
-    logits = outputs.head(head, at_slots(outputs.hidden["top"], slots))
-    losses, _ = cross_entropy(logits, classes)
-    hits = jnp.argmax(logits, -1) == classes
     weights = weights.astype(jnp.float32)
     counted = jnp.sum(weights, -1)
     labels = Labels(classes, weights, head)
-    return {
-        head: Term(jnp.sum(losses * weights, -1), counted, labels=labels),
-        f"{head}_accuracy": Term(jnp.sum(hits * weights, -1), counted, None, labels),
-    }
+    accuracy = f"{head}_accuracy"
+
+    def sums(outputs: ModelOutputs):
+        logits = outputs.head(head, at_slots(outputs.hidden["top"], slots))
+        losses, _ = cross_entropy(logits, classes)
+        hits = jnp.argmax(logits, -1) == classes
+        return {head: jnp.sum(losses * weights, -1), accuracy: jnp.sum(hits * weights, -1)}
+
+    return BatchLoss(
+        {head: Term(counted, labels=labels), accuracy: Term(counted, scale=None, labels=labels)},
+        sums,
+    )
 
 
-def pool_class_terms(outputs: ModelOutputs, batch, head: str) -> dict[str, Term]:
-    """Returns `class_terms` of the classes of pools."""
+def pool_class_loss(head: str, batch) -> BatchLoss:
+    """Returns `class_loss` of the classes of pools."""
     columns = (batch[name] for name in ("pools_labels", "pools_slots", "pools_weights"))
-    return class_terms(outputs, head, *columns)
+    return class_loss(head, *columns)

@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, ratio, traced
-from .contract import VOCABULARY, ModelOutputs, Objective, Rows, Term
+from .contract import VOCABULARY, BatchLoss, Objective, Rows
 from .features import fit
 from .layouts import guarded, single_stack, single_stack_lengths
 from .losses import token_loss
@@ -86,16 +86,16 @@ def retromae(
         lengths=lengths,
         corrupt=Partial(_mask_and_restore, encoder.corrupt, restore),
         loss=_restoring_loss,
+    ).with_facts(
         heads={**VOCABULARY, "restored": None},
         rows=Rows("documents", closes_documents=True),
-        prompt_forms=(embed, *encoder.prompt_forms),
+        prompt_forms=(embed, *encoder.facts.prompt_forms),
     )
 
 
-def _restoring_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _restoring_loss(batch) -> BatchLoss:
     decoder = {name: x for name, x in batch.items() if name.startswith("decoder_")}
-    restored = token_loss(outputs, decoder, hidden="restored")["tokens"]
-    return token_loss(outputs, batch) | {"restored": restored}
+    return token_loss(batch) | token_loss(decoder, hidden="restored").with_term("restored")
 
 
 def _mask_and_restore(mask, restore, key, row, partner, lengths, max_documents):

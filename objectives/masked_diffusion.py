@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import hits, product24, rate24, share24
-from .contract import ModelOutputs, Objective, Term
+from .contract import BatchLoss, Facts, Objective
 from .features import fit, input_sequence, labels_in_place, orders_in_line
 from .losses import predictions, token_loss
 from .prompt_forms import PromptForm
@@ -43,7 +43,7 @@ def masked_diffusion(
     Args:
       ids: needs `mask`; only text tokens are masked.
       lowest_rate: 1 / rate stays below its inverse. A higher one than 0.001 leaves out rates that
-        the bound has, and `Objective.bound` is None.
+        the bound has, and `Facts.bound` is None.
       weighted: by 1 / rate. Without, each masked token counts 1, and the sum is still divided by
         all text tokens: gradients of less variance, with which Sahoo et al. 2026 need some 12% less
         compute for the same likelihood. That mean is no bound, nor nats per token, and so a term by
@@ -122,13 +122,12 @@ def _at_drawn_rates(
             ahead=np.int32(share24(ahead_share)),
         ),
         loss=_DiffusionLoss(ids.text, mask, weighted),
-        prompt_forms=(form,),
-        bound=bound_from(lowest_rate, bound),
+        facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, bound)),
     )
 
 
 def bound_from(lowest_rate: float, term: str) -> str | None:
-    """Returns the term as `Objective.bound`; None where the lowest rate is too high for a bound."""
+    """Returns the term as `Facts.bound`; None where the lowest rate is too high for a bound."""
     return term if lowest_rate <= LOWEST_RATE else None
 
 
@@ -143,25 +142,22 @@ class _DiffusionLoss:
     mask: int
     weighted: bool = True
 
-    def __call__(self, outputs: ModelOutputs, batch) -> dict[str, Term]:
+    def __call__(self, batch) -> BatchLoss:
         stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
         segments = batch[f"{stack}_segment_ids"]
         given = batch[f"{stack}_input_tokens"]
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
         # A mask stands for text; other special tokens stay as they are.
         is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
-        bounds = loss_by_rates(outputs, batch, rates, is_text & (segments > 0) & (rates > 0))
+        bound = loss_by_rates(batch, rates, is_text & (segments > 0) & (rates > 0))
         if self.weighted:
-            return bounds
-        bound = bounds["tokens"]
-        masked = token_loss(outputs, batch)["tokens"]
-        return {
-            "masked": dataclasses.replace(masked, weights=bound.weights),
-            "bound": Term(bound.sums, bound.weights, scale=None),
-        }
+            return bound
+        tokens = bound.terms["tokens"].weights
+        masked = token_loss(batch).with_term("masked", weights=tokens)
+        return masked | bound.with_term("bound", scale=None, labels=None)
 
 
-def loss_by_rates(outputs, batch, rates_BxT, live_BxT, hidden: str = "top") -> dict[str, Term]:
+def loss_by_rates(batch, rates_BxT, live_BxT, hidden: str = "top") -> BatchLoss:
     """Returns `token_loss` with labels weighted 1 / rate of their slot, over all live slots.
 
     `rates_BxT`: 24-bit integers; 0 in rows of other objectives.
@@ -170,9 +166,8 @@ def loss_by_rates(outputs, batch, rates_BxT, live_BxT, hidden: str = "top") -> d
     _, slots, weights = predictions(batch)
     inverse = 2.0**24 / jnp.maximum(jnp.take_along_axis(rates_BxT, slots, axis=1), 1)
     weighted = batch | {f"{stack}_loss_weights": weights * inverse}
-    terms = token_loss(outputs, weighted, hidden=hidden)
     tokens = jnp.sum(live_BxT, axis=-1).astype(jnp.float32)
-    return {name: dataclasses.replace(term, weights=tokens) for name, term in terms.items()}
+    return token_loss(weighted, hidden=hidden).with_term("tokens", weights=tokens)
 
 
 def _mask_at_drawn_rates(

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import Count, OpenShare, Share, checked
 from .arithmetic import below, hits, share24
-from .contract import Labels, ModelOutputs, Objective, Row, Term
+from .contract import BatchLoss, Facts, Labels, ModelOutputs, Objective, Row, Sums, Term
 from .cross_entropy import binary_cross_entropy
 from .features import input_sequence, labels_in_place
 from .losses import token_loss
@@ -158,7 +158,7 @@ def masked_permuted_lm(
         lengths=lengths,
         corrupt=Partial(_permute_masked, selection, replacement, frame),
         loss=token_loss,
-        prompt_forms=(form,),
+        facts=Facts(prompt_forms=(form,)),
     )
 
 
@@ -182,26 +182,35 @@ def replaced_token_detection(
     Terms: "tokens" of the generator; "replaced", over all tokens, with scale 50; and, as a metric,
     the share of tokens that were replaced.
 
-    >>> replaced_token_detection(ids).heads
+    >>> replaced_token_detection(ids).facts.heads
     {'generator': None, 'replaced': 2}
     """
     form = _framed_form(ids, framed)._replace(head="generator")
     objective = _in_place(selection_of(ids, rate), replacer(ids, mask_share, 0.0), form)
-    return objective._replace(loss=_detection_loss, heads={"generator": None, "replaced": 2})
+    return objective._replace(loss=_detection_loss).with_facts(
+        heads={"generator": None, "replaced": 2}
+    )
 
 
-def _detection_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _detection_loss(batch) -> BatchLoss:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     live = (batch[f"{stack}_segment_ids"] > 0).astype(jnp.float32)
-    logits = outputs.head("replaced", outputs.hidden["top"])[..., 0]
-    replaced = outputs.hidden["replaced"]
-    losses = binary_cross_entropy(logits, replaced)
     tokens = jnp.sum(live, -1)
-    labels = Labels(replaced, live, "replaced", from_outputs=True)
-    return token_loss(outputs, batch, hidden="generator", head="generator") | {
-        "replaced": Term(jnp.sum(losses * live, -1), tokens, scale=50.0, labels=labels),
-        "replaced_share": Term(jnp.sum(replaced * live, -1), tokens, scale=None),
+    terms = {
+        "replaced": Term(tokens, scale=50.0, labels=Labels(None, live, "replaced")),
+        "replaced_share": Term(tokens, scale=None),
     }
+
+    def sums(outputs: ModelOutputs):
+        logits = outputs.head("replaced", outputs.hidden["top"])[..., 0]
+        replaced = outputs.hidden["replaced"]
+        losses = binary_cross_entropy(logits, replaced)
+        return {
+            "replaced": Sums(jnp.sum(losses * live, -1), labels=replaced),
+            "replaced_share": jnp.sum(replaced * live, -1),
+        }
+
+    return token_loss(batch, hidden="generator", head="generator") | BatchLoss(terms, sums)
 
 
 def replacer(ids, mask_share, random_share, together=False) -> Partial:
@@ -239,7 +248,7 @@ def _in_place(selection: Selection, replace: Partial, form: PromptForm, copies=N
         lengths=lengths,
         corrupt=Partial(_mask_in_place, selection, replace, frame, form.shift, copies),
         loss=token_loss,
-        prompt_forms=(form,),
+        facts=Facts(prompt_forms=(form,)),
     )
 
 

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Share, checked
 from .arithmetic import below, ratio, round_ratio, traced
-from .contract import Objective, Rows
+from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
 from .masked_language_modeling import replacer
@@ -78,8 +78,10 @@ def mass(
             frame=frame_of((), (ids.eos,)),
         ),
         loss=token_loss,
-        prompt_forms=(PromptForm("states", after=(ids.eos,)),),
-        rows=Rows("documents", closes_documents=True),
+        facts=Facts(
+            prompt_forms=(PromptForm("states", after=(ids.eos,)),),
+            rows=Rows("documents", closes_documents=True),
+        ),
     )
 
 

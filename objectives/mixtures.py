@@ -20,11 +20,13 @@ from jax.tree_util import Partial
 from ..constraints import Count, Natural, NonNegative, checked
 from .contract import (
     Adaptation,
+    BatchLoss,
     Builder,
     Corrupt,
     Member,
     Objective,
     Row,
+    Sums,
     Term,
     build,
     joint_facts,
@@ -53,11 +55,11 @@ def mixture(
     denoisers) share one kernel; each distinct loss function is called once.
 
     >>> both = mixture(ids, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
-    >>> [(m.name, m.rate) for m in both.members]
+    >>> [(m.name, m.rate) for m in both.facts.members]
     [('span', 3.0), ('prefix', 1.0)]
 
     >>> nested = mixture(ids, {"inner": (lambda ids: both, 8), "causal": (causal_lm, 2)})
-    >>> [(m.name, m.rate) for m in nested.members]
+    >>> [(m.name, m.rate) for m in nested.facts.members]
     [('inner.span', 6.0), ('inner.prefix', 2.0), ('causal', 2.0)]
 
     Raises ValueError for a rate that is not above zero, a mixture among the members whose noise
@@ -65,20 +67,19 @@ def mixture(
     that make different numbers of texts of a document.
     """
     listed = [_member(name, pair, ids) for name, pair in members.items()]
-    forms = (form for member in listed for form in member.objective.prompt_forms)
+    forms = (form for member in listed for form in member.objective.facts.prompt_forms)
     built = [leaf for member in listed for leaf in _leaves(member)]
     _check_names(built)
     objectives = {member.name: member.objective for member in built}
     _check_pools(objectives)
     corrupts, losses = zip(*((o.corrupt, o.loss) for o in objectives.values()))
+    facts = joint_facts({name: o.facts for name, o in objectives.items()})
     return Objective(
         lengths=lambda n: longest(o.lengths(n) for o in objectives.values()),
         corrupt=_shared_kernels(corrupts),
         loss=_joint_loss(losses),
-        prompt_forms=tuple(dict.fromkeys(forms)),
-        members=tuple(built),
+        facts=facts._replace(prompt_forms=tuple(dict.fromkeys(forms)), members=tuple(built)),
         adaptation=_joint_adaptation(objectives),
-        **joint_facts(objectives),
     )
 
 
@@ -95,7 +96,7 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
         objective = build(builder, ids)
     except ValueError as error:
         raise ValueError(f"Member {name!r}: {error}") from None
-    if objective.members and objective.adaptation:
+    if objective.facts.members and objective.adaptation:
         raise ValueError(
             f"Member {name!r} is a mixture whose noise adapts to the model: list its members in "
             "this mixture instead."
@@ -117,7 +118,7 @@ def _check_names(members: Sequence[Member]) -> None:
 
 def _leaves(member: Member) -> list[Member]:
     """Returns the members of a mixture, which share its rate; any other member is its only leaf."""
-    inner = member.objective.members
+    inner = member.objective.facts.members
     if not inner:
         return [member]
     return [
@@ -245,19 +246,30 @@ def _joint_loss(losses: Sequence[Callable]) -> Callable:
     if len(distinct) == 1:
         return distinct[0]
 
-    def loss(outputs, batch) -> dict[str, Term]:
-        terms: dict[str, Term] = {}
-        for one in distinct:
-            mine = jnp.array([other == one for other in losses])[batch["member"]]
-            for name, term in one(outputs, _counting(batch, mine)).items():
-                own = jax.tree.map(
-                    lambda x, mine=mine: jnp.where(mine, x, 0.0),
-                    dataclasses.replace(term, labels=None),
-                )
-                terms[name] = _added(name, terms[name], own) if name in terms else own
-        return terms
+    def loss(batch) -> BatchLoss:
+        rows = [jnp.array([o == one for o in losses])[batch["member"]] for one in distinct]
+        parts = [one(_counting(batch, mine)) for one, mine in zip(distinct, rows)]
+
+        def sums(outputs) -> dict[str, Sums]:
+            scored = _joint_terms(rows, [part.scored(outputs) for part in parts])
+            return {name: Sums(term.sums, term.z_losses) for name, term in scored.items()}
+
+        return BatchLoss(_joint_terms(rows, [part.terms for part in parts]), sums)
 
     return loss
+
+
+def _joint_terms(rows: Sequence, parts: Sequence[Mapping[str, Term]]) -> dict[str, Term]:
+    """Returns the terms of several losses, each of which counts in its rows bool[B] alone."""
+    joint: dict[str, Term] = {}
+    for mine, terms in zip(rows, parts):
+        for name, term in terms.items():
+            own = jax.tree.map(
+                lambda x, mine=mine: jnp.where(mine, x, 0.0),
+                dataclasses.replace(term, labels=None),
+            )
+            joint[name] = _added(name, joint[name], own) if name in joint else own
+    return joint
 
 
 def _joint_adaptation(objectives: Mapping[str, Objective]) -> Adaptation | None:
@@ -309,13 +321,19 @@ def _added(name: str, one: Term, other: Term) -> Term:
             f"Two members of the mixture have a term {name!r} in their losses, with the scales "
             f"{one.scale} and {other.scale}: expected the same, or terms of different names."
         )
-    given = [term.z_losses for term in (one, other) if term.z_losses is not None]
     return Term(
-        one.sums + other.sums,
         one.weights + other.weights,
         one.scale,
-        z_losses=sum(given) if given else None,
+        sums=_sum_of_given(one.sums, other.sums),
+        z_losses=_sum_of_given(one.z_losses, other.z_losses),
     )
+
+
+def _sum_of_given(one, other):
+    """Returns the sum of two arrays, or the only one that is not None, or None."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def _one_length(low: int, high: int, **settings: Any) -> dict[str, Any]:
@@ -386,7 +404,7 @@ def ul2(
       placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
         row of up to 636 tokens, too few for a second span: a second prefix language modelling.
 
-    >>> [m.name for m in ul2(ids).members]
+    >>> [m.name for m in ul2(ids).facts.members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
 
     Raises ValueError for a wrong number of rates.

@@ -5,7 +5,6 @@ sequential modules. The model chooses among these and the linear heads of textbo
 `models.decoder`.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..constraints import AtLeastTwo, Positive, checked
-from .contract import VOCABULARY, Labels, Objective, Term
+from .contract import VOCABULARY, BatchLoss, Labels, Objective, Term
 from .language_modeling import causal_lm
 from .losses import (
     at_slots,
@@ -50,7 +49,7 @@ def multi_token_prediction(
 
     Only one head's logits are in memory at a time, also in the gradient.
 
-    >>> list(multi_token_prediction(ids, tokens=3).heads)
+    >>> list(multi_token_prediction(ids, tokens=3).facts.heads)
     ['vocabulary', 'ahead_2', 'ahead_3']
 
     The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15. With `average`
@@ -70,19 +69,23 @@ def multi_token_prediction(
     elif ahead_scale is not None:
         scale = ahead_scale / (tokens - 1)
 
-    def loss(outputs, batch) -> dict[str, Term]:
-        (next_token,) = token_loss(outputs, batch).values()
-        terms = {"tokens": dataclasses.replace(next_token, scale=first)}
-        for k, sums in enumerate(ahead_losses(outputs, batch, tokens - 1), 1):
-            name = f"ahead_{k + 1}"
-            later, weights = ahead_tokens(batch, k)
-            labels = Labels(later, weights, name)
-            terms[name] = Term(sums, jnp.sum(weights, -1), scale, labels)
-        return terms
-
     ahead = {f"ahead_{k}": None for k in range(2, tokens + 1)}
-    return causal_lm(ids)._replace(
-        loss=loss, heads={**VOCABULARY, **ahead}, requires=(rows_longer_than_predictions,)
+
+    def loss(batch) -> BatchLoss:
+        terms = {}
+        for k, name in enumerate(ahead, 1):
+            later, weights = ahead_tokens(batch, k)
+            terms[name] = Term(jnp.sum(weights, -1), scale, Labels(later, weights, name))
+
+        def sums(outputs):
+            return dict(zip(ahead, ahead_losses(outputs, batch, len(ahead))))
+
+        return token_loss(batch).with_term("tokens", scale=first) | BatchLoss(terms, sums)
+
+    return (
+        causal_lm(ids)
+        ._replace(loss=loss)
+        .with_facts(heads={**VOCABULARY, **ahead}, requires=(rows_longer_than_predictions,))
     )
 
 
@@ -134,9 +137,8 @@ def ahead_losses(outputs, batch, count: int):
     _, slots, _ = predictions(batch)
 
     def losses(head, hidden, k):
-        hidden = hidden if slots is None else at_slots(hidden, slots)
         tokens, w = ahead_tokens(batch, k)
-        return head_cross_entropy(outputs, head, hidden, tokens, w).losses
+        return head_cross_entropy(outputs, head, at_slots(hidden, slots), tokens, w).losses
 
     if "ahead" not in outputs.hidden:
         one_by_one = jax.checkpoint(losses, static_argnums=(0, 2))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ..constraints import Positive, checked
-from .contract import VOCABULARY, ModelOutputs, Objective, Term
+from .contract import VOCABULARY, BatchLoss, ModelOutputs, Objective, Term
 from .language_modeling import causal_lm
 from .losses import at_slots, predictions, token_loss
 from .multi_token_prediction import ahead_tokens
@@ -35,23 +35,25 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
     The states expected several slots later, and the paper's further term, the divergence of their
     predictions of the next token, are left out.
 
-    >>> next_latent(ids).heads
+    >>> next_latent(ids).facts.heads
     {'vocabulary': None, 'next_latent': None}
     """
 
-    def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
+    def loss(batch) -> BatchLoss:
         _, slots, _ = predictions(batch)
-        top, expected = (outputs.hidden[name] for name in ("top", "next_latent"))
-        if slots is not None:
-            top = at_slots(top, slots)
-            expected = at_slots(expected, slots)
-        there = jax.lax.stop_gradient(jnp.roll(top, -1, axis=1))
-        losses = smooth_l1(expected.astype(jnp.float32) - there.astype(jnp.float32))
         _, weights = ahead_tokens(batch, 1)
-        term = Term(jnp.sum(losses * weights, -1), jnp.sum(weights, -1), scale)
-        return token_loss(outputs, batch) | {"next_latent": term}
 
-    return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, "next_latent": None})
+        def sums(outputs: ModelOutputs):
+            top = at_slots(outputs.hidden["top"], slots)
+            expected = at_slots(outputs.hidden["next_latent"], slots)
+            there = jax.lax.stop_gradient(jnp.roll(top, -1, axis=1))
+            losses = smooth_l1(expected.astype(jnp.float32) - there.astype(jnp.float32))
+            return {"next_latent": jnp.sum(losses * weights, -1)}
+
+        term = Term(jnp.sum(weights, -1), scale)
+        return token_loss(batch) | BatchLoss({"next_latent": term}, sums)
+
+    return causal_lm(ids)._replace(loss=loss).with_facts(heads={**VOCABULARY, "next_latent": None})
 
 
 def smooth_l1(difference):

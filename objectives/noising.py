@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
-from .contract import Array, Objective, Row, Rows
+from .contract import Array, Facts, Objective, Row, Rows
 from .features import fit, sequence_pair
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -157,11 +157,13 @@ def from_noise(
         lengths=lengths,
         corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, frame_of(before, after)),
         loss=token_loss,
-        prompt_forms=(PromptForm(prompt_mode, before, after),) if prompt_mode else (),
-        rows=Rows(
-            rows,
-            closes_documents=True,
-            sentinels=len(ids.sentinels) if sentinels else None,
+        facts=Facts(
+            prompt_forms=(PromptForm(prompt_mode, before, after),) if prompt_mode else (),
+            rows=Rows(
+                rows,
+                closes_documents=True,
+                sentinels=len(ids.sentinels) if sentinels else None,
+            ),
         ),
     )
 

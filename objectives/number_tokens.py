@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..constraints import Positive, checked
-from .contract import Builder, ModelOutputs, Objective, Term, build
+from .contract import BatchLoss, Builder, Objective, Term, build
 from .language_modeling import causal_lm
 from .losses import at_slots, head_sums, predictions, token_loss
 from .token_ids import TokenIds
@@ -61,7 +61,7 @@ def number_token_loss(
             "`TokenIds` by hand, give `digits`."
         )
     objective = build(builder, ids)
-    if objective.members or objective.loss is not token_loss:
+    if objective.facts.members or objective.loss is not token_loss:
         raise ValueError(
             "number_token_loss takes an objective whose loss is the cross-entropy of its targets, "
             "such as causal_lm or span_corruption, got another: of a mixture, give it to a member."
@@ -72,11 +72,9 @@ def number_token_loss(
 
 
 def _number_loss(
-    digits: tuple, values: tuple, distance: Distance, scale: float, outputs: ModelOutputs, batch
-) -> dict[str, Term]:
+    digits: tuple, values: tuple, distance: Distance, scale: float, batch
+) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
-    states = outputs.hidden["top"]
-    states = states if slots is None else at_slots(states, slots)
     is_digit = jnp.asarray(tokens)[..., None] == np.array(digits)[None, None]
     truth = is_digit.astype(jnp.int32) @ np.array(values)
     counts = weights * jnp.any(is_digit, -1).astype(jnp.float32)
@@ -84,8 +82,11 @@ def _number_loss(
     def slot_losses(logits, truth, counts):
         return counts * digit_distances(logits, truth, digits, values, distance)
 
-    sums = head_sums(outputs, "vocabulary", states, slot_losses, (truth, counts))
-    return token_loss(outputs, batch) | {"numbers": Term(sums, jnp.sum(counts, -1), scale)}
+    def sums(outputs):
+        states = at_slots(outputs.hidden["top"], slots)
+        return {"numbers": head_sums(outputs, "vocabulary", states, slot_losses, (truth, counts))}
+
+    return token_loss(batch) | BatchLoss({"numbers": Term(jnp.sum(counts, -1), scale)}, sums)
 
 
 def digit_distances(logits, truth, digits, values, distance: Distance):

@@ -27,9 +27,11 @@ def each_document(corrupt: Callable) -> Corrupt:
 
     A row costs as much as `max_documents` rows of one document.
 
+        @each_document
         def backwards(key, row, partner, lengths):      row of two documents   a b c | d e
             …                                           backwards, each        c b a | e d
-        Objective(lengths, each_document(backwards), loss)
+
+        Objective(lengths, backwards, loss)
     """
     corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
     return Partial(_corrupt_each, corrupt)

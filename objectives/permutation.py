@@ -4,6 +4,7 @@ Source: Yang et al. 2019, "XLNet" (arXiv:1906.08237), with the partial predictio
 code. Left out: the segments and the memory of Transformer-XL.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import OpenShare, checked
-from .contract import Objective
+from .contract import Facts, Objective
 from .features import fit, input_sequence, labels_in_place
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -65,12 +66,11 @@ def permutation_lm(
         lengths=lengths,
         corrupt=Partial(_permute, selection, np.int32(ids.special("mask"))),
         loss=_query_loss,
-        prompt_forms=(PromptForm("states"),),
+        facts=Facts(prompt_forms=(PromptForm("states"),)),
     )
 
 
-def _query_loss(outputs, batch):
-    return token_loss(outputs, batch, hidden="noised")
+_query_loss = functools.partial(token_loss, hidden="noised")
 
 
 def _permute(selection, mask, key, row, partner, lengths, max_documents):

@@ -8,6 +8,8 @@ Sources: Devlin et al. 2019 (BERT) for next sentence prediction, Lan et al. 2020
 sentence order prediction.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -18,9 +20,9 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, running_sum
-from .contract import Loss, Objective, Row, Rows, Term, build, joint_facts
+from .contract import BatchLoss, Facts, Loss, Objective, Row, Rows, build, joint_facts
 from .features import input_sequence, pool_columns
-from .losses import pool_class_terms
+from .losses import pool_class_loss
 from .prompt_forms import PromptForm
 from .splicing import (
     Documents,
@@ -108,7 +110,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     """
     one = build(first, ids)
     two = build(second, ids)
-    if one.members or two.members:
+    if one.facts.members or two.facts.members:
         raise ValueError("A mixture cannot be part of `then`: put `then` into the mixture instead.")
     if one.adaptation or two.adaptation:
         raise ValueError(
@@ -137,34 +139,26 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         arranged = one.lengths(n)
         return arranged | two.lengths(arranged["inputs"])
 
+    forms = _framed_forms(one.facts.prompt_forms, two.facts.prompt_forms)
     return Objective(
         lengths=lengths,
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=SummedLosses((one.loss, two.loss)),
-        prompt_forms=_framed_forms(one.prompt_forms, two.prompt_forms),
-        **joint_facts({"first": one, "second": two}),
+        facts=joint_facts({"first": one.facts, "second": two.facts})._replace(prompt_forms=forms),
     )
 
 
 class SummedLosses(NamedTuple):
-    """The loss of several losses of one batch: the terms of all.
+    """The loss of several losses of one batch: the terms of all, which must have different names.
 
-    Calling it raises ValueError for two terms of one name.
+    Attributes:
+      losses: the losses to add.
     """
 
     losses: tuple[Loss, ...]
 
-    def __call__(self, outputs, batch) -> dict[str, Term]:
-        terms: dict[str, Term] = {}
-        for loss in self.losses:
-            more = loss(outputs, batch)
-            if both := sorted(terms.keys() & more.keys()):
-                raise ValueError(
-                    f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one "
-                    "would be lost: expected terms of different names."
-                )
-            terms |= more
-        return terms
+    def __call__(self, batch) -> BatchLoss:
+        return functools.reduce(operator.or_, (loss(batch) for loss in self.losses))
 
 
 def _framed_forms(first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]):
@@ -187,9 +181,9 @@ def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
     return arranged | second(then_key, again, partner, lengths, max_documents)
 
 
-def pair_loss(outputs, batch) -> dict[str, Term]:
+def pair_loss(batch) -> BatchLoss:
     """Returns the cross-entropy of the class of each pair, from its first hidden state."""
-    return pool_class_terms(outputs, batch, "pair")
+    return pool_class_loss("pair", batch)
 
 
 # --- from two texts to features -----------------------------------------------------------------
@@ -216,9 +210,11 @@ def _pair_objective(
             sep=jnp.int32(ids.special("sep")),
         ),
         loss=pair_loss,
-        heads={"pair": 2},
-        prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
-        rows=Rows("document", closes_documents=True),
+        facts=Facts(
+            heads={"pair": 2},
+            prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
+            rows=Rows("document", closes_documents=True),
+        ),
     )
 
 

@@ -33,7 +33,7 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
     called, for no rows, another length, or tokens that are no text.
     """
     objective = build(builder, check_token_ids(ids))
-    column = objective.rows.column
+    column = objective.facts.rows.column
     if column:
         raise ValueError(
             f"The objective reads the {column} of documents, which token ids have not: give "

@@ -10,6 +10,7 @@ Sources: Raffel et al. 2020 (T5) for text to text; Devlin et al. 2019 (BERT), se
 for the heads on an encoder; the loss on answers alone is Ouyang et al. 2022's (InstructGPT).
 """
 
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -20,6 +21,8 @@ from ..constraints import AtLeastTwo, Count, checked
 from .contract import (
     COUNTED,
     NO_LABEL,
+    BatchLoss,
+    Facts,
     Labels,
     Lengths,
     Loss,
@@ -30,7 +33,7 @@ from .contract import (
 )
 from .features import input_sequence, labels_in_place, pool_columns, target_sequence
 from .language_modeling import divided
-from .losses import at_slots, class_terms, pool_class_terms, predictions, token_loss
+from .losses import at_slots, class_loss, pool_class_loss, predictions, token_loss
 from .prompt_forms import PromptForm
 from .splicing import alternated, documents, frame_of, framed, kept, part_of
 from .token_ids import TokenIds
@@ -72,8 +75,7 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
         lengths=lengths,
         corrupt=Partial(_divide, jnp.int32(longest_answer), frame_of(form.before, form.after)),
         loss=token_loss,
-        prompt_forms=(form,),
-        rows=Rows("parts", closes_documents=True, num_parts=2),
+        facts=Facts(prompt_forms=(form,), rows=Rows("parts", closes_documents=True, num_parts=2)),
     )
 
 
@@ -109,8 +111,10 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
         lengths=lambda n: {"targets": n + min(n, max_turns)},
         corrupt=Partial(_take_turns, jnp.int32(sep), jnp.int32(ids.eos), jnp.int32(max_turns)),
         loss=token_loss,
-        prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
-        rows=Rows("parts", closes_documents=True),
+        facts=Facts(
+            prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
+            rows=Rows("parts", closes_documents=True),
+        ),
     )
 
 
@@ -156,11 +160,17 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
     {'inputs': 128, 'pools': 1}
     """
     classes = COUNTED if num_classes is None else int(num_classes)
-    return _labelled(ids, "classes", _frame, _framed_lengths, _class_loss, classes)
+    return _labelled(
+        ids,
+        "classes",
+        _frame,
+        _framed_lengths,
+        functools.partial(pool_class_loss, "classes"),
+        classes,
+    )
 
 
-def _class_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-    return pool_class_terms(outputs, batch, "classes")
+_class_loss = functools.partial(pool_class_loss, "classes")
 
 
 def sequence_regression(ids: TokenIds) -> Objective:
@@ -175,14 +185,17 @@ def sequence_regression(ids: TokenIds) -> Objective:
     return _labelled(ids, "classes", _frame, _framed_lengths, _squared_error, None)
 
 
-def _squared_error(outputs: ModelOutputs, batch) -> dict[str, Term]:
-    states = at_slots(outputs.hidden["top"], batch["pools_slots"])
+def _squared_error(batch) -> BatchLoss:
     numbers = batch["pools_labels"].astype(jnp.float32) / THOUSANDTHS
     weights = batch["pools_weights"].astype(jnp.float32)
-    errors = outputs.head("classes", states)[..., 0] - numbers
     labels = Labels(numbers, weights, "classes")
-    sums = jnp.sum(errors**2 * weights, -1)
-    return {"squared_error": Term(sums, jnp.sum(weights, -1), scale=0.5, labels=labels)}
+
+    def sums(outputs: ModelOutputs):
+        states = at_slots(outputs.hidden["top"], batch["pools_slots"])
+        errors = outputs.head("classes", states)[..., 0] - numbers
+        return {"squared_error": jnp.sum(errors**2 * weights, -1)}
+
+    return BatchLoss({"squared_error": Term(jnp.sum(weights, -1), 0.5, labels)}, sums)
 
 
 @checked
@@ -214,8 +227,8 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
     )
 
 
-def _token_class_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
-    return class_terms(outputs, "token_classes", *predictions(batch))
+def _token_class_loss(batch) -> BatchLoss:
+    return class_loss("token_classes", *predictions(batch))
 
 
 # --- [CLS] text [SEP] with labels -----------------------------------------------------------------
@@ -238,9 +251,11 @@ def _labelled(
         lengths=lengths,
         corrupt=Partial(corrupt, frame_of(before, after)),
         loss=loss,
-        heads={head: 1 if num_classes is None else num_classes},
-        prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
-        rows=Rows("labels", closes_documents=True, num_classes=num_classes),
+        facts=Facts(
+            heads={head: 1 if num_classes is None else num_classes},
+            prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
+            rows=Rows("labels", closes_documents=True, num_classes=num_classes),
+        ),
     )
 
 

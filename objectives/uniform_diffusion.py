@@ -14,9 +14,10 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, hits, product24, rate24, share24
-from .contract import ModelOutputs, Objective, Term
+from .contract import BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
+from .losses import at_slots
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from
 from .prompt_forms import Noised, PromptForm, recorded_noise
 from .splicing import documents, frame_of, framed, framed_marks
@@ -39,7 +40,7 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
     As in that code, it leaves out two terms of the bound: what restores tokens from the noise of
     the time e, and what that of the time 1 still tells of them. Of a model that knows nothing they
     are .013 and .0001 nats per token, of 256 ids and e = .001: its loss is 5.537, where the text
-    has ln 256 = 5.545. With e = .3 it is 4.007: above .001, `Objective.bound` is None.
+    has ln 256 = 5.545. With e = .3 it is 4.007: above .001, `Facts.bound` is None.
 
     A strict bound integrates over the times from e to 1. Like that code, we take the mean over
     these times and omit the factor 1 - e. This makes the loss larger by a factor of 1 / (1 - e),
@@ -68,8 +69,10 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
             frame=frame_of((), ()),
         ),
         loss=functools.partial(_uniform_loss, ids.text, lowest_rate),
-        prompt_forms=(PromptForm("denoise", noise=UniformNoise(lowest_rate, ids.text)),),
-        bound=bound_from(lowest_rate, "tokens"),
+        facts=Facts(
+            prompt_forms=(PromptForm("denoise", noise=UniformNoise(lowest_rate, ids.text)),),
+            bound=bound_from(lowest_rate, "tokens"),
+        ),
     )
 
 
@@ -112,14 +115,16 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
     )
 
 
-def _uniform_loss(text, lowest: float, outputs: ModelOutputs, batch) -> dict[str, Term]:
+def _uniform_loss(text, lowest: float, batch) -> BatchLoss:
     """Returns the bound, summed over all labels."""
-    labels, given, rates, weights, logits = noised_labels(outputs, batch)
-    # Padding, and rows of other objectives, take a rate at which everything is finite.
-    rate = jnp.where(rates > 0, rates / 2.0**24, 0.5)
-    losses = uniform_losses(text, logits, labels, given, rate, 1 - lowest)
-    counts = weights.astype(jnp.float32)
-    return {"tokens": Term(jnp.sum(counts * losses, -1), jnp.sum(counts, -1))}
+    labels, slots, given, rate, counts = noised_labels(batch)
+
+    def sums(outputs: ModelOutputs):
+        logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
+        losses = uniform_losses(text, logits, labels, given, rate, 1 - lowest)
+        return {"tokens": jnp.sum(counts * losses, -1)}
+
+    return BatchLoss({"tokens": Term(jnp.sum(counts, -1))}, sums)
 
 
 def uniform_losses(text: tuple[int, int], logits, labels, given, rate, rate_of_change: float):

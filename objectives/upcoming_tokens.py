@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..constraints import AtLeastTwo, Count, Positive, checked
-from .contract import VOCABULARY, Labels, Objective, Term
+from .contract import VOCABULARY, BatchLoss, Labels, Objective, Term
 from .language_modeling import causal_lm
 from .losses import at_slots, head_sums, prediction_segments, predictions, token_loss
 from .token_ids import TokenIds
@@ -35,7 +35,7 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
     The authors' code holds scores of 0 … window - 1 as float16, which rounds those above 2,048 to
     even numbers; here they are exact.
 
-    >>> token_order_prediction(ids).heads
+    >>> token_order_prediction(ids).facts.heads
     {'vocabulary': None, 'order': None}
     """
     return _with_head(ids, "order", 0, min(window, 32), _listnet, _order_labels)
@@ -60,7 +60,7 @@ def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0
     Every token counts alike: the paper's weights by tf-idf need counts of a corpus, and are left
     out. So is its summary by a language model from right to left, which has to be trained before.
 
-    >>> future_summary(ids).heads
+    >>> future_summary(ids).facts.heads
     {'vocabulary': None, 'summary': None}
     """
     return _with_head(
@@ -83,22 +83,22 @@ def _with_head(
     `labels_of`: (tokens, new) -> the term's labels.
     """
 
-    def loss(outputs, batch) -> dict[str, Term]:
+    def loss(batch) -> BatchLoss:
         tokens, live = upcoming(batch, first, last)
-        _, slots, _ = predictions(batch)
-        states = outputs.hidden["top"]
-        states = states if slots is None else at_slots(states, slots)
         counts = jnp.any(live, -1)
 
         def counted(logits, tokens, live, counts):
             return slot_losses(logits, tokens, _first_occurrences(tokens, live)) * counts
 
-        sums = head_sums(outputs, head, states, counted, (tokens, live, counts))
+        def sums(outputs):
+            states = at_slots(outputs.hidden["top"], predictions(batch)[1])
+            return {head: head_sums(outputs, head, states, counted, (tokens, live, counts))}
+
         weights = jnp.sum(counts, -1, dtype=jnp.float32)
         labels = labels_of(tokens, _first_occurrences(tokens, live))
-        return token_loss(outputs, batch) | {head: Term(sums, weights, scale, labels)}
+        return token_loss(batch) | BatchLoss({head: Term(weights, scale, labels)}, sums)
 
-    return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, head: None})
+    return causal_lm(ids)._replace(loss=loss).with_facts(heads={**VOCABULARY, head: None})
 
 
 def upcoming(batch, first: int, last: int):

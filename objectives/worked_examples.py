@@ -86,9 +86,9 @@ def check_hides(objective: Objective, ids: TokenIds) -> None:
     hidden = np.array([[False, True, True, False], [True, False, False, True]])
     tokens = np.full(hidden.shape, ids.text[0], np.int32) + np.arange(4, dtype=np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.zeros(2, np.int32), hidden=hidden)
-    if objective.rows.kind == "parts":
+    if objective.facts.rows.kind == "parts":
         rows = rows._replace(parts=np.array([[0, 0, 1, 1]] * 2, np.int32))
-    elif objective.rows.kind == "labels":
+    elif objective.facts.rows.kind == "labels":
         rows = rows._replace(labels=np.zeros_like(tokens))
     keys = jnp.stack([jax.random.key(0)] * 2)
     features = hidden_features(objective, keys, rows, [(4,)])
@@ -119,8 +119,10 @@ def hidden_features(
     needs = lengths_of_documents(objective, max(documents, key=sum))
     # One sentinel more stands for the text behind all spans, where `lengths` counts them.
     sentinels = _most_runs(rows_B) + ("sentinels" in needs)
-    if objective.rows.sentinels is not None:
-        check_sentinels("The spans to hide", {"sentinels": sentinels}, objective.rows.sentinels)
+    if objective.facts.rows.sentinels is not None:
+        check_sentinels(
+            "The spans to hide", {"sentinels": sentinels}, objective.facts.rows.sentinels
+        )
     enough = 2 * size + 8 * count
     apart = per_document()
     lengths = {name: n if name in apart else max(n, enough) for name, n in needs.items()}

@@ -41,8 +41,10 @@ def planned(run: Run):
     """The plan of a run with T5's ids, on an abstract mesh of the size that it names."""
     mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     objective = run.objective(IDS)
-    classes = ("no", "yes") if objective.rows.num_classes is not None else ()
-    corpus = Corpus(IDS, train=None, heldout=None, columns=(objective.rows.kind,), classes=classes)
+    classes = ("no", "yes") if objective.facts.rows.num_classes is not None else ()
+    corpus = Corpus(
+        IDS, train=None, heldout=None, columns=(objective.facts.rows.kind,), classes=classes
+    )
     run = dataclasses.replace(
         run,
         corpus=lambda run_dir: corpus,

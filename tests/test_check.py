@@ -29,11 +29,11 @@ def failing(ids):
 
 
 def with_a_head(ids):
-    return shifted(ids)._replace(heads={"vocabulary": None, "pooled": 3})
+    return shifted(ids).with_facts(heads={"vocabulary": None, "pooled": 3})
 
 
 def of_rows_in_words(ids):
-    return shifted(ids)._replace(rows="documents")
+    return shifted(ids).with_facts(rows="documents")
 """
 
 

@@ -89,7 +89,14 @@ def test_objective_trains_on_some_laptop_run(objective, steps):
     features = tuple(sorted(abstract_batch(one)))
     learned, groups = one.recipe.objective, len(one.recipe.groups)
     # Where these are the same, corruption alone is another.
-    step = small, learned.loss, tuple(learned.heads), len(learned.members), groups, features
+    step = (
+        small,
+        learned.loss,
+        tuple(learned.facts.heads),
+        len(learned.facts.members),
+        groups,
+        features,
+    )
     if step not in steps:
         steps.add(step)
         traced(one)

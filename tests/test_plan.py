@@ -74,7 +74,7 @@ def test_gpt_3_from_its_shape():
 def test_the_state_is_counted_as_training_holds_it():
     fields = read_fields(["runs/decoder.gin"], ["training.Run.vocabulary_rows = 2048"])
     needs = requirements(fields)
-    model = fields["model"](2048, causal_lm(specimen_ids(2048)).heads)
+    model = fields["model"](2048, causal_lm(specimen_ids(2048)).facts.heads)
     parameters = sum(x.size for x in jax.tree.leaves(abstract_params(model)))
     assert needs.parameters == parameters
     assert 8 * parameters < needs.state_bytes < 10 * parameters  # Adafactor's moments are factored
@@ -85,7 +85,7 @@ def test_the_state_is_counted_as_training_holds_it():
 
 def test_a_run_that_counts_its_classes_needs_no_corpus():
     fields = read_fields(["runs/finetune_classification.gin"])
-    assert fields["objective"](specimen_ids(2048)).heads == {"classes": COUNTED}
+    assert fields["objective"](specimen_ids(2048)).facts.heads == {"classes": COUNTED}
     assert requirements(fields).flops > 0
 
 

@@ -2,17 +2,38 @@
 
 It predicts classes by their share of the training targets (of tokens: a unigram model), numbers by
 the mean of the training targets, and each of several classes by its share of the training slots.
-Where hits are counted it always names the most frequent class.
+Where hits are counted it always names the most frequent class. The baseline of a term without
+labels is its loss for `constant_outputs`.
 """
 
 import dataclasses
+import types
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from ..models import Model
 from ..objectives import Labels
+
+
+def constant_outputs(model: Model, params, batch) -> types.SimpleNamespace:
+    """Returns outputs of the model's shapes that are equal everywhere; the model is not run.
+
+    Hidden states are zeros, and a head returns ones.
+    """
+    shapes = jax.eval_shape(lambda p, b: model.apply(p, b).hidden, params, batch)
+
+    def head(name, hidden):
+        outputs = lambda p, b, h: model.apply(p, b).head(name, h)  # noqa: E731
+        like = jax.eval_shape(outputs, params, batch, hidden)
+        # Without the barrier, XLA computes the loss of these constants while it compiles, slowly.
+        return lax.optimization_barrier(jnp.ones(like.shape, like.dtype))
+
+    hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return types.SimpleNamespace(head=head, hidden=hidden)
 
 
 @jax.tree_util.register_dataclass

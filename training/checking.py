@@ -42,7 +42,7 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
     raw = min(group.raw_lengths)
     several = group.max_documents > 1 and raw >= 6
     lengths = [raw // 4, raw // 6, raw // 4] if several else [raw]
-    kind = recipe.objective.rows.kind
+    kind = recipe.objective.facts.rows.kind
     texts = [
         text_row(recipe.ids, lengths[: group.max_documents], raw, seed, 0, kind)[0]
         for seed in (0, 1)
@@ -60,7 +60,8 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
         params = nn.unbox(recipe.model.init(jax.random.key(0), batch))
         outputs = recipe.model.apply(params, batch)
         router_losses = router_terms(outputs.routing, batch, 0.0, 0.0)
-        return outputs.hidden["top"], recipe.objective.loss(outputs, batch), router_losses
+        losses = recipe.objective.loss(batch).scored(outputs)
+        return outputs.hidden["top"], losses, router_losses
 
     top, losses, router_losses = jax.eval_shape(terms, batch)
     stack = _predicting_stack(batch)

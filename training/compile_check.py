@@ -176,7 +176,7 @@ def _corpus_of(run: Run) -> Corpus:
         train=unread,
         heldout=unread,
         classes=("first", "second") if counts else (),
-        columns=tuple(filter(None, [objective.rows.column])),
+        columns=tuple(filter(None, [objective.facts.rows.column])),
     )
 
 

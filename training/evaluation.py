@@ -25,10 +25,9 @@ from jax.sharding import Mesh
 from ..data.corpus import Corpus, DocumentStream, Piece
 from ..data.packing import Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, Row, members_of
-from .baselines import Tally, tally, trivial_hits, trivial_loss
+from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
-from .state import unboxed
-from .step import Recipe, arranged, constant_outputs
+from .step import Recipe, arranged
 
 EVALUATION_SEED = 20_200_101  # noise of held-out rows; the same in every run
 
@@ -122,7 +121,7 @@ class Evaluator:
         by_loss: dict = {}  # members that differ in noise only share a program
 
         def programs(objective: Objective) -> tuple[Callable, Callable]:
-            key = objective.loss, tuple(objective.heads.items()), objective.likelihood
+            key = objective.loss, tuple(objective.facts.heads.items()), objective.facts.likelihood
             if key not in by_loss:
                 by_loss[key] = (
                     jit(functools.partial(term_figures, recipe, objective)),
@@ -237,10 +236,11 @@ class TermSums:
 
 def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, TermSums]:
     """Returns the figures of each term of a member's loss on an arranged batch, without dropout."""
-    terms = objective.loss(recipe.model.apply(params, batch), batch)
+    loss = objective.loss(batch)
+    terms = loss.scored(recipe.model.apply(params, batch))
     constant = {}
     if any(term.labels is None for term in terms.values()):
-        constant = objective.loss(constant_outputs(recipe.model, params, batch), batch)
+        constant = loss.scored(constant_outputs(recipe.model, params, batch))
     return {
         name: TermSums(
             sum=jnp.sum(term.sums),
@@ -249,9 +249,9 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
             constant=jnp.sum(constant[name].sums) if term.labels is None else None,
             of_tokens=term.labels is not None
             and term.labels.slots is None
-            and objective.heads[term.labels.head] is None,
+            and objective.facts.heads[term.labels.head] is None,
             scale=term.scale,
-            of_text=name == objective.likelihood,
+            of_text=name == objective.facts.likelihood,
         )
         for name, term in terms.items()
     }
@@ -259,24 +259,22 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
 
 def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, Tally]:
     """Returns the tally of each term's labels in an arranged batch, each label counted once."""
-    params = unboxed(jax.eval_shape(recipe.model.init, jax.random.key(0), batch))
-    terms = objective.loss(constant_outputs(recipe.model, params, batch), batch)
     sums = {}
-    for name, term in terms.items():
+    for name, term in objective.loss(batch).terms.items():
         labels = term.labels
-        if labels is not None and not labels.from_outputs:
+        if labels is not None and labels.values is not None:
             once = dataclasses.replace(labels, weights=(labels.weights > 0).astype(jnp.float32))
             sums[name] = _tally_of(recipe, objective, once)
     return sums
 
 
 def _tally_of(recipe: Recipe, objective: Objective, labels: Labels) -> Tally:
-    if labels.head not in objective.heads:
+    if labels.head not in objective.facts.heads:
         raise ValueError(
             f"A term's labels are of the head {labels.head!r}, the objective names "
-            f"{sorted(objective.heads)}: name the head that the term scores."
+            f"{sorted(objective.facts.heads)}: name the head that the term scores."
         )
-    return tally(labels, classes=objective.heads[labels.head] or recipe.ids.size)
+    return tally(labels, classes=objective.facts.heads[labels.head] or recipe.ids.size)
 
 
 def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:

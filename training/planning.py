@@ -85,7 +85,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     _check_sources(corpus, objective)
     objective = with_counted_classes(objective, len(corpus.classes))
     corpus = checked_for(objective, corpus)
-    model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
+    model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.facts.heads)
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
     lengths = run.sequence_lengths
@@ -124,7 +124,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     check_own(recipe)
     end = ids.eos if mark_ends else None
     planned = Plan(run, corpus, mesh, recipe, schedules, packing, end)
-    if len({member.objective.loss for member in objective.members}) > 1:
+    if len({member.objective.loss for member in objective.facts.members}) > 1:
         check_terms(recipe, abstract_batch(planned))  # do their terms add up?
     return planned
 
@@ -406,20 +406,21 @@ def _check_router(model: Model, run: Run) -> None:
 def check_columns(corpus: Corpus, objective: Objective) -> None:
     """Raises ValueError for an objective that reads other columns of documents than the corpus has,
     predicts numbers where it has classes, or labels of tokens where those are of documents."""
-    column = objective.rows.column
+    rows = objective.facts.rows
+    column = rows.column
     if column is not None and column not in corpus.columns:
         raise ValueError(
-            f"The objective is made for {objective.rows.description}, and the documents of this "
+            f"The objective is made for {rows.description}, and the documents of this "
             f"corpus have no {column}: choose a corpus that has them, or another objective "
             "(--gin_file=objectives/NAME.gin)."
         )
     if column != "parts" and "parts" in corpus.columns:
         raise ValueError(
             "The documents of this corpus are of several parts, such as a text and its answer, "
-            f"which an objective for {objective.rows.description} would read as one text: choose "
+            f"which an objective for {rows.description} would read as one text: choose "
             "an objective on parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
         )
-    if corpus.classes and 1 in objective.heads.values():
+    if corpus.classes and 1 in objective.facts.heads.values():
         raise ValueError(
             "The objective predicts numbers, and the labels of this corpus are "
             f"{len(corpus.classes)} classes ({', '.join(corpus.classes[:8])}): choose "

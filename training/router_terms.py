@@ -1,9 +1,12 @@
 """The losses and the statistics of the routers of sparse layers, as terms of a step."""
 
+import jax
 import jax.numpy as jnp
 
 from ..models.experts import Routing, load_balance_loss, router_z_loss
 from ..objectives import Term
+
+ROUTER_TERMS = ("load_balance", "router_z", "busiest_expert", "unused_experts")
 
 
 def router_terms(routing: Routing | None, batch: dict, balance: float, z: float) -> dict[str, Term]:
@@ -20,8 +23,6 @@ def router_terms(routing: Routing | None, batch: dict, balance: float, z: float)
     """
     if routing is None:
         return {}
-    segments = [batch[name] for name in batch if name.endswith("_segment_ids")]
-    tokens_B = jnp.sum(jnp.concatenate(segments, axis=1) > 0, axis=1, dtype=jnp.float32)
     assigned_LxN = routing.assigned_BxN.sum(1)
     share_LxN = assigned_LxN / jnp.maximum(assigned_LxN.sum(1, keepdims=True), 1.0)
     values = {
@@ -30,4 +31,16 @@ def router_terms(routing: Routing | None, batch: dict, balance: float, z: float)
         "busiest_expert": (share_LxN.shape[1] * share_LxN.max(1).mean(), None),
         "unused_experts": (jnp.mean(assigned_LxN == 0), None),
     }
-    return {name: Term(tokens_B * x, tokens_B, scale) for name, (x, scale) in values.items()}
+    tokens_B = _tokens(batch)
+    return {n: Term(tokens_B, scale, sums=tokens_B * x) for n, (x, scale) in values.items()}
+
+
+def router_weights(batch: dict) -> dict[str, jax.Array]:
+    """Returns the weights f32[B] of the terms of routers, whether or not a model has routers."""
+    return dict.fromkeys(ROUTER_TERMS, _tokens(batch))
+
+
+def _tokens(batch: dict) -> jax.Array:
+    """Returns f32[B]: the number of tokens of each row, in all stacks."""
+    segments = [batch[name] for name in batch if name.endswith("_segment_ids")]
+    return jnp.sum(jnp.concatenate(segments, axis=1) > 0, axis=1, dtype=jnp.float32)

@@ -6,7 +6,6 @@ jitted program: the host ships token ids, and every epoch draws new noise.
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from ..objectives.catalogue import SMALL_RUNS
 from ..objectives.layouts import LAYOUTS
 from ..objectives.streams import named
 from .devices.mesh import BATCH
-from .router_terms import router_terms
+from .router_terms import router_terms, router_weights
 from .state import State, moved_average
 
 
@@ -50,24 +49,24 @@ def check_recipe(recipe: Recipe) -> Recipe:
     groups = recipe.groups
     _check_heads(objective, model)
     _check_texts(objective, model)
-    if objective.couples_rows and len(groups) > 1:
+    if objective.facts.couples_rows and len(groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "
             f"got {len(groups)} row groups, expected one: give one sequence length."
         )
     streams = named({stream for group in groups for stream in group.features})
     stream_requirements = (requirement for stream in streams for requirement in stream.requires)
-    for requirement in (*objective.requires, *stream_requirements):
+    for requirement in (*objective.facts.requires, *stream_requirements):
         if missing := requirement(model, groups):
             raise ValueError(missing)
     return recipe
 
 
 def _check_heads(objective: Objective, model: Model) -> None:
-    missing = [head for head in objective.heads if head not in model.heads]
+    missing = [head for head in objective.facts.heads if head not in model.heads]
     if missing:
-        check_heads(objective.heads, model.heads)
-        able = builders_with(objective.heads)[:1]
+        check_heads(objective.facts.heads, model.heads)
+        able = builders_with(objective.facts.heads)[:1]
         such = (f", such as models.{one}, as --gin_file=runs/{SMALL_RUNS[one]}.gin" for one in able)
         raise ValueError(
             f"The objective needs the heads {missing}, the model offers "
@@ -77,7 +76,7 @@ def _check_heads(objective: Objective, model: Model) -> None:
 
 def _check_texts(objective: Objective, model: Model) -> None:
     texts = model.texts
-    parts = objective.rows.num_parts
+    parts = objective.facts.rows.num_parts
     if None not in (texts, parts) and texts != parts:
         raise ValueError(
             f"The objective's documents have {parts} texts, the model is one of {texts}, whose "
@@ -121,7 +120,7 @@ def train_step(
     if adaptation:
         rows = [one._replace(chances=adaptation.chances(state.adaptation, one)) for one in rows]
     batches = make_batches(recipe, noise_key, rows)
-    weights = term_weights(recipe, state.params, batches)
+    weights = term_weights(recipe, batches)
     loss, seen, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
     grads = spread(grads)
     params = spread(state.params)
@@ -187,35 +186,15 @@ def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
     return jax.vmap(lambda row: arrange(row, group.stacks, bos, group.max_documents))(features)
 
 
-def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
-    """Returns {term: f32[members]}: the divisor of each term, over all rows of the step.
-
-    Weights depend on the batch alone, so this runs the loss on outputs of zeros; XLA removes all
-    but the weights.
-    """
+def term_weights(recipe: Recipe, batches: Sequence[dict]) -> dict:
+    """Returns {term: f32[members]}: the divisor of each term, over all rows of the step."""
     total: dict = {}
     for batch in batches:
-        zeros = constant_outputs(recipe.model, params, batch)
-        for name, term in _terms(recipe, zeros, batch).items():
-            total[name] = total.get(name, 0.0) + by_member(recipe, batch, term.weights)
+        terms = recipe.objective.loss(batch).terms
+        weights = {name: term.weights for name, term in terms.items()} | router_weights(batch)
+        for name, weights_B in weights.items():
+            total[name] = total.get(name, 0.0) + by_member(recipe, batch, weights_B)
     return total
-
-
-def constant_outputs(model, params, batch):
-    """Returns outputs of the model's shapes that do not depend on the batch; nothing is run.
-
-    Hidden states and the statistics of routers are zeros, and a head gives ones everywhere.
-    """
-    shapes = jax.eval_shape(lambda p, b: _arrays(model.apply(p, b)), params, batch)
-
-    def head(name, hidden):
-        outputs = lambda p, b, h: model.apply(p, b).head(name, h)  # noqa: E731
-        like = jax.eval_shape(outputs, params, batch, hidden)
-        # Behind a barrier: XLA would compute what follows from them while it compiles, slowly.
-        return lax.optimization_barrier(jnp.ones(like.shape, like.dtype))
-
-    hidden, routing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return types.SimpleNamespace(head=head, hidden=hidden, routing=routing)
 
 
 def _arrays(outputs: Outputs):
@@ -235,7 +214,9 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
     if recipe.microbatches == 1:
         group_gradients = _differentiated
     else:
-        group_gradients = _coupled_gradients if recipe.objective.couples_rows else _summed_gradients
+        group_gradients = (
+            _coupled_gradients if recipe.objective.facts.couples_rows else _summed_gradients
+        )
     for number, batch in enumerate(batches):
         group_key = jax.random.fold_in(key, number)
         more = group_gradients(recipe, params, batch, weights, step, group_key)
@@ -348,7 +329,7 @@ def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
     routers = router_terms(
         outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
     )
-    return recipe.objective.loss(outputs, batch) | routers
+    return recipe.objective.loss(batch).scored(outputs) | routers
 
 
 def _total(weights_by_member):

@@ -38,7 +38,7 @@ def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | No
 
 
 def _is_causal(objective: Objective) -> bool:
-    forms = objective.prompt_forms  # of which an objective whose prompts are unknown has none
+    forms = objective.facts.prompt_forms  # of which an objective whose prompts are unknown has none
     return bool(forms) and all(form.causal for form in forms)
 
 

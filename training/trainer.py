@@ -197,7 +197,7 @@ def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
             ids=corpus.ids,
             encode=codec.encode,
             decode=codec.decode,
-            prompt_forms=planned.recipe.objective.prompt_forms,
+            prompt_forms=planned.recipe.objective.facts.prompt_forms,
             classes=corpus.classes,
             lengths=longest_rows(run.sequence_lengths),
         )

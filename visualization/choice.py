@@ -50,7 +50,7 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
     """
     if choice.model is not None:
         # Of two classes, where a run counts its own: its layout is the same.
-        return choice.model(ids.size, with_counted_classes(choice.build(ids), 2).heads).layout
+        return choice.model(ids.size, with_counted_classes(choice.build(ids), 2).facts.heads).layout
     if choice.entry:
         return layout_of(choice.entry)
     members = members_of(choice.build(ids))

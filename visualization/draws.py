@@ -134,7 +134,7 @@ def prepared(
 
     End-of-sequence closes each document if `mark_document_ends`, but of an objective of parts.
     """
-    closes = mark_document_ends and objective.rows.kind != "parts"
+    closes = mark_document_ends and objective.facts.rows.kind != "parts"
     closing = [ids.eos] if closes else []
     return [np.append(document, closing).astype(np.int32) for document in documents]
 

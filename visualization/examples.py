@@ -364,8 +364,10 @@ def _pools(view: ModelView, row: int, objective: Objective) -> list[Pool]:
     # Those of an objective without inputs count its segments alone.
     if "pools_slots" not in view.batch or "inputs" not in view.features:
         return []
-    names = next((form.classes for form in objective.prompt_forms if form.classes), ())
-    classes = any(n is not None for n in objective.heads.values())  # some head tells them apart
+    names = next((form.classes for form in objective.facts.prompt_forms if form.classes), ())
+    classes = any(
+        n is not None for n in objective.facts.heads.values()
+    )  # some head tells them apart
 
     def words(label: int) -> str:
         return f"class {label}" + (f", {names[label]}" if label < len(names) else "")

@@ -22,6 +22,7 @@ from ..objectives import (
 from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
+from ..objectives.losses import token_loss
 from ..objectives.mixtures import longest
 from ..objectives.streams import present
 from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
@@ -73,17 +74,17 @@ class ModelView(NamedTuple):
 def subjects(build: Builder, layout: str, ids: TokenIds) -> list[ShownObjective]:
     """The objective that `build` makes, or each member of it if it is a mixture."""
     objective = build(ids)
-    if not objective.members:
+    if not objective.facts.members:
         return [ShownObjective("", 1.0, build, layout, ids)]
     # A rate that follows a schedule says nothing about one row: all are alike then.
-    rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.members]
+    rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.facts.members]
 
     def member(number: int) -> Builder:
-        return lambda ids: build(ids).members[number].objective
+        return lambda ids: build(ids).facts.members[number].objective
 
     return [
         ShownObjective(m.name, rate / sum(rates), member(i), layout, ids)
-        for i, (m, rate) in enumerate(zip(objective.members, rates))
+        for i, (m, rate) in enumerate(zip(objective.facts.members, rates))
     ]
 
 
@@ -128,9 +129,9 @@ def view_of(
 
     member = (np.arange(len(rows)) % len(members)).astype(np.int32)
     row = Row(np.where(segments > 0, tokens, ids.pad), segments, member)
-    if objective.rows.kind == "parts":
+    if objective.facts.rows.kind == "parts":
         row = row._replace(parts=halves(ids, tokens, segments))
-    elif objective.rows.kind == "labels":
+    elif objective.facts.rows.kind == "labels":
         row = row._replace(labels=np.zeros_like(tokens))
     if hidden is not None:
         row = row._replace(hidden=hidden > 0, hidden_starts=adjacent_starts(hidden))
@@ -219,7 +220,7 @@ def middle(ids: TokenIds, document: np.ndarray) -> int:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _corrupted(lengths, max_documents, corrupt, keys, rows, marks):
-    objective = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})  # to corrupt alone
+    objective = Objective(lambda n: {}, corrupt, token_loss)  # its loss is not used
     corrupt_rows = batched(objective, dict(lengths), max_documents)
     return follow(corrupt_rows, keys, rows, marks=[None, marks])
 
@@ -258,7 +259,7 @@ def slots_with_loss(objective: Objective, first: int, batch: dict) -> np.ndarray
 
     `first`: of the ids of text.
     """
-    heads = tuple(objective.heads.items())
+    heads = tuple(objective.facts.heads.items())
     return np.asarray(_gradient_is_there(objective.loss, heads, first, batch))
 
 
@@ -277,12 +278,12 @@ def further_targets(
       marks: of the batch, by column.
     """
     targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
-    found_labels = _labels(objective.loss, tuple(objective.heads.items()), batch, marks)
+    found_labels = _labels(objective.loss, batch, marks)
     labels, labels_marks = jax.device_get(found_labels)
     found: dict[str, tuple] = {}
     for name, one in labels.items():
         known = any(np.array_equal(one.values, ids) for ids in targets)
-        if objective.heads[one.head] is None and not known:
+        if objective.facts.heads[one.head] is None and not known:
             values = _traced(tokens, ({name: one.values}, {name: labels_marks[name].values}))[name]
             each = max(values.shape[1] // targets[-1].shape[1], 1)
             columns = (np.array_split(x, each, axis=1) for x in (values, one.weights))
@@ -291,11 +292,11 @@ def further_targets(
     return found
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _labels(loss, heads, batch, marks):
+@functools.partial(jax.jit, static_argnums=0)
+def _labels(loss, batch, marks):
     def labels(batch):
-        terms = loss(_outputs(heads, 0, _random_states(batch)), batch)
-        return {name: term.labels for name, term in terms.items() if term.labels is not None}
+        every = {name: term.labels for name, term in loss(batch).terms.items()}
+        return {n: x for n, x in every.items() if x is not None and x.values is not None}
 
     return follow(labels, batch, marks=[marks])
 
@@ -303,7 +304,7 @@ def _labels(loss, heads, batch, marks):
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _gradient_is_there(loss, heads, first, batch):
     def total(states):
-        terms = loss(_outputs(heads, first, states), batch)
+        terms = loss(batch).scored(_outputs(heads, first, states))
         return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
 
     return jnp.any(jax.grad(total)(_random_states(batch)) != 0, axis=-1)

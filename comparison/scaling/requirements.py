@@ -63,7 +63,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     ids = specimen_ids(rows)
     # Two, where a run counts its classes: how many there are changes its cost by next to nothing.
     objective = with_counted_classes(fields["objective"](ids), 2)
-    model = fields["model"](rows, objective.heads)
+    model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve(objective, fields.get("packing"), fields.get("mark_document_ends"))
     lengths = fields["sequence_lengths"]
     groups = objectives.plan(

@@ -97,7 +97,7 @@ def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.
 def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
     """Returns the first member of the objective that makes pairs, its row group and prompt form."""
     for number, member in enumerate(members_of(plan.recipe.objective)):
-        for form in member.objective.prompt_forms:
+        for form in member.objective.facts.prompt_forms:
             if form.mode == "pair":
                 group = next(g for g in plan.recipe.groups if number in g.members)
                 return number, group, form

@@ -128,7 +128,7 @@ def _answering(trained: Trained) -> Trained:
             f"{', '.join(trained.model.heads) or 'none'}, expected an encoder-decoder or a decoder "
             "with the head vocabulary, which can learn to write: measure this one by finetune."
         )
-    return trained._replace(prompt_forms=text_to_text(trained.ids).prompt_forms)
+    return trained._replace(prompt_forms=text_to_text(trained.ids).facts.prompt_forms)
 
 
 def _finetuned(

@@ -53,7 +53,7 @@ def fill_in_place(
     left out, and so are rows without a mask and masks beyond the sentinels.
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
-    heads = [form.head for form in objective.prompt_forms if form.mode in MASKED]
+    heads = [form.head for form in objective.facts.prompt_forms if form.mode in MASKED]
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
     def predict(params):

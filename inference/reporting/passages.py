@@ -45,7 +45,7 @@ def show_passages(
     filled = members[filling[0]]
     # Inputs and targets together are little longer than the passage.
     size = min(PASSAGE, model.max_positions // 2 or PASSAGE)
-    whole = objective.rows.kind in ("document", "parts", "labels")
+    whole = objective.facts.rows.kind in ("document", "parts", "labels")
     passages = (_whole if whole else _cut)(heldout(filling[0]), size, rows)
     if not passages.tokens.size:
         return
@@ -92,7 +92,7 @@ def _whole(documents: Sequence[Piece], size: int, rows: int) -> Row:
 
 def _fills(objective: Objective) -> bool:
     lengths = objective.lengths(2)
-    modes = {form.mode for form in objective.prompt_forms} & MODES.keys()
+    modes = {form.mode for form in objective.facts.prompt_forms} & MODES.keys()
     streams = "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
     return streams and any(MODES[mode].restores for mode in modes)
 

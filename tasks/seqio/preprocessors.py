@@ -65,10 +65,10 @@ class CutToRows(NamedTuple):
         self, dataset: tf.data.Dataset, sequence_length, output_features
     ) -> tf.data.Dataset:
         objective, ids = _objective(self.build, output_features, self.sentinels)
-        if objective.rows.column:
+        if column := objective.facts.rows.column:
             raise ValueError(
-                f"The objective reads the {objective.rows.column} of documents, which a text has "
-                "not: train it by `pretrax train` on seqio_corpora.seqio_pairs."
+                f"The objective reads the {column} of documents, which a text does not have: "
+                "train it by `pretrax train` on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
         own_rates = [member.rate for member in members_of(objective)]
@@ -79,7 +79,7 @@ class CutToRows(NamedTuple):
             )
         rates = np.asarray(own_rates)
         limits = np.cumsum(rates / rates.sum())[:-1]
-        alone = objective.rows.kind != "stream"
+        alone = objective.facts.rows.kind != "stream"
 
         def cut(group: int, documents):
             """Lengths of rows, their members, and the order in which they are given."""

@@ -97,7 +97,9 @@ def test_variants_are_planned_and_measured(named):
                 beside = len(asked) == 1 and variant != comparison.reference
                 assert asked <= set(can) or beside, (variant, asked, can)
             if kind in LIKELIHOODS and (name, variant) not in NO_LIKELIHOOD:
-                trained = SimpleNamespace(ids=IDS, prompt_forms=one.recipe.objective.prompt_forms)
+                trained = SimpleNamespace(
+                    ids=IDS, prompt_forms=one.recipe.objective.facts.prompt_forms
+                )
                 subject = SimpleNamespace(trained=trained, plan=one)
                 by_noise = kind != "fill_in" and is_read_by_noise(subject)
                 assert by_noise or reading_of(trained), (variant, kind)

@@ -168,4 +168,4 @@ def test_noise_of_a_narrow_range_bounds_nothing():
     with pytest.raises(ValueError, match="bounds no likelihood.*lowest_rate of at most .001"):
         bits_per_byte(of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))
     exact = of_run(one, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9)
-    assert exact.plan.recipe.objective.bound == "tokens"
+    assert exact.plan.recipe.objective.facts.bound == "tokens"

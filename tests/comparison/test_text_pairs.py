@@ -34,7 +34,7 @@ class Topics:
 @functools.cache
 def subject(build, zeros: bool = False):
     objective = build(IDS, at_sentence_ends=False)
-    encoder = models.encoder(128, objective.heads, **tiny.SIZES, num_layers=1)
+    encoder = models.encoder(128, objective.facts.heads, **tiny.SIZES, num_layers=1)
     one = tiny.plan(encoder, objective, {"encoder": 32})
     stream = Topics(7)
     held = [stream.next_document() for _ in range(SMALL["pairs"] + 8)]

@@ -223,7 +223,7 @@ def test_classes_of_checkpoints_are_not_counted_anew(tmp_path):
 def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
     one = fine_tuning(tmp_path, run, file)
     planned = tiny.planned(one)
-    assert planned.recipe.objective.heads == heads
+    assert planned.recipe.objective.facts.heads == heads
     (task,) = one.evaluation_tasks(one.run_dir)
     assert set(task.targets) <= set(planned.corpus.classes) == {"red", "blue", "dark green"}
 

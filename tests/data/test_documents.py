@@ -249,7 +249,7 @@ def test_documents_with_labels_are_not_cut_and_have_known_classes(tmp_path):
     write_store(tmp_path / "a", given, IDS, heldout=given[:1])
     plain = token_store("unused", stores=str(tmp_path / "a"))
     assert plain.longest == 4 and plain.columns == ("labels",)
-    four, three = (causal_lm(IDS)._replace(rows=Rows(num_classes=n)) for n in (4, 3))
+    four, three = (causal_lm(IDS).with_facts(rows=Rows(num_classes=n)) for n in (4, 3))
     known = checked_for(four, plain)
     stream = known.train(0, 1)
     assert {tuple(stream.next_document().tokens) for _ in given} == {(5, 6, 7, 8), (7, 8)}
@@ -272,7 +272,7 @@ def test_documents_of_more_parts_than_an_objective_reads_are_refused(tmp_path):
     stream = checked_for(answers, plain).train(0, 1)
     with pytest.raises(ValueError, match="a document of 4 parts, expected at most 2.*dialogue"):
         [stream.next_document() for _ in given]
-    of_any = answers._replace(rows=answers.rows._replace(num_parts=None))
+    of_any = answers.with_facts(rows=answers.facts.rows._replace(num_parts=None))
     stream = checked_for(of_any, plain).train(0, 1)
     assert {stream.next_document().tokens.size for _ in given} == {3, 4}
 

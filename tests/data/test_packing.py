@@ -154,7 +154,7 @@ def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
 
 def assert_fits(row, member, layout, group):
     """Written from the contract: streams add up over a row, sentinels are used anew."""
-    lengths = [UL2.members[member].objective.lengths(len(d)) for d in documents_of(row)]
+    lengths = [UL2.facts.members[member].objective.lengths(len(d)) for d in documents_of(row)]
     for name in ("inputs", "targets"):
         assert sum(n[name] for n in lengths) <= group.features[name]
     assert max(n.get("sentinels", 0) for n in lengths) <= group.features["sentinels"]
@@ -431,7 +431,7 @@ def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
     with pytest.raises(ValueError, match="'causal' needs end-of-sequence.*mark_document_ends"):
         packing.resolve(both)
     assert packing.resolve(both, mark_document_ends=True) == ("whole", True)
-    open_ended = lambda ids: causal_lm(ids)._replace(rows=Rows("documents"))  # noqa: E731
+    open_ended = lambda ids: causal_lm(ids).with_facts(rows=Rows("documents"))  # noqa: E731
     both = mixture(IDS, {"causal": (causal_lm, 1), "apart": (open_ended, 1)})
     assert packing.resolve(both) == ("whole", True)
     stream = mixture(IDS, {"causal": (causal_lm, 1), "span": (span_corruption, 1)})

@@ -45,7 +45,7 @@ def settings_of(builder: str, **more) -> dict:
 
 def heads_of(names) -> tuple[str, ...]:
     """What these objectives ask of a model."""
-    return tuple(dict.fromkeys(head for one in _built(names) for head in one.heads))
+    return tuple(dict.fromkeys(head for one in _built(names) for head in one.facts.heads))
 
 
 def _built(names) -> list[objectives.Objective]:
@@ -70,7 +70,7 @@ def trained(builder: str, *names: str, heads=None, classes=(), **settings) -> Tr
     """A model of `models.BUILDER` as if these objectives had trained it; none: from elsewhere."""
     heads = heads or (heads_of(names) if names else ("vocabulary",))
     model, params = small(builder, heads, **settings)
-    prompts = tuple(prompt for one in _built(names) for prompt in one.prompt_forms)
+    prompts = tuple(prompt for one in _built(names) for prompt in one.facts.prompt_forms)
     return Trained(model, params, IDS, CODEC.encode, CODEC.decode, prompts, tuple(classes))
 
 

@@ -17,8 +17,8 @@ TEXT, MASK, SIZE = (1, 5), 6, 7  # four ids of text among seven
 TINY = objectives.TokenIds(size=SIZE, text=TEXT, pad=0, eos=5, mask=MASK)
 NOISES = {
     "masks": None,
-    "hybrid": objectives.hybrid_diffusion(TINY, random_share=0.3).prompt_forms[0].noise,
-    "uniform": objectives.uniform_diffusion(TINY, lowest_rate=0.01).prompt_forms[0].noise,
+    "hybrid": objectives.hybrid_diffusion(TINY, random_share=0.3).facts.prompt_forms[0].noise,
+    "uniform": objectives.uniform_diffusion(TINY, lowest_rate=0.01).facts.prompt_forms[0].noise,
 }
 P = np.array([0, 0.5, 0.3, 0.15, 0.05, 0, 0], np.float32)  # the distribution of the text
 

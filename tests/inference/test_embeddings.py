@@ -118,7 +118,7 @@ def test_of_other_models_it_is_the_mean_of_the_tokens(name):
     ],
 )
 def test_the_state_that_a_loss_read_is_the_embedding(build, pooling):
-    forms = build(IDS).prompt_forms
+    forms = build(IDS).facts.prompt_forms
     form = prompt_form(Trained(None, {}, IDS, CODEC.encode, CODEC.decode, forms), "embed")
     assert form.pooling == pooling and form.head is None
 

@@ -118,13 +118,15 @@ def written_as_a_mixture(layout):
     """UL2 by another name, its members in another order."""
     members = {name: (build, 1) for name, build in reversed(DENOISERS.items())}
     members = {name: members[name] for name in ("S", "R", "X")}
-    return trained(layout)._replace(prompt_forms=objectives.mixture(IDS, members).prompt_forms)
+    return trained(layout)._replace(
+        prompt_forms=objectives.mixture(IDS, members).facts.prompt_forms
+    )
 
 
 def test_modes_before_a_text_are_those_of_training():
     """A single denoiser is prompted with its mode token, as UL2 is."""
     for mode, build in DENOISERS.items():
-        one = trained("decoder")._replace(prompt_forms=build(IDS).prompt_forms)
+        one = trained("decoder")._replace(prompt_forms=build(IDS).facts.prompt_forms)
         assert asked(one, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(mode)
 
 
@@ -153,7 +155,7 @@ def test_text_to_text(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
     parts = (0,) * len(given) + (1,) * len(answer)
     _, expected = arranged(ANSWERS[mode], (*given, *answer), 0, slack=2, parts=parts)
-    one = trained(layout)._replace(prompt_forms=ANSWERS[mode](IDS).prompt_forms)
+    one = trained(layout)._replace(prompt_forms=ANSWERS[mode](IDS).facts.prompt_forms)
     prompt = asked(one, "translate: tea")
     assert_same_form(layout, prompt, expected[layout])
 
@@ -352,7 +354,7 @@ def test_both_texts_of_a_bart_begin_with_its_own_token():
     assert of_bart.ids.cls < of_bart.ids.text[0] < one.ids.cls
     prompt = asked(of_bart, "tea")
     assert (prompt.inputs, prompt.start) == ([2, *CODEC.encode("tea"), IDS.eos], [2])
-    for other in (one, of_bart._replace(prompt_forms=objectives.bart(IDS).prompt_forms)):
+    for other in (one, of_bart._replace(prompt_forms=objectives.bart(IDS).facts.prompt_forms)):
         prompt = asked(other, "tea")
         assert (prompt.inputs, prompt.start) == ([*CODEC.encode("tea"), IDS.eos], [])
 

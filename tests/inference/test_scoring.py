@@ -272,7 +272,7 @@ def test_ul2_is_asked_with_its_mode_and_names_of_blanks_are_no_bytes():
     """Blanks as R has them, other texts as S, or as a denoiser says; written out, the mode is the
     same."""
     _, one = run("encoder_decoder", "ul2")
-    plain = one._replace(prompt_forms=text_to_text(IDS).prompt_forms)
+    plain = one._replace(prompt_forms=text_to_text(IDS).facts.prompt_forms)
     blanks, answer = "a <extra_id_0> b", "<extra_id_0>ça"
     cases = ((None, blanks, "R"), ("X", blanks, "X"), (None, "a b", "S"))
     scores = set()

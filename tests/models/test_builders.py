@@ -141,7 +141,7 @@ def test_an_encoder_has_exactly_the_required_heads(name):
 def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing, able):
     """In a sentence that names a model which has them, and the run that trains it."""
     asked = objective(IDS)
-    recipe = Recipe(asked, build(64, asked.heads, **SMALL), IDS, (), None)
+    recipe = Recipe(asked, build(64, asked.facts.heads, **SMALL), IDS, (), None)
     said = f"needs the heads .*{missing}.*choose a model.* models.{able}, as .*runs/.*gin"
     with pytest.raises(ValueError, match=said):
         check_recipe(recipe)
@@ -149,12 +149,12 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
 
 def test_a_head_of_ones_own(monkeypatch):
     monkeypatch.setattr(model_heads, "HEADS", dict(model_heads.HEADS))
-    asked = objectives.masked_lm(IDS)._replace(heads={"vocabulary": None, "tone": 5})
+    asked = objectives.masked_lm(IDS).with_facts(heads={"vocabulary": None, "tone": 5})
     with pytest.raises(ValueError, match="'tone'.*models.add_head"):
-        model_heads.check_heads(asked.heads)
+        model_heads.check_heads(asked.facts.heads)
     models.add_head("tone", lambda config: nn.Dense(5), ["encoder"])
-    assert model_heads.builders_with(asked.heads) == ["encoder"]
-    model_heads.check_heads(asked.heads)
+    assert model_heads.builders_with(asked.facts.heads) == ["encoder"]
+    model_heads.check_heads(asked.facts.heads)
     with pytest.raises(ValueError, match="'classes'"):
         models.add_head("classes", lambda config: nn.Dense(5))
     with pytest.raises(ValueError, match="electra"):

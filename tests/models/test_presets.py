@@ -381,7 +381,7 @@ def test_a_step_of_each_tiny_preset(name):
     """With rows as long as those of the small runs; the loss of a fresh model is near chance."""
     make, lengths = STEPS[builder_of(name)]
     learned = (BERT if name == "bert_tiny" else make)(IDS)
-    mesh, model = tiny.mesh_of(1), model_of(name, 128, learned.heads, remat_policy="none")
+    mesh, model = tiny.mesh_of(1), model_of(name, 128, learned.facts.heads, remat_policy="none")
     one = tiny.plan(
         model, learned, lengths, batch_size=4, data_shards=4, optimizer=optax.adam(1e-3)
     )

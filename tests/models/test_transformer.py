@@ -464,7 +464,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
     """A loss of heads whose gradient stops on the way would still be reported."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
     objective = objectives.multi_token_prediction(ids, tokens=3)
-    model = build("decoder", layers=2, heads=objective.heads, ahead=ahead)
+    model = build("decoder", layers=2, heads=objective.facts.heads, ahead=ahead)
     batch = make_batch(PACKED_CAUSAL)
     batch |= {
         "decoder_target_tokens": 1 + batch["decoder_input_tokens"],
@@ -473,7 +473,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
     params = init(model, batch)
 
     def sums(params):
-        terms = objective.loss(model.apply(params, batch), batch)
+        terms = objective.loss(batch).scored(model.apply(params, batch))
         return {name: term.sums.sum() for name, term in terms.items()}
 
     gradients = jax.jit(jax.jacrev(sums))(params)
@@ -501,7 +501,9 @@ def test_a_projection_ahead_is_trained_by_its_own_term_alone():
     """Its logits are those of its own norm and matrix on the states of the last layer."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
     objective = objectives.multi_token_prediction(ids, tokens=3)
-    model = build("decoder", layers=2, heads=objective.heads, ahead="projections", norm="layer")
+    model = build(
+        "decoder", layers=2, heads=objective.facts.heads, ahead="projections", norm="layer"
+    )
     batch = make_batch(PACKED_CAUSAL)
     batch |= {
         "decoder_target_tokens": 1 + batch["decoder_input_tokens"],
@@ -520,7 +522,7 @@ def test_a_projection_ahead_is_trained_by_its_own_term_alone():
     assert_close(outputs.head("ahead_3", last), expected)
 
     def sums(params):
-        terms = objective.loss(model.apply(params, batch), batch)
+        terms = objective.loss(batch).scored(model.apply(params, batch))
         return {name: term.sums.sum() for name, term in terms.items()}
 
     gradients = jax.jit(jax.jacrev(sums))(params)

@@ -10,7 +10,7 @@ from tests.objectives.registry import quick_jit
 def corrupted(objective, rows, length):
     """Row i is of member i, and so on in turn."""
     tokens = np.random.default_rng(0).integers(5, 16, (rows, length)).astype(np.int32)
-    member = np.arange(rows, dtype=np.int32) % max(len(objective.members), 1)
+    member = np.arange(rows, dtype=np.int32) % max(len(objective.facts.members), 1)
     raw = Row(tokens, np.ones_like(tokens), member)
     keys = jax.random.split(jax.random.key(3), rows)
     lengths = objective.lengths(length)

@@ -29,7 +29,7 @@ def no_number(ids, rate):
 
 @pytest.mark.parametrize("step", [0, 1, 37, 100, 199, 200, 5000])
 def test_the_mean_over_rows_is_on_the_line(step):
-    members = falling(stages=4).members
+    members = falling(stages=4).facts.members
     values = np.array([0.30, 0.25, 0.20, 0.15])
     shares = np.array([member.rate(step) for member in members])
     assert shares.sum() == pytest.approx(1) and (shares > 0).sum() <= 2
@@ -37,7 +37,7 @@ def test_the_mean_over_rows_is_on_the_line(step):
 
 
 def test_each_stage_is_the_objective_at_its_value():
-    members = falling(stages=2).members
+    members = falling(stages=2).facts.members
     assert [member.name for member in members] == ["rate_0.3", "rate_0.15"]
     for member, rate in zip(members, (0.30, 0.15)):
         assert member.objective.lengths(500) == masked_lm(IDS, rate=rate).lengths(500)
@@ -46,12 +46,12 @@ def test_each_stage_is_the_objective_at_its_value():
 def test_attention_goes_from_causal_to_bidirectional():
     """The last stage gives no intervals of its own: it attends both ways, as by itself."""
     ahead = annealed(IDS, shifted_diffusion, "ahead_share", first=0.0, last=1.0, steps=8, stages=3)
-    assert [member.name for member in ahead.members] == [
+    assert [member.name for member in ahead.facts.members] == [
         f"ahead_share_{x}" for x in ("0", "0.5", 1)
     ]
-    given = ["orders" in member.objective.lengths(9) for member in ahead.members]
+    given = ["orders" in member.objective.lengths(9) for member in ahead.facts.members]
     assert given == [True, True, False]
-    assert ahead.members[-1].objective.lengths(9) == shifted_diffusion(IDS).lengths(9)
+    assert ahead.facts.members[-1].objective.lengths(9) == shifted_diffusion(IDS).lengths(9)
 
 
 def test_what_the_noise_has_learnt_of_the_model_is_kept_from_stage_to_stage():
@@ -75,13 +75,15 @@ def test_what_the_noise_has_learnt_of_the_model_is_kept_from_stage_to_stage():
 
 def test_whole_numbers_stay_whole():
     spans = annealed(IDS, span_corruption, "mean_span_length", first=2, last=4, steps=10)
-    assert [member.name for member in spans.members] == [f"mean_span_length_{n}" for n in (2, 3, 4)]
+    assert [member.name for member in spans.facts.members] == [
+        f"mean_span_length_{n}" for n in (2, 3, 4)
+    ]
 
 
 def test_the_model_is_used_as_one_of_the_last_stage():
     """Blocks are written as long as those on which its training ended."""
     blocks = annealed(IDS, block_diffusion, "block_size", first=1, last=16, steps=10)
-    assert [form.block_size for form in blocks.prompt_forms] == [16]
+    assert [form.block_size for form in blocks.facts.prompt_forms] == [16]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_the_loss_is_that_of_the_paper(size):
     """The sum of -log p / rate over masked tokens of the noised copy, over all tokens."""
     objective, f, batch = drawn(8, block_size=size)
     logits = np.random.default_rng(1).normal(size=(8, LENGTH, VOCABULARY)).astype(np.float32)
-    term = objective.loss(Outputs(jnp.asarray(logits)), batch)["tokens"]
+    term = objective.loss(batch).scored(Outputs(jnp.asarray(logits)))["tokens"]
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     of_token = np.take_along_axis(log_p, (f["inputs"] - 5)[..., None], -1)[..., 0]
     masked = f["noised"] == IDS.mask
@@ -67,9 +67,9 @@ def test_the_loss_of_copies_in_a_decoder_of_their_own_is_the_same():
     alone = jax.vmap(lambda row: layout.arrange(row, sizes, 0, 1))(f)
     logits = jax.random.normal(jax.random.key(1), (8, LENGTH, VOCABULARY))
     outputs = Outputs(logits)
-    expected = objective.loss(outputs, beside)["tokens"]
+    expected = objective.loss(beside).scored(outputs)["tokens"]
     outputs.hidden = {"top": logits}
-    got = objective.loss(outputs, alone)["tokens"]
+    got = objective.loss(alone).scored(outputs)["tokens"]
     for one, other in ((got.sums, expected.sums), (got.weights, expected.weights)):
         np.testing.assert_array_equal(one, other)
 
@@ -77,7 +77,7 @@ def test_the_loss_of_copies_in_a_decoder_of_their_own_is_the_same():
 @pytest.mark.parametrize("size", [1, 16, LENGTH])
 def test_the_loss_of_a_model_that_knows_nothing_is_its_likelihood(size):
     objective, f, batch = drawn(256, block_size=size, lowest_rate=0.05)
-    term = objective.loss(Outputs(jnp.zeros((256, LENGTH, VOCABULARY))), batch)["tokens"]
+    term = objective.loss(batch).scored(Outputs(jnp.zeros((256, LENGTH, VOCABULARY))))["tokens"]
     ratios = np.asarray(term.sums) / np.asarray(term.weights) / np.log(VOCABULARY)
     assert abs(ratios.mean() - 1) < 4 * ratios.std() / 256**0.5
 
@@ -90,7 +90,7 @@ def test_rows_of_another_member_add_nothing_to_the_loss():
     slots = batch["decoder_segment_ids"].shape[1]
     outputs = Outputs(jnp.zeros((4, slots, VOCABULARY)))
     outputs.head = lambda name, hidden: jnp.zeros((*hidden.shape[:-1], IDS.size))
-    term = objective.loss(outputs, batch)["tokens"]
+    term = objective.loss(batch).scored(outputs)["tokens"]
     np.testing.assert_allclose(term.weights, 20)
     np.testing.assert_allclose(term.sums[1::2], 20 * np.log(IDS.size), rtol=1e-5)
 
@@ -99,8 +99,8 @@ def test_a_model_without_states_of_copies_is_refused():
     objective, _, batch = drawn(2)
     outputs = Outputs(jnp.zeros((2, LENGTH, VOCABULARY)))
     del outputs.hidden["noised"]
-    with pytest.raises(ValueError, match="no hidden states of noised copies.*models.decoder"):
-        objective.loss(outputs, batch)
+    with pytest.raises(ValueError, match="no hidden states 'noised'"):
+        objective.loss(batch).scored(outputs)
 
 
 def test_rates_out_of_order_are_refused():

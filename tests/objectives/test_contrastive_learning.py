@@ -151,7 +151,7 @@ def test_the_objective_has_the_loss_that_is_named():
         ("symmetric_info_nce", naive_info_nce(left, right, 20.0)),
         ("nt_xent", naive_nt_xent(left, right, 20.0)),
     ):
-        (term,) = contrastive(IDS, loss=loss).loss(Given(), batch).values()
+        (term,) = contrastive(IDS, loss=loss).loss(batch).scored(Given()).values()
         np.testing.assert_allclose(term.sums, expected.reshape(3, 2).sum(-1), rtol=1e-4)
 
 
@@ -191,7 +191,7 @@ class Outputs:
 
 def term_of(objective, top, batch):
     """The one term of its loss, compiled."""
-    loss = jax.jit(lambda top, batch: objective.loss(Outputs(top), batch))
+    loss = jax.jit(lambda top, batch: objective.loss(batch).scored(Outputs(top)))
     (term,) = loss(top, batch).values()
     return term
 

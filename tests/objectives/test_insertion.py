@@ -56,7 +56,7 @@ def of_paper() -> float:
 
 
 def terms_of(kind, states=STATES):
-    return insertion_lm(IDS).loss(kind(jnp.asarray(states)), BATCH)
+    return insertion_lm(IDS).loss(BATCH).scored(kind(jnp.asarray(states)))
 
 
 @pytest.mark.parametrize("kind", [Outputs, ProjectedOutputs])

@@ -75,7 +75,7 @@ def test_the_loss_is_that_of_the_published_code():
         def head(self, name, x):
             return x @ kernel
 
-    term = llm_jepa(IDS, 2, scale=0.5).loss(Outputs(), batch)["embedding"]
+    term = llm_jepa(IDS, 2, scale=0.5).loss(batch).scored(Outputs())["embedding"]
     segments, cosines = batch["decoder_segment_ids"][0], []
     for number in (0, 1):  # the others lack a part
         a, b = (states[0, np.flatnonzero(segments == 3 * number + k)[-1]] for k in (2, 3))
@@ -99,7 +99,7 @@ def test_gradients_reach_both_states_that_are_compared_and_no_other():
     @jax.jit
     @jax.grad
     def gradient(top):
-        return llm_jepa(IDS, 2).loss(Outputs(top), batch)["embedding"].sums.sum()
+        return llm_jepa(IDS, 2).loss(batch).scored(Outputs(top))["embedding"].sums.sum()
 
     segments = batch["decoder_segment_ids"][0]
     last = [np.flatnonzero(segments == view)[-1] for view in (2, 3, 5, 6)]
@@ -111,7 +111,7 @@ def test_no_view_learns_of_the_other():
     """The state that predicts depends on the text alone, and the predicted one on the answer."""
     _, batch = arranged()
     size = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
-    model = models.decoder(40, llm_jepa(IDS, 2).heads, dtype="float32", **size)
+    model = models.decoder(40, llm_jepa(IDS, 2).facts.heads, dtype="float32", **size)
     params = jax.jit(model.init)(jax.random.key(0), batch)
     top = jax.jit(lambda batch: model.apply(params, batch).hidden["top"])
     segments, tokens = batch["decoder_segment_ids"], batch["decoder_input_tokens"]

@@ -10,7 +10,8 @@ import pytest
 import scipy.special
 
 from pretrax import objectives
-from pretrax.objectives import Labels, Objective, Term, mixture
+from pretrax.objectives import BatchLoss, Facts, Labels, Objective, Term, mixture
+from pretrax.objectives.contract import Sums
 from pretrax.objectives.losses import token_loss
 from tests.objectives.registry import CASES, IDS
 
@@ -78,11 +79,11 @@ KINDS = {  # case of the registry -> stack, classes among the targets, whether t
 @pytest.mark.parametrize("name", KINDS)
 def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
     objective = CASES[name].objective
-    terms = jax.jit(lambda batch: objective.loss(outputs(), batch))(batch(*KINDS[name]))
+    terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs()))(batch(*KINDS[name]))
     labelled = {name: term for name, term in terms.items() if term.scale is not None}
     for name, term in labelled.items():
         values, weights = np.asarray(term.labels.values), np.asarray(term.labels.weights)
-        assert term.labels.head in objective.heads
+        assert term.labels.head in objective.facts.heads
         logits = LOGITS["vocabulary" if name.startswith("ahead_") else term.labels.head]
         if np.issubdtype(values.dtype, np.floating):
             expected = ((logits[0] - values) ** 2 * weights).sum(-1)
@@ -95,27 +96,29 @@ def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
 
 def test_every_kind_of_loss_is_here():
     """Each head that a class or number is told by, over all objectives."""
-    labelled = {head for name in KINDS for head in CASES[name].objective.heads}
+    labelled = {head for name in KINDS for head in CASES[name].objective.facts.heads}
     unlabelled = {"embedding", "logit_scale", "summary", "next_latent"}
-    everywhere = {head for case in CASES.values() for head in case.objective.heads}
+    everywhere = {head for case in CASES.values() for head in case.objective.facts.heads}
     # test_masked_autoencoding.py, test_upcoming_tokens.py, test_insertion.py
     elsewhere = {"restored", "order", "stop"}
     assert everywhere - unlabelled - elsewhere == labelled
 
 
 def test_heads_say_how_many_classes_they_tell_apart():
-    assert CASES["sequence_classification"].objective.heads == {"classes": 3}
-    assert CASES["sequence_regression"].objective.heads == {"classes": 1}
-    assert CASES["order_masked"].objective.heads == {"pair": 2, "vocabulary": None}
+    assert CASES["sequence_classification"].objective.facts.heads == {"classes": 3}
+    assert CASES["sequence_regression"].objective.facts.heads == {"classes": 1}
+    assert CASES["order_masked"].objective.facts.heads == {"pair": 2, "vocabulary": None}
 
 
-def toy(term: Term, heads=None):
+def toy(term: Term, heads=None, sums=None):
     def build(ids):
         return Objective(
             lengths=lambda n: {"targets": n},
             corrupt=jax.tree_util.Partial(lambda key, row, partner, lengths: {}),
-            loss=lambda outputs, batch: {"mine": term},
-            heads=heads or {"vocabulary": None},
+            loss=lambda batch: BatchLoss(
+                {"mine": term}, lambda outputs: {"mine": sums or jnp.ones(2)}
+            ),
+            facts=Facts(heads=heads or {"vocabulary": None}),
         )
 
     return build
@@ -124,22 +127,22 @@ def toy(term: Term, heads=None):
 def test_a_mixture_adds_z_losses_and_leaves_labels_to_its_members():
     x = jnp.ones(2)
     labels = Labels(jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1)), "vocabulary")
-    with_z_losses = Term(x, x, labels=labels, z_losses=jnp.array([3.0, 4.0]))
-    joint = mixture(IDS, {"a": (toy(with_z_losses), 1), "b": (toy(Term(x, x)), 1)})
-    terms = joint.loss(None, {"member": jnp.array([0, 1])})
+    with_z_losses = toy(Term(x, labels=labels), sums=Sums(x, jnp.array([3.0, 4.0])))
+    joint = mixture(IDS, {"a": (with_z_losses, 1), "b": (toy(Term(x)), 1)})
+    terms = joint.loss({"member": jnp.array([0, 1])}).scored(None)
     np.testing.assert_array_equal(terms["mine"].z_losses, [3, 0])
     assert terms["mine"].labels is None
 
 
 def test_terms_of_one_name_and_different_scales_are_refused():
     x = jnp.ones(2)
-    joint = mixture(IDS, {"a": (toy(Term(x, x, 2.0)), 1), "b": (toy(Term(x, x, 1.0)), 1)})
+    joint = mixture(IDS, {"a": (toy(Term(x, 2.0)), 1), "b": (toy(Term(x, 1.0)), 1)})
     with pytest.raises(ValueError, match="'mine'.*scales 2.0 and 1.0.*different names"):
-        joint.loss(None, {"member": jnp.array([0, 1])})
+        joint.loss({"member": jnp.array([0, 1])})
 
 
 def test_heads_of_one_name_and_different_classes_are_refused():
-    term = Term(jnp.ones(2), jnp.ones(2))
+    term = Term(jnp.ones(2))
     members = {"a": (toy(term, {"classes": 3}), 1), "b": (toy(term, {"classes": 5}), 1)}
     with pytest.raises(ValueError, match="'classes'.*3 classes.*other 5"):
         mixture(IDS, members)
@@ -153,4 +156,4 @@ def test_two_losses_one_after_the_other_may_not_share_a_name():
 
     both = objectives.then(IDS, pairs, masks)
     with pytest.raises(ValueError, match="'tokens'.*lost"):
-        both.loss(outputs(), batch("encoder", V, True))
+        both.loss(batch("encoder", V, True))

@@ -174,7 +174,7 @@ def test_the_terms_are_those_of_each_copy():
     weights[0] = 0  # a row of another member
     batch = {"target_tokens": tokens, "segment_ids": segments, "loss_weights": weights}
     batch = {f"decoder_{name}": jnp.asarray(x) for name, x in batch.items()}
-    terms = quick_jit(lambda batch: objective.loss(outputs, batch))(batch)
+    terms = quick_jit(lambda batch: objective.loss(batch).scored(outputs))(batch)
     logits = states @ matrix
     losses = scipy.special.logsumexp(logits, axis=-1)
     losses -= np.take_along_axis(logits, tokens[..., None], -1)[..., 0]

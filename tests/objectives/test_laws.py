@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pretrax import objectives
 from pretrax.objectives import Objective, batched, laws, members_of
+from pretrax.objectives.losses import token_loss
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
     CASES,
@@ -168,7 +169,7 @@ def test_the_partner_is_the_other_row_of_a_pair_and_communicates_nothing():
     def corrupt(key, row, partner, lengths, max_documents):
         return {"targets": jnp.append(row.tokens[:1], partner.tokens[:1])}
 
-    objective = Objective(lambda n: {"targets": 2}, corrupt, lambda *_: {})
+    objective = Objective(lambda n: {"targets": 2}, corrupt, token_loss)
     batch = example_batch("causal")
     program, arguments = _sharded(objective, batch)
     first = batch.rows.tokens[:16, 0]
@@ -182,7 +183,7 @@ def test_the_last_of_an_odd_number_of_rows_has_an_empty_partner(size):
     def corrupt(key, row, partner, lengths, max_documents):
         return {"targets": partner.tokens * partner.segments}
 
-    objective = Objective(lambda n: {"targets": n}, corrupt, lambda *_: {})
+    objective = Objective(lambda n: {"targets": n}, corrupt, token_loss)
     row, _ = text_row((5,), 8)
     rows = jax.tree.map(lambda x: np.stack([x + i for i in range(size)]), row)
     rows = rows._replace(segments=row.segments[None].repeat(size, 0), member=0 * rows.member)
@@ -206,7 +207,7 @@ def _planned(name, documents, key):
     return np.array([CASES[name].objective.lengths(n)[key] for n in documents])
 
 
-KEPT = [name for name in cases_under("lengths are kept") if not CASES[name].objective.members]
+KEPT = [name for name in cases_under("lengths are kept") if not CASES[name].objective.facts.members]
 EXACT = [name for name in KEPT if CASES[name].exact]
 DRAWN = [name for name in KEPT if not CASES[name].exact]
 REACHED = [name for name in cases_under("lengths are reached") if name in DRAWN]
@@ -245,7 +246,9 @@ def test_lengths_are_reached_by_some_draw(name):
         np.testing.assert_array_equal(most, _planned(name, range(1, 17), key), key)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.objective.members])
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.objective.facts.members]
+)
 def test_lengths_of_a_mixture_are_enough_for_each_member(name):
     objective = CASES[name].objective
     for n in (1, 2, 3, 100, 512):

@@ -101,7 +101,7 @@ def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
         "decoder_loss_weights": np.array([[0, 1, 0, 1, 1, 0], [0, 1, 0, 1, 0, 0]]),
     }
     outputs = Outputs(top=jnp.asarray(top), restored=jnp.asarray(restored))
-    terms = jax.jit(lambda batch: retromae(IDS).loss(outputs, batch))(batch)
+    terms = jax.jit(lambda batch: retromae(IDS).loss(batch).scored(outputs))(batch)
 
     def losses(states, tokens):
         logs = states - np.log(np.exp(states).sum(-1, keepdims=True))

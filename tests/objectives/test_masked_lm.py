@@ -59,7 +59,7 @@ def test_the_frame_can_be_left_out():
     assert objective.lengths(10) == {"inputs": 10, "labels": 2}
     got = corrupt(objective, [text(6), text(4)])
     assert got["inputs_segments"].tolist() == [[1] * 6 + [2] * 4] * 2
-    assert objective.prompt_forms[0].before == objective.prompt_forms[0].after == ()
+    assert objective.facts.prompt_forms[0].before == objective.facts.prompt_forms[0].after == ()
 
 
 def test_only_one_token_may_be_hidden_of_those_that_are_text():
@@ -198,7 +198,7 @@ def test_static_masks_of_two_rows_differ():
 
 def test_gpt_bert_is_a_mixture_on_one_decoder():
     objective = mixture(IDS, {"masked": (masked_next_token, 15), "causal": (causal_lm, 1)})
-    assert [m.rate for m in objective.members] == [15, 1]
+    assert [m.rate for m in objective.facts.members] == [15, 1]
     documents = [text(30).tolist(), text(9).tolist()]
     both = corrupt(objective, documents, documents, copies=1, members=(0, 1))
     for member, undo in enumerate((undo_masks_before(IDS), undo_copy)):
@@ -217,6 +217,10 @@ def test_gpt_bert_is_a_mixture_on_one_decoder():
         row = np.concatenate(documents)
         first = np.where(segments == 1, 0, 1 - member)  # masked documents have bos of their own
         np.testing.assert_array_equal(row[places - first], batch["decoder_target_tokens"][live])
+
+
+def _terms(objective, outputs, batch):
+    return quick_jit(lambda outputs, batch: objective.loss(batch).scored(outputs))(outputs, batch)
 
 
 # --- losses -------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ def arranged(objective, document_lengths, stack, rows=4, seed=0):
 def test_replaced_token_detection_adds_up_both_losses():
     stack = "encoder"
     objective = replaced_token_detection(IDS)
-    assert objective.heads == {"generator": None, "replaced": 2}
+    assert objective.facts.heads == {"generator": None, "replaced": 2}
     batch = arranged(objective, (30, 10), stack)
     B, T = batch[f"{stack}_segment_ids"].shape
     random = np.random.default_rng(0)
@@ -261,7 +265,7 @@ def test_replaced_token_detection_adds_up_both_losses():
             "replaced": random.normal(size=(6, 1)),
         },
     )
-    terms = quick_jit(objective.loss)(jax.tree.map(jnp.asarray, outputs), batch)
+    terms = _terms(objective, jax.tree.map(jnp.asarray, outputs), batch)
     assert {name: term.scale for name, term in terms.items()} == {
         "tokens": 1.0,
         "replaced": 50.0,
@@ -287,7 +291,7 @@ def test_places_without_text_have_nothing_to_detect():
         top = jnp.array([[[0.0], [0.0], [1.0]]]) * last
         hidden = {"top": top, "generator": top, "replaced": jnp.array([[1, 0, 1]])}
         outputs = Heads(hidden, {"generator": jnp.ones((1, 8)), "replaced": jnp.ones((1, 1))})
-        term = objective.loss(outputs, batch)["replaced"]
+        term = objective.loss(batch).scored(outputs)["replaced"]
         return term.sums.sum(), term.weights
 
     (loss, weights), gradient = quick_jit(jax.value_and_grad(total, has_aux=True))(9.0)
@@ -307,8 +311,8 @@ def test_products_of_24_bit_integers_are_exact(a, b):
     "build", [masked_diffusion, shifted_diffusion, uniform_diffusion, block_diffusion]
 )
 def test_the_loss_is_a_bound_of_rates_from_almost_0_on(build):
-    assert build(IDS).bound == build(IDS, lowest_rate=1e-4).bound == "tokens"
-    assert build(IDS, lowest_rate=0.05).bound is None
+    assert build(IDS).facts.bound == build(IDS, lowest_rate=1e-4).facts.bound == "tokens"
+    assert build(IDS, lowest_rate=0.05).facts.bound is None
 
 
 def test_rates_are_uniform_one_for_each_document_and_never_zero():
@@ -358,7 +362,7 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))
     outputs = Heads({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
-    got = quick_jit(objective.loss)(outputs, batch)["tokens"]
+    got = _terms(objective, outputs, batch)["tokens"]
     row = np.concatenate([text(12), text(25)])
     for b in range(B):
         expected = 0.0
@@ -379,7 +383,7 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     vocabulary = 8  # labels beyond it only matter to logits that are not all zero
     outputs = Heads({"top": jnp.zeros((4_000, 16, 1))}, {"vocabulary": jnp.zeros((1, vocabulary))})
     small = batch | {"encoder_target_tokens": batch["encoder_target_tokens"] % vocabulary}
-    term = quick_jit(objective.loss)(outputs, small)["tokens"]
+    term = _terms(objective, outputs, small)["tokens"]
     each = np.asarray(term.sums / term.weights, np.float64)
     error = each.std() / np.sqrt(each.size)
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
@@ -401,10 +405,10 @@ def test_tokens_that_are_never_masked_are_no_part_of_the_mean(build):
         {"top": jnp.zeros((rows, stacks["decoder"], 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}
     )
     batch |= {"decoder_target_tokens": batch["decoder_target_tokens"] % vocabulary}
-    terms = quick_jit(objective.loss)(nothing, batch)
+    terms = _terms(objective, nothing, batch)
     for term in terms.values():
         np.testing.assert_array_equal(term.weights, 5)
-    bound = terms[objective.bound]
+    bound = terms[objective.facts.bound]
     each = np.asarray(bound.sums / bound.weights, np.float64)
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * each.std() / np.sqrt(rows)
 
@@ -417,13 +421,13 @@ def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))
     outputs = Heads({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
-    got = quick_jit(objective.loss)(outputs, batch)
+    got = _terms(objective, outputs, batch)
     logits, row = top @ matrix, np.concatenate([text(12), text(25)])
     each = np.log(np.exp(logits).sum(-1)) - logits[:, np.arange(T), row]
     masked = np.asarray(batch["encoder_input_tokens"]) == IDS.mask
     np.testing.assert_allclose(got["masked"].sums, (each * masked).sum(-1), rtol=1e-4)
     np.testing.assert_array_equal(got["masked"].weights, [37] * B)
-    bound = quick_jit(masked_diffusion(IDS).loss)(outputs, batch)["tokens"]
+    bound = _terms(masked_diffusion(IDS), outputs, batch)["tokens"]
     np.testing.assert_allclose(got["bound"].sums, bound.sums, rtol=1e-6)
     assert got["bound"].scale is None and got["masked"].scale == 1
 
@@ -438,7 +442,7 @@ def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
 
     def total(matrix):
         outputs = Heads({"top": jnp.ones((1, stacks["decoder"], 1))}, {"vocabulary": matrix})
-        term = objective.loss(outputs, batch)["tokens"]
+        term = objective.loss(batch).scored(outputs)["tokens"]
         return term.sums.sum(), term.weights
 
     gradient, weights = quick_jit(jax.grad(total, has_aux=True))(jnp.ones((1, IDS.size)))

@@ -11,6 +11,8 @@ import pytest
 from jax.tree_util import Partial
 
 from pretrax.objectives import (
+    BatchLoss,
+    Facts,
     Objective,
     Row,
     Term,
@@ -53,7 +55,7 @@ def test_shared_kernel_equals_the_members_own_bit_for_bit(name):
     own = quick_jit(
         lambda kernel, *arguments: kernel(*arguments, batch.lengths, batch.max_documents)
     )
-    for number, member in enumerate(CASES[name].objective.members):
+    for number, member in enumerate(CASES[name].objective.facts.members):
         for i in np.flatnonzero(batch.rows.member == number):
             row, partner = row_and_partner(batch.rows, i)
             expected = own(member.objective.corrupt, batch.keys[i], row, partner)
@@ -69,20 +71,20 @@ def test_members_that_differ_in_numbers_share_one_kernel():
 
 def test_members_keep_their_names_order_and_rates():
     built = mixture(IDS, {"b": (span_corruption, 3), "a": (causal_lm, 1)})
-    assert [(m.name, m.rate) for m in built.members] == [("b", 3.0), ("a", 1.0)]
-    assert ul2(IDS, rates=(1, 2, 3, 4, 5, 6, 7)).members[6][::2] == ("s_25", 7.0)
-    regular = ul2(IDS, rates=(1, 2, 0, 0, 0, 0, 0)).members  # 0 leaves a denoiser out
+    assert [(m.name, m.rate) for m in built.facts.members] == [("b", 3.0), ("a", 1.0)]
+    assert ul2(IDS, rates=(1, 2, 3, 4, 5, 6, 7)).facts.members[6][::2] == ("s_25", 7.0)
+    regular = ul2(IDS, rates=(1, 2, 0, 0, 0, 0, 0)).facts.members  # 0 leaves a denoiser out
     assert [(m.name, m.rate) for m in regular] == [("r_3_15", 1.0), ("r_8_15", 2.0)]
 
 
 def test_a_mixture_of_mixtures_has_the_bits_of_its_members():
     nested = mixture(IDS, {"denoise": (ul2, 14), "causal": (span_corruption, 2)})
-    names = [f"denoise.{member.name}" for member in ul2(IDS).members]
-    assert [m.name for m in nested.members] == [*names, "causal"]
-    assert [m.rate for m in nested.members] == [2.0] * 8
-    listed = {m.name: (lambda ids, m=m: m.objective, m.rate) for m in nested.members}
+    names = [f"denoise.{member.name}" for member in ul2(IDS).facts.members]
+    assert [m.name for m in nested.facts.members] == [*names, "causal"]
+    assert [m.rate for m in nested.facts.members] == [2.0] * 8
+    listed = {m.name: (lambda ids, m=m: m.objective, m.rate) for m in nested.facts.members}
     flat = mixture(IDS, listed)
-    assert nested.prompt_forms == flat.prompt_forms
+    assert nested.facts.prompt_forms == flat.facts.prompt_forms
     assert nested.lengths(100) == flat.lengths(100)
     for found, expected in zip(
         jax.tree.leaves(nested.corrupt), jax.tree.leaves(flat.corrupt), strict=True
@@ -96,7 +98,7 @@ def test_a_mixture_of_mixtures_follows_the_rates_of_both():
         return mixture(ids, members)
 
     nested = mixture(IDS, {"both": (alternating, lambda step: 1.0 + step), "c": (causal_lm, 1)})
-    rates = {m.name: m.rate for m in nested.members}
+    rates = {m.name: m.rate for m in nested.facts.members}
     assert [rates["both.a"](step) for step in (0, 5, 10)] == [1.0, 6.0, 0.0]
     assert [rates["both.b"](step) for step in (0, 5, 10)] == [0.0, 0.0, 11.0]
     assert rates["c"] == 1.0
@@ -108,7 +110,7 @@ def test_a_mixture_without_a_turn_gets_no_rows():
         return mixture(ids, members)
 
     joint = mixture(IDS, {"inner": (takes_turns, 4), "spans": (span_corruption, 1)})
-    *inner, spans = (member.rate for member in joint.members)
+    *inner, spans = (member.rate for member in joint.facts.members)
     assert [[rate(step) for rate in inner] for step in range(3)] == [[4, 0], [0, 4], [0, 0]]
     assert spans == 1
 
@@ -119,7 +121,7 @@ def test_rates_below_zero_do_not_cancel_out():
 
     joint = mixture(IDS, {"inner": (negative, lambda step: 1.0)})
     with pytest.raises(ValueError, match="-1.0"):
-        joint.members[0].rate(0)
+        joint.facts.members[0].rate(0)
 
 
 def test_names_of_members_differ():
@@ -132,7 +134,7 @@ def test_names_of_members_differ():
 
 def test_ul2s_denoisers_are_the_papers():
     expected = [(3, 0.15), (8, 0.15), (3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5)]
-    members = ul2(IDS).members
+    members = ul2(IDS).facts.members
     for member, (mean, density), mode in zip(members, expected, "RRXXXX"):
         alone = span_corruption(IDS, density, mean, mode)
         assert member.objective.lengths(1000) == alone.lengths(1000)
@@ -146,18 +148,19 @@ def _toy(name, loss):
             lengths=lambda n: {"targets": n},
             corrupt=jax.tree_util.Partial(lambda key, row, partner, lengths: {}),
             loss=loss,
-            heads={name: None},
+            facts=Facts(heads={name: None}),
         )
 
     return build
 
 
 def _loss(name, factor):
-    def loss(outputs, batch):
-        return {
-            name: Term(outputs * factor, batch["weights"] * factor, 1.0),
-            "shared": Term(outputs, batch["weights"]),
-        }
+    def loss(batch):
+        weights = batch["weights"]
+        return BatchLoss(
+            {name: Term(weights * factor), "shared": Term(weights)},
+            lambda outputs: {name: outputs * factor, "shared": outputs},
+        )
 
     return loss
 
@@ -169,8 +172,8 @@ def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
     )
     outputs, weights = jnp.array([1.0, 10.0, 100.0, 1000.0]), jnp.array([1.0, 2.0, 3.0, 4.0])
     member = jnp.array([0, 1, 2, 1])
-    terms = built.loss(outputs, {"weights": weights, "member": member})
-    assert built.heads == {"x": None, "y": None}
+    terms = built.loss({"weights": weights, "member": member}).scored(outputs)
+    assert built.facts.heads == {"x": None, "y": None}
     np.testing.assert_array_equal(terms["first"].sums, [2, 0, 200, 0])
     np.testing.assert_array_equal(terms["first"].weights, [2, 0, 6, 0])
     np.testing.assert_array_equal(terms["second"].sums, [0, 30, 0, 3000])
@@ -185,8 +188,8 @@ class _Scaled:
 
     scale: float
 
-    def __call__(self, outputs, batch):
-        return _loss("scaled", self.scale)(outputs, batch)
+    def __call__(self, batch):
+        return _loss("scaled", self.scale)(batch)
 
 
 def test_rows_of_members_whose_losses_are_equal_all_count():
@@ -195,7 +198,7 @@ def test_rows_of_members_whose_losses_are_equal_all_count():
     losses = {"a": _Scaled(2.0), "b": other, "c": _Scaled(2.0)}
     built = mixture(IDS, {name: (_toy("x", loss), 1) for name, loss in losses.items()})
     batch = {"weights": jnp.ones(3), "member": jnp.arange(3)}
-    terms = built.loss(jnp.array([1.0, 10.0, 100.0]), batch)
+    terms = built.loss(batch).scored(jnp.array([1.0, 10.0, 100.0]))
     np.testing.assert_array_equal(terms["scaled"].sums, [2, 0, 200])
     np.testing.assert_array_equal(terms["scaled"].weights, [2, 0, 2])
 
@@ -217,7 +220,7 @@ def test_rows_of_other_members_are_no_negatives():
     def term_of(objective, states, batch):
         def loss(states, batch):
             outputs = SimpleNamespace(hidden={"top": states}, head=lambda name, hidden: hidden)
-            return objective.loss(outputs, batch)["contrastive"]
+            return objective.loss(batch).scored(outputs)["contrastive"]
 
         return jax.jit(loss)(states, batch)
 
@@ -234,22 +237,24 @@ def test_members_that_make_different_numbers_of_texts_are_refused():
 
 
 def test_a_loss_of_another_members_rows_may_be_nan():
-    bad = lambda outputs, batch: {"bad": Term(outputs / 0 * 0, outputs)}  # noqa: E731
+    def bad(batch):
+        return BatchLoss({"bad": Term(batch["weights"])}, lambda outputs: {"bad": outputs / 0 * 0})
+
     built = mixture(IDS, {"a": (_toy("x", _loss("good", 1.0)), 1), "b": (_toy("x", bad), 1)})
     batch = {"weights": jnp.ones(2), "member": jnp.zeros(2, jnp.int32)}
-    terms = built.loss(jnp.ones(2), batch)
+    terms = built.loss(batch).scored(jnp.ones(2))
     assert not jnp.isnan(terms["bad"].sums).any() and terms["bad"].weights.sum() == 0
 
 
 def test_one_loss_function_is_called_once():
     calls = []
 
-    def loss(outputs, batch):
+    def loss(batch):
         calls.append(1)
-        return {"tokens": Term(outputs, outputs)}
+        return BatchLoss({"tokens": Term(jnp.ones(2))}, lambda outputs: {"tokens": outputs})
 
     built = mixture(IDS, {"a": (_toy("x", loss), 1), "b": (_toy("x", loss), 1)})
-    built.loss(jnp.ones(2), {"member": jnp.array([0, 1])})
+    built.loss({"member": jnp.array([0, 1])}).scored(jnp.ones(2))
     assert len(calls) == 1
 
 
@@ -279,12 +284,12 @@ def test_bad_members_are_refused(members, message):
 def test_the_tutorials_denoisers_have_one_span_length_a_document():
     """S hides short spans, not the end of a text; the ranges are those of the page."""
     objective = ul2(IDS, preset="tutorial")
-    assert {m.name: m.rate for m in objective.members} == {"r": 2, "s": 1, "x": 1}
+    assert {m.name: m.rate for m in objective.facts.members} == {"r": 2, "s": 1, "x": 1}
     ranges, hidden = {"r": (3, 8), "s": (1, 3), "x": (12, 64)}, {"r": 60, "s": 60, "x": 200}
     row, _ = text_row((400,), 400)
     rows = jax.tree.map(lambda x: np.stack([x] * 200), row)
     keys = jax.random.split(jax.random.key(1), 200)
-    for member in objective.members:
+    for member in objective.facts.members:
         corrupt = quick_jit(batched(member.objective, member.objective.lengths(400)))
         features = corrupt(keys, rows)
         found = set()
@@ -301,7 +306,7 @@ def test_the_tutorials_denoisers_have_one_span_length_a_document():
 
 
 def test_half_of_t5gemma2s_denoising_is_prefix_language_modelling():
-    rates = {member.name: member.rate for member in ul2(IDS, preset="t5gemma2").members}
+    rates = {member.name: member.rate for member in ul2(IDS, preset="t5gemma2").facts.members}
     assert rates == {"r_3_15": 1, "x_12_50": 1, "x_32_15": 1, "x_32_50": 1, "s_75": 4}
 
 
@@ -333,7 +338,7 @@ def test_members_that_take_turns():
 
 def test_a_rate_may_be_a_function_of_the_step():
     members = {"span": (span_corruption, turns(5, 0)), "prefix": (prefix_lm, 2)}
-    rates = [m.rate for m in mixture(IDS, members).members]
+    rates = [m.rate for m in mixture(IDS, members).facts.members]
     assert rates[0](0) == 1.0 and rates[0](5) == 0.0 and rates[1] == 2.0
 
 
@@ -347,7 +352,7 @@ def test_streams_counted_by_slot_are_as_long_as_their_stream():
 def test_a_mixture_asks_for_the_rows_of_its_most_demanding_member():
     def asked(*builds):
         objective = mixture(IDS, {build.__name__: (build, 1) for build in builds})
-        return objective.rows.kind
+        return objective.facts.rows.kind
 
     assert asked(span_corruption, prefix_lm) == "stream"
     assert asked(span_corruption, causal_lm) == "stream"

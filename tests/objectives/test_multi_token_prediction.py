@@ -39,7 +39,7 @@ def batch():
 
 
 def terms_of(objective, outputs, batch):
-    return jax.jit(lambda batch: objective.loss(outputs, batch))(batch)
+    return jax.jit(lambda batch: objective.loss(batch).scored(outputs))(batch)
 
 
 def test_labels_roll_within_their_documents():
@@ -66,7 +66,7 @@ def test_members_may_predict_different_numbers_of_tokens():
     outputs = Outputs(3, 9)
     near, far = (functools.partial(multi_token_prediction, tokens=n) for n in (2, 4))
     both = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
-    assert list(both.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
+    assert list(both.facts.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
     for member, objective in enumerate((near(IDS), far(IDS))):
         given = batch() | {"member": jnp.array([member])}
         terms, own = (terms_of(one, outputs, given) for one in (both, objective))
@@ -172,7 +172,7 @@ def test_one_head_of_logits_is_in_memory_at_a_time():
     objective = multi_token_prediction(IDS, tokens=heads + 1)
 
     def loss(hidden):
-        return sum(t.sums.sum() for t in objective.loss(Projected(hidden), rows).values())
+        return sum(t.sums.sum() for t in objective.loss(rows).scored(Projected(hidden)).values())
 
     program = str(jax.make_jaxpr(jax.grad(loss))(jnp.ones((heads + 1, B, T, 5))))
     assert f"f32[{B},{T},{wide}]" in program

@@ -28,7 +28,7 @@ class Outputs:
 
 
 def term(top, expected):
-    return next_latent(IDS, scale=0.5).loss(Outputs(top, expected), BATCH)["next_latent"]
+    return next_latent(IDS, scale=0.5).loss(BATCH).scored(Outputs(top, expected))["next_latent"]
 
 
 def test_each_state_is_compared_with_the_one_expected_before_it_in_its_document():

@@ -61,12 +61,12 @@ def of_paper(distance: str) -> np.ndarray:
 def test_the_loss_is_that_of_the_paper(distance, outputs):
     ids = IDS._replace(digits=DIGITS)
     objective = number_token_loss(ids, distance=distance, scale=0.5)
-    terms = jax.jit(lambda batch: objective.loss(outputs, batch))(BATCH)
+    terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs))(BATCH)
     np.testing.assert_allclose(terms["numbers"].sums, of_paper(distance), rtol=1e-4)
     counted = (np.isin(TOKENS, [i for i, _ in DIGITS]) & (WEIGHTS > 0)).sum(1)
     np.testing.assert_array_equal(terms["numbers"].weights, counted)
     assert counted.min() > 3 and terms["numbers"].scale == 0.5
-    own = jax.jit(lambda batch: causal_lm(ids).loss(outputs, batch))(BATCH)
+    own = jax.jit(lambda batch: causal_lm(ids).loss(batch).scored(outputs))(BATCH)
     np.testing.assert_allclose(terms["tokens"].sums, own["tokens"].sums, rtol=1e-6)
 
 
@@ -76,7 +76,7 @@ def test_rows_without_a_digit_count_for_nothing():
 
     @quick_jit
     def sums_and_weights(batch):
-        term = objective.loss(Outputs(), batch)["numbers"]
+        term = objective.loss(batch).scored(Outputs())["numbers"]
         return term.sums, term.weights
 
     assert not any(np.any(x) for x in sums_and_weights(without))
@@ -85,7 +85,7 @@ def test_rows_without_a_digit_count_for_nothing():
 def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
     objective = number_token_loss(IDS, span_corruption)
     assert objective.lengths(100) == span_corruption(IDS).lengths(100)
-    assert objective.prompt_forms == span_corruption(IDS).prompt_forms
+    assert objective.facts.prompt_forms == span_corruption(IDS).prompt_forms
 
 
 @pytest.mark.parametrize("digits", [(), IDS.digits[:9]])

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import pytest
 
 from pretrax.objectives import (
+    BatchLoss,
+    Facts,
     Objective,
     PromptForm,
     Rows,
-    Term,
     causal_lm,
     each_document,
     masked_lm,
@@ -42,7 +43,7 @@ def counting_padding(*row):
 
 
 def own(corrupt, lengths=lambda n: {"targets": n}, heads=VOCABULARY):
-    return Objective(lengths, corrupt, token_loss, heads)
+    return Objective(lengths, corrupt, token_loss, Facts(heads))
 
 
 def changed(**columns):
@@ -56,7 +57,7 @@ def changed(**columns):
 
 
 def with_own_loss(ids):
-    return masked_lm(ids, framed=False)._replace(loss=lambda outputs, batch: {})
+    return masked_lm(ids, framed=False)._replace(loss=lambda batch: BatchLoss({}, dict))
 
 
 def of_loss(loss):
@@ -73,14 +74,18 @@ class WithoutHash:
         return self.function(*given)
 
 
-def weighed_by_outputs(outputs, batch):
-    term = token_loss(outputs, batch)["tokens"]
-    return {"tokens": Term(term.sums, jnp.sum(outputs.hidden["top"] ** 2, (1, 2)))}
+def misnamed(batch):
+    return token_loss(batch)._replace(sums=lambda outputs: {"token": jnp.zeros(2)})
 
 
-def of_the_batch(outputs, batch):
-    term = token_loss(outputs, batch)["tokens"]
-    return {"tokens": Term(term.sums - jnp.mean(term.sums), term.weights)}
+def of_the_batch(batch):
+    usual = token_loss(batch)
+
+    def sums(outputs):
+        losses = usual.sums(outputs)["tokens"].losses
+        return {"tokens": losses - jnp.mean(losses)}
+
+    return usual._replace(sums=sums)
 
 
 def two_segments(*row):
@@ -116,14 +121,20 @@ def few_labels(n):
         (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
         (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), "below lengths"),
         (
-            own(each_document(backward))._replace(rows=Rows("docs")),
+            own(each_document(backward)).with_facts(rows=Rows("docs")),
             r"a kind of .* got Rows\(kind='docs'",
         ),
-        (own(each_document(backward))._replace(prompt_forms=(PromptForm("contineu"),)), "contineu"),
-        (of_loss(lambda outputs, batch: {}), r"has the terms \[\], expected one with a scale"),
-        (of_loss(lambda outputs, batch: jnp.zeros(2)), "expected {name: Term}"),
         (
-            of_loss(lambda outputs, batch: 1 / 0),
+            own(each_document(backward)).with_facts(prompt_forms=(PromptForm("contineu"),)),
+            "contineu",
+        ),
+        (
+            of_loss(lambda batch: BatchLoss({}, lambda outputs: {})),
+            r"has the terms \[\], expected one with a scale",
+        ),
+        (of_loss(lambda batch: jnp.zeros(2)), "expected a BatchLoss"),
+        (
+            of_loss(lambda batch: 1 / 0),
             "test_own_objectives.py, line .*: ZeroDivisionError: division",
         ),
         (
@@ -134,7 +145,7 @@ def few_labels(n):
             own(WithoutHash(each_document(backward))),
             "`corrupt` is a WithoutHash, which has no hash.*frozen=True",
         ),
-        (of_loss(weighed_by_outputs), "weights of the loss term 'tokens' depend on the model"),
+        (of_loss(misnamed), r"terms \['tokens'\], and sums for \['token'\]"),
         (of_loss(of_the_batch), "a row is another with more rows.*couples_rows=True"),
         (own(each_document(backward), heads={"topic": 5}), "head 'vocabulary', .* has .'topic'"),
         (own(two_segments), "count to 2 in a row of 1 documents"),
@@ -155,7 +166,7 @@ def test_a_member_is_named():
 def test_whose_an_objective_is():
     assert is_own(CASES["readme"].objective) and is_own(own(whole_row))
     assert is_own(mixture(IDS, {"mine": (lambda ids: own(whole_row), 1)}))
-    assert is_own(causal_lm(IDS)._replace(loss=lambda outputs, batch: {}))
+    assert is_own(causal_lm(IDS)._replace(loss=lambda batch: BatchLoss({}, dict)))
     assert is_own(then(IDS, next_sentence_prediction, with_own_loss))
     unframed = functools.partial(masked_lm, framed=False)
     assert not is_own(then(IDS, next_sentence_prediction, unframed))

@@ -77,5 +77,5 @@ def test_a_prediction_depends_on_what_comes_before_it_in_the_order_alone():
 
 def test_a_trained_model_is_asked_for_states_alone():
     """A decoder has no mode `embed`, and learned neither to write blocks nor to continue."""
-    (form,) = permutation_lm(IDS).prompt_forms
+    (form,) = permutation_lm(IDS).facts.prompt_forms
     assert form.mode == "states" and not form.causal

@@ -177,9 +177,9 @@ def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
         "pools_labels": places[:, :1],
         "pools_weights": np.ones_like(places[:, :1]),
     }
-    terms = jax.jit(lambda batch: objective.loss(Zeros(), batch))(batch)
+    terms = jax.jit(lambda batch: objective.loss(batch).scored(Zeros()))(batch)
     assert set(terms) == {"pair", "pair_accuracy", "tokens"}
-    assert objective.heads == {"pair": 2, "vocabulary": None}
+    assert objective.facts.heads == {"pair": 2, "vocabulary": None}
     np.testing.assert_allclose(terms["pair"].sums, np.log(2), rtol=1e-6)
     np.testing.assert_allclose(terms["tokens"].sums, 5 * np.log(9), rtol=1e-6)
 

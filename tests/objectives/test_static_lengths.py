@@ -97,8 +97,8 @@ def useful(objective, groups) -> float:
     for group in groups:
         size = sum(group.stacks[s] for s in ("encoder", "decoder") if s in group.stacks)
         for number, share in zip(group.members, group.useful):
-            filled += objective.members[number].rate * share * size
-            slots += objective.members[number].rate * size
+            filled += objective.facts.members[number].rate * share * size
+            slots += objective.facts.members[number].rate * size
     return filled / slots
 
 
@@ -131,7 +131,7 @@ def test_features_of_a_group_suffice_for_each_member_and_fit_the_stacks(layout, 
     objective = ul2(IDS)
     for group in plan(objective, layout, IDS, [stacks]):
         for number, raw in zip(group.members, group.raw_lengths):
-            mine = objective.members[number].objective.lengths(raw)
+            mine = objective.facts.members[number].objective.lengths(raw)
             assert all(group.features[key] >= mine[key] for key in mine)
             needs = layout.lengths(mine)
             assert all(group.stacks[stack] >= needs[stack] for stack in needs)

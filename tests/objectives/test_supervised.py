@@ -102,7 +102,7 @@ def test_regression_is_half_the_squared_error():
         "pools_labels": jnp.array([[500]]),
         "pools_weights": jnp.ones((1, 1), jnp.int32),
     }
-    term = objectives.sequence_regression(IDS).loss(Outputs, batch)["squared_error"]
+    term = objectives.sequence_regression(IDS).loss(batch).scored(Outputs)["squared_error"]
     assert float(term.sums[0]) * term.scale == pytest.approx(1.5**2 / 2)
 
 
@@ -123,13 +123,13 @@ def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
 
     for build in (objectives.sequence_classification, both):
         counted = with_counted_classes(build(IDS), 5)
-        assert counted.heads["classes"] == counted.rows.num_classes == 5
-        assert all(m.objective.heads.get("classes", 5) == 5 for m in counted.members)
+        assert counted.facts.heads["classes"] == counted.facts.rows.num_classes == 5
+        assert all(m.objective.facts.heads.get("classes", 5) == 5 for m in counted.members)
         with pytest.raises(ValueError, match="names 1, expected 2 or more"):
             with_counted_classes(build(IDS), 1)
     given = objectives.token_classification(IDS, 4)
     assert with_counted_classes(given, 5) is given
-    assert with_counted_classes(objectives.masked_lm(IDS), 0).rows.num_classes is None
+    assert with_counted_classes(objectives.masked_lm(IDS), 0).facts.rows.num_classes is None
 
 
 @pytest.mark.parametrize(

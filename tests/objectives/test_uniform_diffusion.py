@@ -123,7 +123,7 @@ def test_a_model_that_knows_nothing_loses_the_logarithm_of_the_number_of_ids():
         def head(self, name, states):
             return jnp.zeros((*states.shape[:-1], 15))
 
-    term = objective.loss(Nothing(), batch)["tokens"]
+    term = objective.loss(batch).scored(Nothing())["tokens"]
     np.testing.assert_array_equal(term.weights, 16)
     each = np.asarray(term.sums / term.weights, np.float64)
     error = each.std() / np.sqrt(each.size)

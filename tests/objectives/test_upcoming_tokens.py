@@ -80,7 +80,7 @@ CASES = [
 
 @pytest.mark.parametrize("build, head, window, reference", CASES)
 def test_losses_are_those_of_the_papers(build, head, window, reference):
-    terms = jax.jit(lambda x: build(IDS, window=window).loss(Outputs(x), BATCH))(STATES)
+    terms = jax.jit(lambda x: build(IDS, window=window).loss(BATCH).scored(Outputs(x)))(STATES)
     of_slot = reference((STATES @ KERNELS[head]).astype(np.float64), window)
     live = [(r, t) for r in range(B) for t in range(T) if DOCUMENTS[r, t]]
     sums = [sum(of_slot(*slot) for slot in live if slot[0] == row) for row in range(B)]
@@ -102,7 +102,7 @@ def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
     monkeypatch.setattr("pretrax.objectives.cross_entropy.CPU_SLOTS", 16)
 
     def loss(states, outputs):
-        return jnp.sum(build(IDS).loss(outputs(states), BATCH)[head].sums)
+        return jnp.sum(build(IDS).loss(BATCH).scored(outputs(states))[head].sums)
 
     whole, pieces = (
         jax.jit(jax.value_and_grad(lambda x, o=outputs: loss(x, o)))(STATES)
@@ -116,7 +116,7 @@ def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
 def test_no_slot_learns_of_another_document():
     """The gradient at a slot with nothing after it, of its document, is 0."""
     gradient = jax.jit(
-        jax.grad(lambda x: future_summary(IDS).loss(Outputs(x), BATCH)["summary"].sums.sum())
+        jax.grad(lambda x: future_summary(IDS).loss(BATCH).scored(Outputs(x))["summary"].sums.sum())
     )(STATES)
     touched = np.abs(gradient).sum(-1) > 0
     expected = [

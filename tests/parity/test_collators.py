@@ -133,7 +133,7 @@ def test_the_loss_is_that_of_the_objective(name, collator, examples, tmp_path):
 
     @jax.jit
     def total(params, batch):
-        terms = objective.loss(found.model.apply(params, batch), batch).values()
+        terms = objective.loss(batch).scored(found.model.apply(params, batch)).values()
         return sum(t.scale * t.sums.sum() / t.weights.sum() for t in terms if t.scale is not None)
 
     assert 0 < loss == pytest.approx(float(total(params, batch)), abs=1e-4)

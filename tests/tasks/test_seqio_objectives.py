@@ -70,17 +70,17 @@ def read(name, directory, *lines, gin="runs/quickstart.gin"):
 def test_the_objective_of_a_mixture_has_its_tasks_as_members():
     objective = mixture_objective(IDS, mixture_or_task_name="spans_and_ul2")
     ul2 = objectives.ul2(IDS)
-    expected = [("spans_a", 2.0)] + [(f"ul2_b.{member.name}", 2.0) for member in ul2.members]
-    assert [(member.name, member.rate) for member in objective.members] == expected
+    expected = [("spans_a", 2.0)] + [(f"ul2_b.{member.name}", 2.0) for member in ul2.facts.members]
+    assert [(member.name, member.rate) for member in objective.facts.members] == expected
     for member, alone in zip(
-        objective.members, (build(SPANS, IDS), *(m.objective for m in ul2.members))
+        objective.facts.members, (build(SPANS, IDS), *(m.objective for m in ul2.members))
     ):
         assert member.objective.lengths(200) == alone.lengths(200)
 
 
 def test_the_objective_of_a_task_is_its_own():
     objective = mixture_objective(IDS, mixture_or_task_name="spans_a")
-    assert not objective.members
+    assert not objective.facts.members
     assert objective.lengths(200) == build(SPANS, IDS).lengths(200)
 
 
@@ -103,7 +103,7 @@ def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, li
     run = read(name, tmp_path, "training.Run.batch_size = 16", *lines, gin=gin)
     mesh = mesh_of(1)
     planned = plan(run, open_corpus(run), mesh)
-    members = planned.recipe.objective.members
+    members = planned.recipe.objective.facts.members
     letters = {"a": VOCABULARY.encode("a")[0], "b": VOCABULARY.encode("b")[0]}
     expected = np.array([letters[member.name.partition(".")[0][-1]] for member in members])
     rows = jax.device_get(next(open_batches(planned)))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from pretrax.models import Model, Outputs
-from pretrax.objectives import Term, causal_lm, span_corruption
+from pretrax.objectives import BatchLoss, Term, causal_lm, span_corruption
 from tests.training import tiny
 
 
@@ -77,8 +77,10 @@ def test_states_of_another_shape_are_refused():
 
 
 def test_a_loss_of_another_shape_is_refused():
-    def loss(outputs, batch):
-        return {"mine": Term(jnp.sum(outputs.hidden["top"]), jnp.ones(1))}
+    def loss(batch):
+        return BatchLoss(
+            {"mine": Term(jnp.ones(1))}, lambda outputs: {"mine": jnp.sum(outputs.hidden["top"])}
+        )
 
     objective = causal_lm(tiny.IDS)._replace(loss=loss)
     with pytest.raises(ValueError, match=r"'mine' has sums of shape \[\], expected \[2\]"):
@@ -87,9 +89,8 @@ def test_a_loss_of_another_shape_is_refused():
 
 @pytest.mark.slow
 def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
-    def loss(outputs, batch):
-        (term,) = causal_lm(tiny.IDS).loss(outputs, batch).values()
-        return {"load_balance": term}
+    def loss(batch):
+        return causal_lm(tiny.IDS).loss(batch).with_term("load_balance")
 
     objective = causal_lm(tiny.IDS)._replace(loss=loss)
     setup(tiny.decoder(), objective)

@@ -70,7 +70,7 @@ def test_a_call_is_computed_where_it_is_needed():
     turn = Call(objectives.turns, every=10, turn=1)
     members = {"a": (objectives.causal_lm, turn), "b": (objectives.causal_lm, 2)}
     mixture = Bound(objectives.mixture, members=members)(tiny.IDS)
-    assert [mixture.members[0].rate(step) for step in (0, 10)] == [0.0, 1.0]
+    assert [mixture.facts.members[0].rate(step) for step in (0, 10)] == [0.0, 1.0]
 
 
 def test_a_parameter_without_a_value_or_with_two_is_told_by_its_flag():

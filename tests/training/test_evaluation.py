@@ -13,6 +13,7 @@ from pretrax import models
 from pretrax.data.corpus import Codec, Corpus, Piece
 from pretrax.data.packing import stacked
 from pretrax.objectives import (
+    BatchLoss,
     Row,
     Term,
     batched,
@@ -192,9 +193,12 @@ def test_the_loss_is_that_of_the_model_on_those_rows():
 def test_a_term_of_small_weights_is_their_mean_too():
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
 
-    def loss(outputs, batch):
-        (term,) = one.recipe.objective.loss(outputs, batch).values()
-        return {"mine": Term(1e-4 * term.sums, 1e-4 * term.weights)}
+    def loss(batch):
+        usual = one.recipe.objective.loss(batch)
+        return BatchLoss(
+            {"mine": Term(1e-4 * usual.terms["tokens"].weights)},
+            lambda outputs: {"mine": 1e-4 * usual.sums(outputs)["tokens"].losses},
+        )
 
     recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
     nothing = jax.tree.map(lambda x: 0 * x, run()[2])
@@ -207,7 +211,7 @@ def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
     """DeepSeek-V3's lambda of two terms ahead, which falls to 0.1 in 10 steps."""
     falling = optax.linear_schedule(0.3, 0.1, 10)
     objective = multi_token_prediction(tiny.IDS, tokens=3, ahead_scale=falling)
-    model = models.decoder(128, objective.heads, **tiny.SIZES, num_layers=2)
+    model = models.decoder(128, objective.facts.heads, **tiny.SIZES, num_layers=2)
     one = tiny.plan(model, objective, {"decoder": 32})
     found = evaluator(one=one)(tiny.parameters(one))
     scales = {score.term: score.scale for score in found}
@@ -242,7 +246,7 @@ OTHERS = {
 def figures_of(kind):
     """(scores by term, arranged held-out batches, the outputs for each) of an objective."""
     build, objective = OTHERS[kind]
-    model = build(128, objective.heads, **tiny.SIZES, num_layers=1)
+    model = build(128, objective.facts.heads, **tiny.SIZES, num_layers=1)
     one = tiny.plan(model, objective, {model.layout: 32})
     params = tiny.parameters(one)
     made = evaluator(one=one, pieces=labelled() if kind == "classes" else None)

@@ -115,7 +115,7 @@ def test_one_expert_a_token_may_be_trained_on(tmp_path, monkeypatch):
 
 def gradients_of(one, params, batch):
     recipe = one.recipe
-    weights = term_weights(recipe, params, [batch])
+    weights = term_weights(recipe, [batch])
 
     @jax.jit
     def loss_terms_and_gradients(params):
@@ -146,7 +146,7 @@ def test_microbatches_count_the_routers_losses_once():
 def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
     ids = tiny.IDS._replace(cls=117, sep=118)
     objective = objectives.contrastive(ids, views="cropping", share=0.4)
-    model = models.encoder(128, objective.heads, **(tiny.SIZES | TWO_LAYERS))
+    model = models.encoder(128, objective.facts.heads, **(tiny.SIZES | TWO_LAYERS))
     one, two = (plan_of(model=model, objective=objective, microbatches=n) for n in (1, 2))
     batch = batch_of(one)
     params = init(model, batch)

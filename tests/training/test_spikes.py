@@ -32,10 +32,15 @@ def poisoned_lm(ids):
     """Causal language modelling whose loss is a thousandfold on rows with that token."""
     plain = objectives.causal_lm(ids)
 
-    def loss(outputs, batch):
+    def loss(batch):
         found = jnp.any(batch["decoder_target_tokens"] == POISON, axis=-1)
-        (name, term), *_ = plain.loss(outputs, batch).items()
-        return {name: dataclasses.replace(term, sums=term.sums * jnp.where(found, 1000.0, 1.0))}
+        usual = plain.loss(batch)
+
+        def sums(outputs):
+            ((name, found_sums),) = usual.sums(outputs).items()
+            return {name: found_sums.losses * jnp.where(found, 1000.0, 1.0)}
+
+        return objectives.BatchLoss(usual.terms, sums)
 
     return plain._replace(loss=loss)
 

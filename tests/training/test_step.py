@@ -16,7 +16,7 @@ from pretrax.training import optimizers
 from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
-from pretrax.training.step import by_member, gradients, make_batches, term_weights, train_step
+from pretrax.training.step import gradients, make_batches, term_weights, train_step
 from tests.models.small_models import init
 from tests.training import tiny
 
@@ -40,7 +40,7 @@ SMALL = dict(
 
 def model_of(build, objective, **settings):
     """A constructor of a model with the objective's heads."""
-    return lambda: build(128, objective().heads, **(SMALL | settings))
+    return lambda: build(128, objective().facts.heads, **(SMALL | settings))
 
 
 def scanned_decoder():
@@ -223,7 +223,7 @@ def test_row_groups_may_predict_different_things():
     members = objectives.masked_lm, objectives.next_sentence_prediction
     objective = objectives.mixture(IDS, {build.__name__: (build, 1.0) for build in members})
     one = tiny.plan(
-        models.encoder(128, objective.heads, **SMALL),
+        models.encoder(128, objective.facts.heads, **SMALL),
         objective,
         ({"encoder": 20}, {"encoder": 22}),
         batch_size=32,
@@ -245,7 +245,10 @@ def test_divergences_are_not_added_to_nats_per_token():
     members = {"hybrid": objectives.hybrid_diffusion, "masked": objectives.masked_diffusion}
     objective = objectives.mixture(IDS, {name: (build, 1) for name, build in members.items()})
     one = tiny.plan(
-        models.encoder(128, objective.heads, **SMALL), objective, {"encoder": 24}, data_shards=16
+        models.encoder(128, objective.facts.heads, **SMALL),
+        objective,
+        {"encoder": 24},
+        data_shards=16,
     )
     rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
     step = functools.partial(train_step, one.recipe, jax.random.key(0))
@@ -258,7 +261,7 @@ def test_texts_of_other_microbatches_are_negatives():
     """Adding up the losses of microbatches would tell each text from a quarter of the others."""
     mesh = tiny.mesh_of(1)
     one = setup_of("two_towers", mesh, 4)
-    alone = one.recipe._replace(objective=views()._replace(couples_rows=False))
+    alone = one.recipe._replace(objective=views().with_facts(couples_rows=False))
     state = new_state(abstract_state_of(one), 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
     step = jax.jit(functools.partial(train_step, alone, jax.random.key(0)))
@@ -273,7 +276,7 @@ def test_texts_of_other_microbatches_are_negatives():
 @pytest.mark.parametrize("settings", [{}, {"dropout_rate": 0.1, "dropout_shared": True}])
 def test_views_that_differ_by_dropout_alone_need_some(settings):
     objective = objectives.contrastive(IDS)
-    encoder = models.encoder(128, objective.heads, **SMALL, **settings)
+    encoder = models.encoder(128, objective.facts.heads, **SMALL, **settings)
     with pytest.raises(ValueError, match="two views of a text .* would be equal"):
         tiny.plan(encoder, objective, {"encoder": 16})
 
@@ -282,7 +285,7 @@ def test_views_that_differ_by_dropout_alone_need_some(settings):
 def test_both_passes_over_a_microbatch_drop_the_same():
     """Else the gradient of SimCSE's loss, whose views only dropout tells apart, would be noise."""
     objective, M = objectives.contrastive(IDS), 2
-    encoder = models.encoder(128, objective.heads, **SMALL, dropout_rate=0.3)
+    encoder = models.encoder(128, objective.facts.heads, **SMALL, dropout_rate=0.3)
     one = tiny.plan(encoder, objective, {"encoder": 16}, microbatches=M, data_shards=16)
     recipe = one.recipe
     batch, params = batch_of(one)
@@ -299,7 +302,7 @@ def test_both_passes_over_a_microbatch_drop_the_same():
             tops.append(encoder.apply(params, rows, dropout).hidden["top"])
         top = jnp.stack(tops, 1).reshape(16, *tops[0].shape[1:])
         outputs = encoder.apply(params, batch)._replace(hidden={"top": top})
-        return objective.loss(outputs, batch)["contrastive"].sums.sum() / 16
+        return objective.loss(batch).scored(outputs)["contrastive"].sums.sum() / 16
 
     two_passes = jax.jit(lambda params, key: gradients(recipe, params, [batch], weights, 0, key))
     loss, _, got = two_passes(params, key)
@@ -350,7 +353,7 @@ def test_terms_of_a_mixture_that_do_not_add_up_are_refused_by_the_plan():
         ahead = functools.partial(objectives.multi_token_prediction, tokens=2, ahead_scale=scale)
         members[f"scale_{scale}"] = (ahead, 1)
     objective = objectives.mixture(IDS, members)
-    model = tiny.decoder(num_layers=2, heads=tuple(objective.heads))
+    model = tiny.decoder(num_layers=2, heads=tuple(objective.facts.heads))
     with pytest.raises(ValueError, match="a term 'ahead_2' in their losses, with the scales"):
         tiny.plan(model, objective, {"decoder": 32})
 
@@ -367,7 +370,7 @@ KINDS = {name: CASES[name][:3] for name in CASES if "two_groups" not in name} | 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_weights_are_those_of_the_loss_itself(name):
+def test_every_term_has_weights_and_finite_sums(name):
     model, objective, lengths = KINDS[name]
     one = tiny.plan(model(), objective(), lengths, data_shards=16)
     recipe = one.recipe
@@ -375,15 +378,13 @@ def test_weights_are_those_of_the_loss_itself(name):
 
     @jax.jit
     def both(params, batch):
-        terms = recipe.objective.loss(recipe.model.apply(params, batch), batch)
-        own = {name: by_member(recipe, batch, term.weights) for name, term in terms.items()}
+        terms = recipe.objective.loss(batch).scored(recipe.model.apply(params, batch))
         finite = [jnp.isfinite(term.sums).all() for term in terms.values()]
-        return own, term_weights(recipe, params, [batch]), jnp.stack(finite).all()
+        return dict.fromkeys(terms), term_weights(recipe, [batch]), jnp.stack(finite).all()
 
-    own, weights, finite = both(params, batch)
-    assert finite and own.keys() == weights.keys()
-    for term in own:
-        np.testing.assert_array_equal(weights[term], own[term], term)
+    terms, weights, finite = both(params, batch)
+    assert finite
+    for term in terms:
         assert (np.asarray(weights[term]) > 0).any(), term
 
 
@@ -537,12 +538,15 @@ def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
     batch, params = batch_of(one)
 
     def loss_of(share):
-        def loss(outputs, batch):
-            (term,) = one.recipe.objective.loss(outputs, batch).values()
-            return {"mine": objectives.Term(share * term.sums, share * term.weights)}
+        def loss(batch):
+            usual = one.recipe.objective.loss(batch)
+            return objectives.BatchLoss(
+                {"mine": objectives.Term(share * usual.terms["tokens"].weights)},
+                lambda outputs: {"mine": share * usual.sums(outputs)["tokens"].losses},
+            )
 
         recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
-        weights = term_weights(recipe, params, [batch])
+        weights = term_weights(recipe, [batch])
         return gradients(recipe, params, [batch], weights, 0, jax.random.key(0))[0]
 
     np.testing.assert_allclose(loss_of(share), expected * loss_of(1.0), rtol=1e-5)
@@ -598,7 +602,7 @@ def test_metrics_are_what_they_say():
 
 
 def test_a_missing_head_is_an_error_when_the_run_is_configured():
-    objective = objectives.span_corruption(tiny.IDS)._replace(
+    objective = objectives.span_corruption(tiny.IDS).with_facts(
         heads={"vocabulary": None, "pooled": 3}
     )
     with pytest.raises(ValueError, match="pooled.*models.add_head.*offers .'vocabulary'"):
@@ -636,7 +640,7 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error():
 def test_more_tokens_ahead_than_a_row_has_are_refused(tokens, refused):
     """A head without a target would report a loss of 0."""
     objective = objectives.multi_token_prediction(IDS, tokens=tokens)
-    model = tiny.decoder(num_layers=2, heads=tuple(objective.heads))
+    model = tiny.decoder(num_layers=2, heads=tuple(objective.facts.heads))
     expected = pytest.raises(ValueError, match="rows of 8 slots never .*tokens to 8 or less")
     with expected if refused else contextlib.nullcontext():
         tiny.plan(model, objective, {"decoder": 8})
@@ -673,7 +677,9 @@ def test_towers_of_another_number_of_texts_are_an_error():
     objective = objectives.contrastive_pairs(IDS, hard_negatives=True)
 
     def plan_with(texts):
-        model = models.two_towers(128, objective.heads, **tiny.SIZES, num_layers=1, texts=texts)
+        model = models.two_towers(
+            128, objective.facts.heads, **tiny.SIZES, num_layers=1, texts=texts
+        )
         tiny.plan(model, objective, {"encoder": 32})
 
     with pytest.raises(ValueError, match="documents have 3 texts, the model is one of 2.*texts=3"):

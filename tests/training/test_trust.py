@@ -148,7 +148,7 @@ def test_a_run_directory_names_schedules_of_optax(tmp_path):
     assert "import optax\n" in text and "_schedule import" not in text
     again = read_directory(written(tmp_path, *text.splitlines()))["objective"]
     assert again == objective
-    one, other = (member.rate for member in again(tiny.IDS).members)
+    one, other = (member.rate for member in again(tiny.IDS).facts.members)
     assert [float(one(4)), float(one(10)), float(other(5))] == pytest.approx([1.0, 0.0, 1.5])
 
 

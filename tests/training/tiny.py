@@ -127,7 +127,9 @@ def run_of(
 ) -> Settings:
     """A run of parts that are there; nothing of it is read from a disk."""
     # Of the columns that the objective reads; others say what rows it takes, and none has them.
-    corpus = Corpus(IDS, TextStream, lambda n: [], longest=longest, columns=(objective.rows.kind,))
+    corpus = Corpus(
+        IDS, TextStream, lambda n: [], longest=longest, columns=(objective.facts.rows.kind,)
+    )
     return Settings(
         run_dir="unused",
         corpus=lambda run_dir: corpus,

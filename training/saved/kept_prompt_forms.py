@@ -43,7 +43,7 @@ def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tupl
     objective = fields.get("objective")
     file = Path(run_dir) / PROMPT_FORMS
     if objective:
-        return objective(ids).prompt_forms
+        return objective(ids).facts.prompt_forms
     return read_record(file, lambda values: _from_json(values, ids)) if file.exists() else ()
 
 

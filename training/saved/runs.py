@@ -107,7 +107,7 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0)
         return None
     rows = padded_vocabulary(ids, fields.get("vocabulary_rows"))
     objective = with_counted_classes(fields["objective"](ids), num_classes)
-    return fields["model"](rows, objective.heads)
+    return fields["model"](rows, objective.facts.heads)
 
 
 @contextlib.contextmanager

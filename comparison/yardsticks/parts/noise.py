@@ -28,7 +28,7 @@ def is_read_by_noise(subject: Subject) -> bool:
     modes = {form.mode for form in subject.trained.prompt_forms}
     if not modes or modes - {"blocks", "denoise"}:
         return False
-    if not subject.plan.recipe.objective.bound:
+    if not subject.plan.recipe.objective.facts.bound:
         raise ValueError(
             "The loss of the objective bounds no likelihood, since it is a mixture, or its rates "
             "do not range from almost 0 to 1: expected one objective, with a lowest_rate of at "
@@ -50,7 +50,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     plan = subject.plan
     params = subject.saved.params
     objective = plan.recipe.objective
-    bound = objective.bound
+    bound = objective.facts.bound
     assert bound is not None  # see `is_read_by_noise`
     longest = max(2, *(text.size for text in texts))  # one token alone makes no row
     recipe, packing, _ = recipe_under(plan, objective, longest)
@@ -62,7 +62,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
 
     def nats_of_row(params, key, row):
         batch = arranged(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
-        return objective.loss(recipe.model.apply(params, batch), batch)[bound].sums.sum()
+        return objective.loss(batch).scored(recipe.model.apply(params, batch))[bound].sums.sum()
 
     @jax.jit
     def nats(params, keys, rows):
