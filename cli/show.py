@@ -18,12 +18,12 @@ runs/show.
 
 import argparse
 import functools
+import math
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import jax
 from rich.console import Console
@@ -31,9 +31,7 @@ from rich.progress import track
 
 from ..constraints import name_of
 from ..corpora.vocabularies import special_tokens
-from ..data.packing import resolve
 from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
-from ..objectives.laws import check_objective, is_own
 from ..objectives.layouts import LAYOUTS
 from ..settings import run_directory, whole_files
 from ..settings.bound import bound, flattened
@@ -52,23 +50,23 @@ from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.run import Run, longest_rows
 from ..training.run_configuration import read_directory, read_fields
-from ..visualization.all_objectives import in_words, index_page, progress_line
+from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
-from ..visualization.draws import draws, pieces_of, prepared, shortened
-from ..visualization.examples import Example, Reader
-from ..visualization.listing import LEGEND, objectives_table
-from ..visualization.noise_statistics import measure_each
-from ..visualization.objective_page import Heading, page
-from ..visualization.rows import STACKS, ShownObjective, subjects
-from ..visualization.terminal import print_examples, print_heading
+from ..visualization.drawing import Drawn, Text, picture
+from ..visualization.examples import Reader
+from ..visualization.noise_statistics import with_statistics
+from ..visualization.objective_lists import LEGEND, index_page, objectives_table
+from ..visualization.picture import counted
+from ..visualization.pieces import pieces_of
+from ..visualization.rows import STACKS
+from ..visualization.terminal import print_picture
 from . import make_parser
 
 CACHE = "runs/show"
 DEFAULT = "span_corruption"
-MOST_MEMBERS = 8  # of a mixture that are shown
-STATISTICS_ROWS = 1000
 LENGTH = 512  # slots of the encoder or the single stack
-WIDTH = 136  # where the output is a file
+STATISTICS_ROWS = 1000
+WIDTH = 136  # characters of a line in a file
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -93,40 +91,24 @@ def run(argv: Sequence[str]) -> None:
             (show_all if options.all else show)(console, options, gin_arguments, command)
 
 
-class Drawn(NamedTuple):
-    """An objective as it is shown: its members, and examples of them."""
-
-    choice: Choice
-    layout: str
-    facts: list[str]
-    members: list[ShownObjective]
-    others: int  # members that are not shown
-    each: int  # examples of each member
-    examples: list[Example]
-
-
 def show(
     console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
 ) -> None:
     """Prints examples of one objective and, if asked to, writes the page."""
     choice = choose(options, gin_arguments)
     text = open_text(console, options, gin_arguments, choice)
-    found = drawn(options, choice, text)
-    print_heading(console, choice.name, found.layout, found.facts)
-    print_examples(console, found.examples[:: found.each if options.html else 1])
-    if found.others:
-        shown = len(found.members)
-        console.print(f"The first {shown} of {shown + found.others} members.")
+    drawn = draw(options, choice, text)
+    print_picture(console, drawn.picture.first_of_each() if options.html else drawn.picture)
     for sentence in unused(options, gin_arguments, choice):
         console.print(sentence, markup=False, soft_wrap=True)
     if options.html:
-        members = track(found.members, "Counting", console=console, disable=not console.is_terminal)
-        write_page(options.html, options, found, members, text, command)
+        members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
+        drawn = drawn._replace(members=members)
+        write_page(options.html, options, choice, drawn, text, command)
         console.print(f"The page is {options.html}: open it in a browser.")
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
-    own = found.layout == layout_for(choice, text.vocabulary.ids)
-    if flags := to_train(options, gin_arguments, choice, found.layout, own):
+    if flags := to_train(options, gin_arguments, choice, drawn.picture.layout, text):
         console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
 
 
@@ -136,94 +118,93 @@ def show_all(
     """Writes a page of each objective into --out, and one that lists them."""
     text = open_text(console, options, gin_arguments, choose(options, gin_arguments))
     text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
-    pages = {}
-    refused = {}
+    pages: dict[str, str] = {}
+    refused: dict[str, str] = {}
     index = os.path.join(options.out, "index.html")
     console.print(f"Writing {index}, and a page of each objective beside it", markup=False)
     began = time.monotonic()
     for done, name in enumerate(CATALOGUE):
         one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
-        console.print(progress_line(name, done, len(CATALOGUE), time.monotonic() - began))
+        line = f"{done + 1} of {len(CATALOGUE)}: {name}"
+        if done:
+            seconds = (len(CATALOGUE) - done) * (time.monotonic() - began) / done
+            line += f", some {math.ceil(seconds / 60)} min left"
+        console.print(line)
         path = os.path.join(options.out, one.html)
         shown = command.replace(" --all", f" --objective={name}", 1)
         shown = shown.replace(f"--out={options.out}", f"--html={path}")
         try:
-            found = drawn(one, choose(one, gin_arguments), text)
-            write_page(path, one, found, found.members, text, shown)
+            choice = choose(one, gin_arguments)
+            write_page(path, one, choice, draw(one, choice, text), text, shown)
             pages[name] = one.html
-        except ValueError as error:  # such as of a text without sentences
+        except ValueError as error:  # for example, the text has no sentences
             refused[name] = str(error)
         whole_files.write_text(index, index_page(pages, refused, command))
     if not pages:
         raise ValueError(f"No objective takes this text: {refused.popitem()[1]}")
-    console.print(in_words(pages, refused, index), markup=False, soft_wrap=True)
+    first = next(iter(pages))
+    without = f" Without one: {', '.join(refused)}; the list says why." if refused else ""
+    said = (
+        f"{counted(len(pages), 'page')}, listed in {index}: open it in a browser.{without}\n"
+        f"Next: pretrax train --gin_file=runs/{run_of(first)}.gin "
+        f"--gin_file=objectives/{first}.gin trains {first}; pretrax show --objective=NAME says so "
+        "of any other."
+    )
+    console.print(said, markup=False, soft_wrap=True)
 
 
-def drawn(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn:
-    """Returns examples of an objective on a text.
-
-    Raises ValueError where the objective is not as `check_objective` wants one of a user's own, or
-    does not take this text or what it should hide.
-    """
+def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn:
+    """Returns the picture of an objective on a text, see `visualization.drawing.picture`."""
     tokenizer = text.vocabulary.tokenizer
     ids = text.vocabulary.ids
-    layout = options.layout or layout_for(choice, ids)
-    objective = choice.build(ids)
-    if is_own(objective):
-        check_objective(objective, ids)
-    _, marked = resolve(objective, None, choice.mark_document_ends)
-    members = subjects(choice.build, layout, ids)
-    shown = members[:MOST_MEMBERS]
-    documents = text.documents
-    if options.text is None and options.file is None:  # any text will do, and so will a part of it
-        documents = [shortened(documents[0], shown, options.length)]
-    documents = prepared(documents, objective, ids, marked)
-    count = options.rows or (3 if options.html and len(members) == 1 else 1)
     names = special_tokens.special_names(tokenizer, ids)
     reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
-    own = options.text or [text.vocabulary.codec.decode(documents[0].tolist())]
-    hide = pieces_of(options.hide, "\n\n".join(own))
-    how = dict(count=count, slots=options.length, seed=options.seed, hide=hide)
-    examples = [
-        one for member in shown for one in draws(member, documents, text.other, reader, **how)
-    ]
-    facts = choice.facts(layout)
-    if objective.adaptation:
-        facts.append("Noise: adapts to the model in training, and is shown as it begins")
-    return Drawn(choice, layout, facts, shown, len(members) - len(shown), count, examples)
+    is_own = options.text is not None or options.file is not None
+    own = options.text or [text.vocabulary.codec.decode(text.documents[0].tolist())]
+    return picture(
+        choice,
+        Text(reader, text.documents, text.other, is_own),
+        layout=options.layout,
+        count=options.rows or (None if options.html else 1),
+        slots=options.length,
+        seed=options.seed,
+        hide=pieces_of(options.hide, "\n\n".join(own)),
+    )
 
 
 def write_page(
     path: str,
     options: argparse.Namespace,
-    found: Drawn,
-    members: Iterable[ShownObjective],
+    choice: Choice,
+    drawn: Drawn,
     text: SampleText,
     command: str,
 ) -> None:
-    """Writes examples and statistics as a page; `members`, those found, may show progress."""
-    choice = found.choice
-    figures = measure_each(
-        members,
+    """Writes a picture with statistics as a page."""
+    found = with_statistics(
+        *drawn,
         text.stream(),
+        text.stream_name,
         rows=STATISTICS_ROWS,
         slots=options.length,
         seed=options.seed,
         span_law=choice.entry.span_law if choice.entry else None,
         span_mean=choice.mean_span_length,
     )
-    facts = [f"Layout: {found.layout.replace('_', '-')}", *found.facts]
-    heading = Heading(choice.name, facts, command, text.stream_name)
-    whole_files.write_text(path, page(heading, found.examples, figures))
+    whole_files.write_text(path, picture_page.page(found, command))
 
 
 def to_train(
-    options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice, layout: str, own: bool
+    options: argparse.Namespace,
+    gin_arguments: GinArguments,
+    choice: Choice,
+    layout: str,
+    text: SampleText,
 ) -> str:
-    """Returns the options of `pretrax train` for what was shown, '' for what no run is known of.
+    """Returns the options of `pretrax train` for what was shown, "" if no run of it is known.
 
-    They are the user's own files where these name a model, and else a small run of the layout,
-    which is the objective's `own` or another that was asked for.
+    They are the user's own files if these name a model, and else a small run: the objective's own,
+    or the run of the layout that was asked for.
     """
     if options.objective and not choice.entry:
         return ""
@@ -232,7 +213,8 @@ def to_train(
         if options.objective:
             flags.append(f"--gin_file=objectives/{choice.name}.gin")
     elif choice.entry:
-        small = run_of(choice.name) if own else SMALL_RUNS[layout]
+        is_own = layout == layout_for(choice, text.vocabulary.ids)
+        small = run_of(choice.name) if is_own else SMALL_RUNS[layout]
         flags = [f"--gin_file=runs/{small}.gin", f"--gin_file=objectives/{choice.name}.gin"]
     else:
         return ""

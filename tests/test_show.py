@@ -8,6 +8,7 @@ import pytest
 
 from pretrax.cli import show
 from pretrax.objectives.catalogue import CATALOGUE
+from pretrax.visualization import drawing
 from tests.training.tiny import ROOT, environment
 
 BYTES = "--vocabulary=bytes"
@@ -115,7 +116,7 @@ def test_what_a_causal_model_reads_as_masks(objective, capsys):
         ("span_corruption", "fox,quick", "'quick' .* which the text has not after what is hidden"),
         ("span_corruption", "dog,", "Got 'dog,' to hide, expected .* leave out a comma at the end"),
         ("causal_lm", "fox", "hides no tokens of one's choice: take one that hides"),
-        ("prefix_lm", "fox", "cannot hide 'fox' and nothing else: prefix language modelling hides"),
+        ("prefix_lm", "fox", "cannot hide 'fox' and nothing else: prefix language modeling hides"),
         ("fill_in_the_middle", "quick,dog", "cannot hide 'quick', 'dog' and nothing else"),
     ],
 )
@@ -130,7 +131,7 @@ def test_a_piece_of_a_word_is_not_hidden_by_words(capsys):
 
 
 def test_members_of_a_mixture(capsys, monkeypatch):
-    monkeypatch.setattr(show, "MOST_MEMBERS", 1)
+    monkeypatch.setattr(drawing, "MOST_MEMBERS", 1)
     said = prints(capsys, BYTES, "--objective=spans_and_prefix", "--text=A few words here.")
     assert "spans ──" in said and "prefix ──" not in said and "The first 1 of 2 members." in said
 

@@ -1,1 +1,2 @@
-"""What an objective does to text, for people: examples, attention pictures, statistics."""
+"""What an objective does to text, as pictures: `drawing` makes a `picture.Picture` of an objective
+and a text, and `terminal` and `picture_page` render it."""

@@ -3,16 +3,28 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ..objectives import Objective, TokenIds
+from .hidden import hidden_tokens, left_out_tokens, weighted_slots
+from .picture import NO_SPAN, Attention, Example, Slot, Stack, Token, counted
 from .rows import STACKS, ModelView, ShownObjective
+from .tracing import read
 
-NO_SPAN = -1
 NOISED = "noised"  # the copies of a decoder's tokens, displayed as a stack
 CLOSING = frozenset(".,;:!?)]}")  # words that no space comes before
+POOLED = "slots whose hidden state stands for a text or a pair of texts"
+# (name, title, stack of the queries, stack of the keys, column of the batch) of attention patterns
+PATTERNS = (
+    ("encoder", "encoder attends to itself", "encoder", "encoder", "encoder_key_intervals"),
+    ("cross", "decoder attends to encoder", "decoder", "encoder", "cross_key_intervals"),
+    ("decoder", "decoder attends to itself", "decoder", "decoder", "decoder_key_intervals"),
+    ("noised", "noised copies attend to copies", NOISED, NOISED, "noised_key_intervals"),
+    ("clean", "noised copies attend to decoder", NOISED, "decoder", "noised_clean_intervals"),
+)
 
 
 class Reader(NamedTuple):
@@ -22,188 +34,61 @@ class Reader(NamedTuple):
     names: dict[int, str]  # of special ids
     decode: Callable[[Sequence[int]], str]  # of text ids
     surface: Callable[[int], str]  # the text of an id within a text, with the space before a word
-    # The words of a text where each token is one: they are shown with a space between them.
+    # Splits a text into words if each is a token; words are shown with a space between them.
     words: Callable[[str], list[str]] | None = None
-
-
-class Token(NamedTuple):
-    """A token as it is displayed."""
-
-    text: str
-    # "text", "kept", "replaced", "other", "left out", or a special: "sentinel", "mask", "end", …
-    kind: str
-    span: int = NO_SPAN  # number of its hidden span, or of its sentinel
-    id: int = 0
-    slot: int = -1  # in the raw row; -1 if it is not copied from it
-    before: str = ""  # the space between it and the token before, where that is no part of it
-
-
-class Slot(NamedTuple):
-    """A slot of a stack: its input token, and the token predicted from it."""
-
-    given: Token
-    predicted: Token | None
-    further: tuple[Token | None, ...] = ()  # of the stack's `further` terms
-
-
-class StackView(NamedTuple):
-    """A row's slots in one stack."""
-
-    name: str  # "encoder", "decoder" or "noised"
-    slots: list[Slot]  # without padding
-    size: int  # number of slots with padding
-    tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number for each slot
-    targets: int  # that its slots predict, which may be several of one slot
-    further: tuple[str, ...] = ()  # terms that predict other tokens from the same slots
-
-
-class AttentionPattern(NamedTuple):
-    """A row's attention pattern in one stack, or across the two."""
-
-    name: str  # "encoder", "decoder", "cross", "noised" or "clean"
-    intervals: np.ndarray  # i32[2, queries]: the keys [start, end) of each query
-    keys: int
-    documents: np.ndarray  # i32[queries]
-
-
-class Pool(NamedTuple):
-    """A slot whose hidden state represents a document, a pair or a view."""
-
-    slot: int
-    label: str | None  # its class, where there are classes
-    counts: bool  # in the loss
-
-
-class Example(NamedTuple):
-    """One row before and after corruption."""
-
-    name: str  # of the member
-    text: list[list[Token]]  # its documents; hidden tokens have a span
-    stacks: list[StackView]
-    attentions: list[AttentionPattern]
-    pools: list[Pool]
-    with_loss: int  # slots with a loss
 
 
 def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int = 0) -> Example:
     """Returns the example of one row."""
-    length = int(np.sum(view.segments[row] > 0))
-    hidden, left_out = (
-        marks[row, :length] for marks in (hidden_tokens(view), left_out_tokens(view))
+    segments = view.segments[row]
+    segments = segments[segments > 0]
+    hidden = hidden_tokens(view)[row, : segments.size]
+    left_out = left_out_tokens(view)[row, : segments.size]
+    labelled = weighted_slots(view, "labels")[row]
+    describe = _Describer(
+        reader, view.length, _span_numbers(view, row, hidden), set(labelled[labelled >= 0].tolist())
     )
-    spans = _span_numbers(view, reader.ids, row, hidden)
-    labelled = _raw_slots(view, "labels")[row]
-    describe = _Describer(view, reader, row, spans, labelled)
-    raw = describe(view.tokens[row, :length], np.arange(length), of_text=True)
-    raw = [token._replace(kind="left out") if out else token for token, out in zip(raw, left_out)]
-    segments = view.segments[row, :length]
+    raw = describe(view.tokens[row, : segments.size], np.arange(segments.size), of_text=True)
+    raw = [replace(token, kind="left out") if out else token for token, out in zip(raw, left_out)]
     documents = [
         [token for token, s in zip(raw, segments) if s == number]
         for number in range(1, segments.max(initial=0) + 1)
     ]
     names = [name for name in (*STACKS, NOISED) if f"{name}_input_tokens" in view.batch]
-    stacks = [_stack(view, describe, row, name) for name in names]
-    attentions = _attentions(view, row)
-    pools = _pools(view, row, subject.build(subject.ids))
-    with_loss = int(view.gives_loss[row].sum())
-    return Example(subject.name, documents, stacks, attentions, pools, with_loss)
+    return Example(
+        title=subject.name,
+        caption=_text_caption(documents),
+        text=documents,
+        stacks=[_stack(view, describe, row, name) for name in names],
+        attentions=_attentions(view, row),
+        pools=_pools(view, row, subject.objective),
+        with_loss=int(view.gives_loss[row].sum()),
+    )
 
 
-# --- hidden and predicted tokens, exactly, for any objective -------------------------------------
+def _text_caption(documents: Sequence[Sequence[Token]]) -> str:
+    """Returns such as "258 tokens in 2 documents; 39 hidden; 20 left out"."""
+    tokens = list(itertools.chain.from_iterable(documents))
+    hidden = sum(token.span != NO_SPAN for token in tokens)
+    left_out = sum(token.kind == "left out" for token in tokens)
+    words = counted(len(tokens), "token")
+    if len(documents) > 1:
+        words += f" in {len(documents)} documents"
+    words += f"; {hidden} hidden" if hidden else ""
+    return words + (f"; {left_out} left out" if left_out else "")
 
 
-def hidden_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: tokens predicted in place, or predicted and not among the inputs.
-
-    Without inputs (causal language modelling) nothing is hidden; everything is predicted.
-    """
-    labelled = _is_text(view) & _marked(view, _raw_slots(view, "labels"))
-    return labelled | (_absent(view) & predicted_tokens(view))
-
-
-def hides(view: ModelView, row: int, asked: np.ndarray) -> bool:
-    """Returns whether exactly these tokens bool[L] of a row's are hidden.
-
-    Without inputs, as in fill-in-the-middle: whether they are predicted after all others, several
-    runs each after a special token; with stand-ins, whether later slots are given these in place of
-    them.
-    """
-    wanted = asked & _is_text(view)[row]
-    if "inputs" in view.features:
-        return bool((hidden_tokens(view)[row] == wanted).all())
-    slots = _raw_slots(view, "targets")
-    if "targets_stand_ins" in view.features:
-        masked = np.where(view.features["targets_stand_ins"] > 0, slots, -1)
-        return bool((_marked(view, masked)[row] == wanted).all())
-    slots = slots[row]
-    is_asked = (slots >= 0) & asked[slots]
-    opens = is_asked & ~(np.roll(is_asked, 1) & (np.diff(slots, prepend=-2) == 1))
-    after_special = np.roll(slots, 1)[opens] < 0
-    turn = np.arange(slots.size)
-    after_others = turn[is_asked].min() > turn[(slots >= 0) & ~is_asked].max(initial=-1)
-    return bool(after_others and (opens.sum() == 1 or after_special.all()))
-
-
-def left_out_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: tokens neither given nor predicted, as after A if B is not its own."""
-    return _absent(view) & ~predicted_tokens(view)
-
-
-def _absent(view: ModelView) -> np.ndarray:
-    if "inputs" not in view.features:
-        return np.zeros(view.tokens.shape, bool)
-    return _is_text(view) & ~_marked(view, _copied_slots(view, "inputs"))
-
-
-def predicted_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: text tokens that are targets or labels with a loss weight."""
-    both = _marked(view, _raw_slots(view, "targets")) | _marked(view, _raw_slots(view, "labels"))
-    return _is_text(view) & both
-
-
-def _is_text(view: ModelView) -> np.ndarray:
-    first, last = view.ids.text
-    return (view.segments > 0) & (view.tokens >= first) & (view.tokens < last)
-
-
-def _raw_slots(view: ModelView, stream: str) -> np.ndarray:
-    """Returns i32[rows, n]: the raw slots of targets or labels with a loss weight; else -1."""
-    if stream not in view.features:
-        return np.full((len(view.tokens), 1), -1)
-    _, slots = view.read(view.features[stream])
-    return np.where(view.features[f"{stream}_weights"] > 0, slots, -1)
-
-
-def _copied_slots(view: ModelView, stream: str) -> np.ndarray:
-    """Returns i32[rows, n]: the raw slots of a stream's tokens; -1: special, or not copied."""
-    tokens, slots = view.read(view.features[stream])
-    own = (slots >= 0) & (slots < view.length)
-    row = np.arange(len(view.tokens))[:, None]
-    is_copy = own & (view.tokens[row, np.where(own, slots, 0)] == tokens)
-    return np.where(is_copy, slots, -1)
-
-
-def _marked(view: ModelView, slots) -> np.ndarray:
-    """Returns bool[rows, L], true at these raw slots."""
-    inside = (slots >= 0) & (slots < view.length)
-    marks = np.zeros((len(view.tokens), view.length + 1), bool)
-    np.put_along_axis(marks, np.where(inside, slots, view.length), True, axis=1)
-    return marks[:, : view.length]
-
-
-def _span_numbers(view: ModelView, ids: TokenIds, row: int, hidden) -> np.ndarray:
+def _span_numbers(view: ModelView, row: int, hidden: np.ndarray) -> np.ndarray:
     """Returns i32[L]: the number of each token's hidden span, which is its sentinel's if any."""
     numbers = np.full(hidden.size, NO_SPAN)
     segments = view.segments[row, : hidden.size]
     starts = hidden & ~(np.roll(hidden, 1) & (np.roll(segments, 1) == segments))
-    if hidden.size and hidden[0]:
-        starts[0] = True
+    starts[:1] = hidden[:1]
     numbers[hidden] = np.cumsum(starts)[hidden] - 1
     if "targets" in view.features and "inputs" in view.features:
-        tokens, slots = view.read(view.features["targets"][row], row)
-        sentinel = {i: k for k, i in enumerate(ids.sentinels)}
+        sentinel = {i: k for k, i in enumerate(view.ids.sentinels)}
         current = NO_SPAN
-        for token, slot in zip(tokens, slots):
+        for token, slot in zip(*read(view.features["targets"][row])):
             current = sentinel.get(int(token), current if slot >= 0 else NO_SPAN)
             if current != NO_SPAN and 0 <= slot < hidden.size and hidden[slot]:
                 numbers[slot] = current
@@ -216,20 +101,16 @@ def _span_numbers(view: ModelView, ids: TokenIds, row: int, hidden) -> np.ndarra
 class _Describer:
     """Makes the `Token`s of one row."""
 
-    def __init__(self, view: ModelView, reader: Reader, row: int, spans, labelled):
-        self.view = view
+    def __init__(self, reader: Reader, length: int, spans: np.ndarray, labelled: set[int]):
         self.reader = reader
-        self.row = row
+        self.length = length
         self.spans = spans
-        self.labelled = set(labelled[labelled >= 0].tolist())
+        self.labelled = labelled
         ids = reader.ids
         self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
         self.special |= {ids.cls: "cls", ids.sep: "sep"} | dict.fromkeys(ids.fim, "mark")
         self.special |= {mode: "mode" for _, mode in ids.modes}
         self.sentinel = {i: k for k, i in enumerate(ids.sentinels)}
-
-    def traced(self, traced, of_text: bool = False) -> list[Token]:
-        return self(*self.view.read(traced, self.row), of_text)
 
     def __call__(self, tokens, slots, of_text: bool = False) -> list[Token]:
         texts = surfaces(self.reader, tokens)
@@ -242,25 +123,23 @@ class _Describer:
     def _token(self, token: int, slot: int, text: str, of_text: bool) -> Token:
         if token in self.sentinel:
             number = self.sentinel[token]
-            return Token(f"⟨{number}⟩", "sentinel", number, token)
+            return Token(f"⟨{number}⟩", "sentinel", span=number, id=token)
         if token in self.special:
-            return Token(self.reader.names.get(token, text), self.special[token], NO_SPAN, token)
-        if slot < 0:  # it is not copied from the row: text is a random token then
+            return Token(self.reader.names.get(token, text), self.special[token], id=token)
+        if slot < 0:  # it is not copied from the row, so that text is a random token
             first, last = self.reader.ids.text
-            kind = "replaced" if first <= token < last else "text"
-            return Token(text, kind, NO_SPAN, token)
-        if slot >= self.view.length:
-            return Token(text, "other", NO_SPAN, token)
+            return Token(text, "replaced" if first <= token < last else "text", id=token)
+        if slot >= self.length:
+            return Token(text, "other", id=token)
         span = int(self.spans[slot]) if slot < self.spans.size else NO_SPAN
         kind = "kept" if slot in self.labelled and not of_text else "text"
-        return Token(text, kind, span, token, slot)
+        return Token(text, kind, span=span, id=token, slot=slot)
 
 
 def _apart(words: Sequence[Token]) -> list[Token]:
     """Returns words with a space before each but the first, and those that close a phrase."""
-    bare = [word._replace(text=word.text.strip()) for word in words]
-    rest = [word if word.text in CLOSING else word._replace(before=" ") for word in bare[1:]]
-    return bare[:1] + rest
+    bare = [replace(word, text=word.text.strip()) for word in words]
+    return bare[:1] + [x if x.text in CLOSING else replace(x, before=" ") for x in bare[1:]]
 
 
 def surfaces(reader: Reader, tokens) -> list[str]:
@@ -286,94 +165,107 @@ def surfaces(reader: Reader, tokens) -> list[str]:
 # --- stacks ---------------------------------------------------------------------------------------
 
 
-def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackView:
+def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> Stack:
     batch = {column: x[row] for column, x in view.batch.items()}
     segments = batch[f"{name}_segment_ids"]
     live = np.flatnonzero(segments > 0)
     used = int(live[-1]) + 1 if live.size else 0
-    given = describe.traced(batch[f"{name}_input_tokens"][:used])
+    given = describe(*read(batch[f"{name}_input_tokens"][:used]))
     # A text's first input, bos, may be the padding id.
-    given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
-    # Copies, beside the decoder's tokens or in the decoder, are predicted, and not the originals.
+    given = [replace(t, text="▷", kind="start") if t.kind == "pad" else t for t in given]
+    # If there are copies, next to the decoder's tokens or in the decoder, they are predicted, and
+    # the originals are not.
     copies = NOISED if f"{NOISED}_input_tokens" in batch else "decoder"
     copied = f"{NOISED}_rates" in batch
     if copied and name != copies:
-        given = [t._replace(kind="text") if t.kind == "kept" else t for t in given]
+        given = [replace(t, kind="text") if t.kind == "kept" else t for t in given]
+    tracks = {"segments": segments, "positions": batch[f"{name}_positions"]}
+    for column, title in (("block_positions", "block positions"), ("types", "token types")):
+        if f"{name}_{column}" in batch:
+            tracks[title] = batch[f"{name}_{column}"]
+    if copied and name == copies and batch[f"{NOISED}_rates"].any():
+        tracks["masked, in %"] = np.round(batch[f"{NOISED}_rates"] / 2**24 * 100)
     predicted: dict[int, Token] = {}
     further: dict[str, dict[int, Token]] = {}
-    weights = np.zeros(0, int)
     predicting = "decoder" if name == NOISED else name
-    if name == copies or not copied:
-        weights = batch.get(f"{predicting}_loss_weights", weights)
+    weights = batch.get(f"{predicting}_loss_weights", np.zeros(0, int))
+    if copied and name != copies:
+        weights = np.zeros(0, int)
     if weights.size:
         target_slots = batch.get(f"{predicting}_target_slots", np.arange(weights.size))
         at_slots = functools.partial(_at_slots, describe, target_slots)
         predicted = at_slots(batch[f"{predicting}_target_tokens"], weights)
         further = {term: at_slots(ids[row], w[row]) for term, (ids, w) in view.further.items()}
+        tracks["loss weights"] = np.bincount(
+            target_slots[weights > 0], weights[weights > 0], minlength=used
+        )
     slots = [
         Slot(token, predicted.get(slot), tuple(at.get(slot) for at in further.values()))
         for slot, token in enumerate(given)
     ]
-    tracks = {"segments": segments[:used], "positions": batch[f"{name}_positions"][:used]}
-    for column, title in (("block_positions", "block positions"), ("types", "token types")):
-        if f"{name}_{column}" in batch:
-            tracks[title] = batch[f"{name}_{column}"][:used]
-    if copied and name == copies and batch[f"{NOISED}_rates"].any():
-        tracks["masked, in %"] = np.round(batch[f"{NOISED}_rates"][:used] / 2**24 * 100)
-    if weights.size:
-        tracks["loss weights"] = np.zeros(used, int)
-        np.add.at(tracks["loss weights"], target_slots[weights > 0], weights[weights > 0])
     targets = int(np.sum(weights > 0))
-    return StackView(name, slots, segments.size, tracks, targets, tuple(further))
+    return Stack(
+        name=name,
+        caption=_slots_caption(used, segments.size, targets, tuple(further)),
+        slots=slots,
+        tracks={title: x[:used].astype(int).tolist() for title, x in tracks.items()},
+        targets=targets,
+        further=tuple(further),
+    )
+
+
+def _slots_caption(used: int, size: int, targets: int, further: Sequence[str]) -> str:
+    """Returns such as "233 slots and 23 of padding; 39 targets, below the slots that predict
+    them"."""
+    words = counted(used, "slot")
+    if size > used:
+        words += f" and {size - used} of padding"
+    if targets:
+        below = "slot that predicts it" if targets == 1 else "slots that predict them"
+        words += f"; {counted(targets, 'target')}, below the {below}"
+    if further:
+        words += f"; below them those of {', '.join(further)}"
+    return words
 
 
 def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:
     """Returns the tokens that have a loss weight, by the slots that predict them.
 
-    Several of one slot, as of `insertion_lm`, are one after another in its token's text.
+    If a slot predicts several tokens, as in `insertion_lm`, their texts are joined in one token.
     """
     found: dict[int, Token] = {}
-    for i, token in enumerate(describe.traced(traced, of_text=True)):
-        slot = int(slots[i])
-        if weights[i] > 0 and slot in found:
-            token = found[slot]._replace(text=found[slot].text + token.before + token.text)
-        if weights[i] > 0:
-            found[slot] = token
+    for slot, token, weight in zip(slots, describe(*read(traced), of_text=True), weights):
+        if weight > 0 and (first := found.get(int(slot))):
+            token = replace(first, text=first.text + token.before + token.text)
+        if weight > 0:
+            found[int(slot)] = token
     return found
 
 
-def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
+def _attentions(view: ModelView, row: int) -> list[Attention]:
     patterns = []
-    for name, query, key, column in (
-        ("encoder", "encoder", "encoder", "encoder_key_intervals"),
-        ("cross", "decoder", "encoder", "cross_key_intervals"),
-        ("decoder", "decoder", "decoder", "decoder_key_intervals"),
-        ("noised", NOISED, NOISED, "noised_key_intervals"),
-        ("clean", NOISED, "decoder", "noised_clean_intervals"),
-    ):
+    for name, title, query, key, column in PATTERNS:
         if column in view.batch:
             segments = view.batch[f"{query}_segment_ids"][row]
             queries = int(np.sum(segments > 0))
             keys = int(np.sum(view.batch[f"{key}_segment_ids"][row] > 0))
-            intervals = view.batch[column][row][:, :queries]
-            patterns.append(AttentionPattern(name, intervals, keys, segments[:queries]))
+            starts, ends = view.batch[column][row][:, :queries].tolist()
+            patterns.append(Attention(name, title, keys, starts, ends, segments[:queries].tolist()))
     return patterns
 
 
-def _pools(view: ModelView, row: int, objective: Objective) -> list[Pool]:
-    # Those of an objective without inputs count its segments alone.
+def _pools(view: ModelView, row: int, objective: Objective) -> list[str]:
+    """Returns such as "slot 4: class 1, swapped" for each pooled slot."""
+    # The pools of an objective without inputs only count its segments.
     if "pools_slots" not in view.batch or "inputs" not in view.features:
         return []
     names = next((form.classes for form in objective.facts.prompt_forms if form.classes), ())
-    classes = any(
-        n is not None for n in objective.facts.heads.values()
-    )  # some head tells them apart
-
-    def words(label: int) -> str:
-        return f"class {label}" + (f", {names[label]}" if label < len(names) else "")
-
+    classes = any(n is not None for n in objective.facts.heads.values())  # some head predicts them
+    pools = []
     columns = (view.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
-    return [
-        Pool(slot, words(label) if classes else None, weight > 0)
-        for slot, label, weight in zip(*columns)
-    ]
+    for slot, label, weight in zip(*columns):
+        words = f"slot {slot}"
+        if classes:
+            words += f": class {label}" + (f", {names[label]}" if label < len(names) else "")
+        pools.append(words if weight > 0 else "one without a loss")
+    return pools

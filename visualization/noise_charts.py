@@ -1,27 +1,69 @@
-"""Charts of statistics: the noise of an objective, and the slots of its rows."""
+"""Statistics as HTML: figures, tables, and charts of the noise and of the slots of rows."""
 
 import functools
 from collections.abc import Sequence
+from html import escape
 
 import numpy as np
 
-from .noise_statistics import BINS, NoiseFigures
+from . import html
+from .noise_statistics import BINS
+from .picture import Statistics
 from .svg import FIRST, INK, MUTED, SECOND, drawn
 
 WIDTH = 7.6  # inches
 BARS = 48  # of a histogram, at most
 
 
-def chart_of_noise(figures: NoiseFigures) -> str:
-    """Returns the lengths of hidden spans, beside their law if it is known, and where they are."""
-    panels = (_draw_spans, _draw_where)
-    return drawn([functools.partial(draw, figures=figures) for draw in panels], WIDTH, height=2.1)
+def statistics(members: Sequence[Statistics]) -> str:
+    """Returns a card with the figures of an objective, or a table of a mixture, and charts."""
+    bars = [
+        (f"{one.name} {stack}".strip(), use) for one in members for stack, use in one.use.items()
+    ]
+    slots = drawn([functools.partial(_draw_slots, bars=bars)], WIDTH, 0.55 + 0.27 * len(bars))
+    charts = [html.chart("Slots that hold a token, of all slots of a row", slots)]
+    for one in members:
+        if one.hidden:  # else there is nothing to draw
+            panels = [functools.partial(draw, noise=one) for draw in (_draw_spans, _draw_where)]
+            charts.append(html.chart(escape(one.name) or "Noise", drawn(panels, WIDTH, height=2.1)))
+    summed = _table(members) if len(members) > 1 else _tiles(members[0])
+    return html.card(summed + "".join(charts))
 
 
-def chart_of_slots(all_figures: Sequence[NoiseFigures]) -> str:
-    """Slots of each stack that hold a token: the mean, and the range over rows."""
-    bars = [(f"{f.name} {stack}".strip(), use) for f in all_figures for stack, use in f.use.items()]
-    return drawn([functools.partial(_draw_slots, bars=bars)], WIDTH, 0.55 + 0.27 * len(bars))
+def _tiles(one: Statistics) -> str:
+    tiles = [
+        (f"{one.length:,}", "tokens of text in a row"),
+        *([(f"{one.left_out:.1%}", "of them left out")] if one.left_out else []),
+        (f"{one.hidden:.1%}", "of the others hidden" if one.left_out else "of them hidden"),
+        (f"{one.predicted:.1%}", "of them predicted"),
+        (f"{100 * one.with_loss:.1f}", "slots with a loss, for 100 tokens of text"),
+        *(
+            (f"{use.share:.0%}", f"of {use.slots} {stack} slots hold a token")
+            for stack, use in one.use.items()
+        ),
+    ]
+    return html.tiles(tiles)
+
+
+def _table(members: Sequence[Statistics]) -> str:
+    stacks = list(dict.fromkeys(stack for f in members for stack in f.use))
+    heads = ["", "rows", "tokens", "hidden", "predicted", "with a loss", *stacks]
+    lines = [
+        [
+            escape(f.name),
+            f"{f.rate:.0%}",
+            f"{f.length:,}",
+            f"{f.hidden:.1%}",
+            f"{f.predicted:.1%}",
+            f"{f.with_loss:.1%}",
+            *(f"{f.use[s].mean:.0f} of {f.use[s].slots}" if s in f.use else "" for s in stacks),
+        ]
+        for f in members
+    ]
+    return html.table(heads, lines)
+
+
+# --- charts ---------------------------------------------------------------------------------------
 
 
 def _draw_slots(axes, bars) -> None:
@@ -37,9 +79,8 @@ def _draw_slots(axes, bars) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _draw_spans(axes, figures: NoiseFigures) -> None:
-    counts = figures.spans
-    expected = figures.expected_spans
+def _draw_spans(axes, noise: Statistics) -> None:
+    counts = np.array(noise.spans)
     k = np.arange(counts.size)
     first = 0 if counts[0] else 1
     share = counts / counts.sum()
@@ -52,8 +93,8 @@ def _draw_spans(axes, figures: NoiseFigures) -> None:
     heights = np.add.reduceat(share[shown], edges - first) / sizes
     middles = edges + (sizes - 1) / 2
     axes.bar(middles, heights, color=FIRST, width=0.8 * sizes, label="hidden spans")
-    if expected is not None:
-        law = expected[shown] / expected.sum()
+    if noise.expected_spans is not None:
+        law = np.array(noise.expected_spans)[shown] / sum(noise.expected_spans)
         axes.plot(k[shown], law, "o-", color=SECOND, markersize=3, linewidth=1, label="expected")
         axes.legend(frameon=False, fontsize="small")
     mean = (k * counts).sum() / counts.sum()
@@ -62,15 +103,15 @@ def _draw_spans(axes, figures: NoiseFigures) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _draw_where(axes, figures: NoiseFigures) -> None:
+def _draw_where(axes, noise: Statistics) -> None:
     where = (np.arange(BINS) + 0.5) / BINS
-    same = np.allclose(figures.hidden_at, figures.predicted_at)
+    same = np.allclose(noise.hidden_at, noise.predicted_at)
     words = "hidden and predicted" if same else "hidden"
-    axes.step(where, figures.hidden_at, color=FIRST, where="mid", label=words)
-    axes.fill_between(where, figures.hidden_at, step="mid", color=FIRST, alpha=0.2, linewidth=0)
+    axes.step(where, noise.hidden_at, color=FIRST, where="mid", label=words)
+    axes.fill_between(where, noise.hidden_at, step="mid", color=FIRST, alpha=0.2, linewidth=0)
     if not same:
-        axes.step(where, figures.predicted_at, color=SECOND, where="mid", label="predicted")
-    top = max(figures.hidden_at.max(), figures.predicted_at.max())
+        axes.step(where, noise.predicted_at, color=SECOND, where="mid", label="predicted")
+    top = max(*noise.hidden_at, *noise.predicted_at)
     axes.set(
         title="Where in the text",
         xlabel="from its beginning to its end",

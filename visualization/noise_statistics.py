@@ -1,63 +1,47 @@
-"""What an objective does on average: counted over many rows, beside what is known beforehand."""
+"""What an objective does on average: counted over many rows, next to what is known in theory."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
-from .examples import hidden_tokens, left_out_tokens, predicted_tokens
+from .hidden import hidden_tokens, left_out_tokens, predicted_tokens
+from .picture import Picture, SlotUse, Statistics
 from .rows import STACKS, ModelView, ShownObjective, longest_document, view_of
+from .tracing import read
 
-BINS = 64  # of a row, in "where"
-
-
-class SlotUse(NamedTuple):
-    """Slots of a stack: those that hold a token, and those that are paid for."""
-
-    slots: int
-    mean: float
-    least: int
-    most: int
-
-    @property
-    def share(self) -> float:
-        return self.mean / self.slots
+BINS = 64  # of a row, in `Statistics.hidden_at` and `predicted_at`
 
 
-class NoiseFigures(NamedTuple):
-    """Of one objective, or one member of a mixture; shares are of the tokens not left out."""
+def with_statistics(
+    picture: Picture,
+    members: Iterable[ShownObjective],
+    stream: np.ndarray,
+    stream_name: str,
+    *,
+    rows: int,
+    **settings,
+) -> Picture:
+    """Returns the picture with the statistics of each member, counted on its share of the rows.
 
-    name: str
-    rate: float
-    rows: int
-    length: int  # tokens of text in a row
-    left_out: float  # neither given nor predicted, of all tokens of text
-    hidden: float  # predicted, and not given by the inputs or in their place
-    predicted: float  # are targets or labels
-    with_loss: float  # places that give a loss, for each token of text
-    use: dict[str, SlotUse]
-    spans: np.ndarray  # [k]: how many hidden spans have k tokens
-    expected_spans: np.ndarray | None  # [k]: by the law, for as many spans in such rows
-    hidden_at: np.ndarray  # f[BINS]: share hidden along the row
-    predicted_at: np.ndarray  # f[BINS]
-
-
-def rows_of(tokens: np.ndarray, length: int, count: int) -> list[list[np.ndarray]]:
-    """Rows of one document each, cut one after another from a stream of text, as training does."""
-    stream = np.resize(tokens, count * length)
-    return [[row] for row in stream.reshape(count, length)]
-
-
-def measure_each(
-    members: Iterable[ShownObjective], stream: np.ndarray, *, rows: int, **settings
-) -> list[NoiseFigures]:
-    """Measures each member of a mixture on its share of `rows`, or 64 of them, as `measure`."""
-    return [
+    Args:
+      stream: i32[n] text that rows are cut from.
+      rows: number of rows of all members together; each has at least 64.
+      settings: of `measure`.
+    """
+    found = [
         measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
         for member in members
     ]
+    stack = next(iter(found[0].use))
+    slots = f"{max(one.use[stack].slots for one in found):,} {stack} slots"
+    total = sum(one.rows for one in found)
+    counted_on = (
+        f"Counted over {total:,} rows of {stream_name}, one document each, of up to {slots}."
+    )
+    return replace(picture, statistics=found, counted_on=counted_on)
 
 
 def measure(
@@ -69,39 +53,40 @@ def measure(
     seed: int,
     span_law: str | None = None,
     span_mean: float | None = None,
-) -> NoiseFigures:
-    """Counts over `rows` rows of `stream` (i32[n] text) that fill a stack of so many slots.
+) -> Statistics:
+    """Counts over rows of one document each, cut one after another from a stream of text.
 
     Args:
-      slots: of the encoder, or of the decoder where that is the only stack.
+      stream: i32[n] text, repeated if it is too short.
+      slots: number of slots of the first stack, which each row fills.
       span_law, span_mean: see `objectives.catalogue.Entry.span_law`.
     """
     length = longest_document(subject, slots)
-    view = view_of(subject, rows_of(stream, length, rows + rows % 2), seed)
-    return figures(subject, view, span_law, span_mean)
+    cut = np.resize(stream, (rows + rows % 2, length))
+    return statistics(subject, view_of(subject, [[row] for row in cut], seed), span_law, span_mean)
 
 
-def figures(
+def statistics(
     subject: ShownObjective, view: ModelView, span_law=None, span_mean=None
-) -> NoiseFigures:
+) -> Statistics:
     hidden = hidden_tokens(view)
     predicted = predicted_tokens(view)
     left_out = left_out_tokens(view)
-    text = np.maximum(np.sum(view.segments > 0), 1)
-    used = np.maximum(text - left_out.sum(), 1)
+    text = max(int(np.sum(view.segments > 0)), 1)
+    used = max(int(text - left_out.sum()), 1)
     spans, expected = _spans(view, hidden, span_law, span_mean)
-    return NoiseFigures(
+    return Statistics(
         name=subject.name,
         rate=subject.rate,
         rows=len(view.tokens),
         length=view.length,
-        left_out=left_out.sum() / text,
-        hidden=hidden.sum() / used,
-        predicted=predicted.sum() / used,
-        with_loss=view.gives_loss.sum() / text,
+        left_out=int(left_out.sum()) / text,
+        hidden=int(hidden.sum()) / used,
+        predicted=int(predicted.sum()) / used,
+        with_loss=int(view.gives_loss.sum()) / text,
         use=_slots_used(view),
-        spans=spans,
-        expected_spans=expected,
+        spans=spans.tolist(),
+        expected_spans=None if expected is None else expected.tolist(),
         hidden_at=_along(hidden, ~left_out),
         predicted_at=_along(predicted, ~left_out),
     )
@@ -112,19 +97,22 @@ def _slots_used(view: ModelView) -> dict[str, SlotUse]:
     for stack in STACKS:
         if (segments := view.batch.get(f"{stack}_segment_ids")) is not None:
             live = np.sum(segments > 0, axis=1)
-            least = int(live.min())
-            most = int(live.max())
-            used[stack] = SlotUse(segments.shape[1], float(live.mean()), least, most)
+            used[stack] = SlotUse(
+                slots=segments.shape[1],
+                mean=float(live.mean()),
+                least=int(live.min()),
+                most=int(live.max()),
+            )
     return used
 
 
-def _along(marks: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """Returns f[BINS]: the share of marks among the tokens `of`, along the row."""
+def _along(marks: np.ndarray, of: np.ndarray) -> list[float]:
+    """Returns, for each of `BINS` parts of the row, the share of marks among the tokens `of`."""
     bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
     total, marked = (
         np.bincount(bin_of_slot, weights=x.sum(axis=0), minlength=BINS) for x in (of, marks)
     )
-    return marked / np.maximum(total, 1)
+    return (marked / np.maximum(total, 1)).tolist()
 
 
 # --- spans ----------------------------------------------------------------------------------------
@@ -164,7 +152,7 @@ def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
     if law == "poisson":  # each mask stands for a span, those of no tokens too
         from scipy import stats  # here: not for those who only look at examples
 
-        tokens, _ = view.read(view.features["inputs"])
+        tokens, _ = read(view.features["inputs"])
         masks = np.sum((tokens == view.ids.mask) & (view.features["inputs_segments"] > 0))
         counts[0] = max(int(masks) - counts.sum(), 0)
         return counts, masks * stats.poisson.pmf(np.arange(counts.size), mean or 3.0)

@@ -10,7 +10,6 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..objectives import (
-    Builder,
     Objective,
     Row,
     TokenIds,
@@ -32,11 +31,11 @@ STACKS = ("encoder", "decoder")
 
 
 class ShownObjective(NamedTuple):
-    """What is looked at: an objective, or one member of a mixture, on a layout."""
+    """An objective that is not a mixture, or one member of a mixture, on a layout."""
 
-    name: str  # the member's; "" for an objective that is no mixture
+    name: str  # the member's name; "" for an objective that is not a mixture
     rate: float  # share of the mixture's rows
-    build: Builder
+    objective: Objective
     layout: str
     ids: TokenIds
 
@@ -47,58 +46,42 @@ class ModelView(NamedTuple):
     ids: TokenIds
     tokens: np.ndarray  # i32[rows, L]
     segments: np.ndarray  # i32[rows, L]
-    # Features of the objective, and the batch that the model's stacks take. Tokens are traced
-    # (`tracing.join`): `read` returns them with their slots.
+    # Features of the objective, and the batch that the model's stacks take. Tokens are traced:
+    # `tracing.read` returns them with their slots in the row. The partner's begin at `length`.
     features: dict[str, np.ndarray]
     batch: dict[str, np.ndarray]
     gives_loss: np.ndarray  # bool[rows, T]: slots on whose hidden state the loss depends
-    # Of each term that predicts other tokens than the batch's targets, such as those further ahead:
-    # their traced ids and weights, i64[rows, N] and f32[rows, N].
+    # For each term that predicts other tokens than the batch's targets, such as tokens further
+    # ahead: their traced ids and weights, i64[rows, N] and f32[rows, N].
     further: dict[str, tuple[np.ndarray, np.ndarray]]
 
     @property
     def length(self) -> int:
         return self.tokens.shape[1]
 
-    def read(self, traced, row: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the tokens of i64[rows, n], or of i64[n] of one row, and their slots in the row.
 
-        Slots of the partner begin at `length`.
-        """
-        tokens, slots = read(traced)
-        number = np.arange(len(self.tokens))[:, None] if row is None else row
-        own = (slots - number % 2 * self.length) % (2 * self.length)
-        return tokens, np.where(slots < 0, slots, own)
-
-
-def subjects(build: Builder, layout: str, ids: TokenIds) -> list[ShownObjective]:
-    """The objective that `build` makes, or each member of it if it is a mixture."""
-    objective = build(ids)
+def subjects(objective: Objective, layout: str, ids: TokenIds) -> list[ShownObjective]:
+    """Returns the objective, or each member of a mixture."""
     if not objective.facts.members:
-        return [ShownObjective("", 1.0, build, layout, ids)]
-    # A rate that follows a schedule says nothing about one row: all are alike then.
+        return [ShownObjective("", 1.0, objective, layout, ids)]
+    # A rate that follows a schedule says nothing about one row, so all rates are equal then.
     rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.facts.members]
-
-    def member(number: int) -> Builder:
-        return lambda ids: build(ids).facts.members[number].objective
-
     return [
-        ShownObjective(m.name, rate / sum(rates), member(i), layout, ids)
-        for i, (m, rate) in enumerate(zip(objective.facts.members, rates))
+        ShownObjective(member.name, rate / sum(rates), member.objective, layout, ids)
+        for member, rate in zip(objective.facts.members, rates)
     ]
 
 
 def first_stack(lengths: Iterable[str]) -> str:
-    """Returns the stack whose slots bound a row: the encoder, or the decoder where it is alone."""
+    """Returns the stack whose slots bound a row: the encoder, else the decoder."""
     return next(stack for stack in STACKS if stack in lengths)
 
 
 def longest_document(subject: ShownObjective, slots: int) -> int:
-    """Returns the tokens of the longest document that fits the first stack of so many slots."""
+    """Returns the number of tokens of the longest document that fits `slots` of the first stack."""
     layout = LAYOUTS[subject.layout]
-    objective = subject.build(subject.ids)
-    first = first_stack(layout.lengths(objective.lengths(2)))
-    return raw_length(objective, layout, **{first: slots})
+    first = first_stack(layout.lengths(subject.objective.lengths(2)))
+    return raw_length(subject.objective, layout, **{first: slots})
 
 
 def view_of(
@@ -106,13 +89,54 @@ def view_of(
 ) -> ModelView:
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
 
-    `hidden`: i32[rows, L] the tokens to hide, in place of those that the objective would draw: the
-    number of the piece that a token is in, or 0. Pieces that touch stay separate spans.
-
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
-    slots that the longest takes. A document has two parts (`halves`) where the objective reads
-    parts, and the label 0. The members of a mixture take turns.
+    slots that the longest takes. A document has two parts (`halves`) if the objective reads parts,
+    and the label 0. The members of a mixture take turns.
+
+    Args:
+      hidden: i32[rows, L] the tokens to hide, in place of those that the objective would draw: the
+        number of the piece that a token is in, or 0. Pieces that touch stay separate spans.
     """
+    tokens, segments = _padded(rows)
+    ids = subject.ids
+    objective = subject.objective
+    sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
+    lengths = longest([packed_lengths(objective, each) for each in sizes])
+    check_sentinels("The rows", lengths, len(ids.sentinels))
+
+    row = _raw_rows(subject, tokens, segments, hidden)
+    marks = jax.tree.map(np.zeros_like, row)._replace(tokens=_first_marks(ids, tokens, segments))
+    keys = jax.random.split(jax.random.key(seed), len(rows))
+    most = max(map(len, rows))
+    if hidden is None:
+        corrupt = objective.corrupt
+        corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
+        followed = _corrupted(tuple(lengths.items()), most, corrupt, keys, row, marks)
+        features = _traced(tokens, *followed, odd_rows_begin_at=tokens.shape[1])
+    else:
+        check_hides(objective, ids)
+
+        def program(corrupt):
+            compiled = jax.jit(functools.partial(follow, corrupt))
+            return lambda keys, row: _traced(
+                tokens,
+                *compiled(keys, row, marks=[None, marks]),
+                odd_rows_begin_at=tokens.shape[1],
+            )
+
+        features = hidden_features(objective, keys, row, list(sizes), program)
+        lengths = {s.name: features[s.columns[0]].shape[1] for s in present(features)}
+    stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
+    arranged = _arranged(stacks, subject.layout, most, ids.bos, *_plain_and_marks(features))
+    batch = _traced(tokens, *arranged)
+    plain, own_marks = _plain_and_marks(batch)
+    with_loss = slots_with_loss(objective, ids.text[0], plain)
+    further = further_targets(objective, tokens, plain, own_marks)
+    return ModelView(ids, tokens, segments, features, batch, with_loss, further)
+
+
+def _padded(rows: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tokens and the segments of rows of documents, i32[rows, L] each."""
     L = max(sum(map(len, row)) for row in rows)
     tokens, segments = np.zeros((2, len(rows), L), np.int32)
     for i, documents in enumerate(rows):
@@ -120,48 +144,22 @@ def view_of(
         tokens[i, : text.size] = text
         numbers = 1 + np.arange(len(documents))
         segments[i, : text.size] = np.repeat(numbers, list(map(len, documents)))
-    ids = subject.ids
-    objective = subject.build(subject.ids)
-    members = members_of(objective)
-    sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
-    lengths = longest([packed_lengths(objective, each) for each in sizes])
-    check_sentinels("The rows", lengths, len(ids.sentinels))
+    return tokens, segments
 
-    member = (np.arange(len(rows)) % len(members)).astype(np.int32)
-    row = Row(np.where(segments > 0, tokens, ids.pad), segments, member)
+
+def _raw_rows(subject: ShownObjective, tokens, segments, hidden) -> Row:
+    """Returns rows as the host ships them, with the columns that the objective reads."""
+    objective = subject.objective
+    member = np.arange(len(tokens)) % len(members_of(objective))
+    text = np.where(segments > 0, tokens, subject.ids.pad)
+    row = Row(text, segments, member.astype(np.int32))
     if objective.facts.rows.kind == "parts":
-        row = row._replace(parts=halves(ids, tokens, segments))
+        row = row._replace(parts=halves(subject.ids, tokens, segments))
     elif objective.facts.rows.kind == "labels":
         row = row._replace(labels=np.zeros_like(tokens))
     if hidden is not None:
         row = row._replace(hidden=hidden > 0, hidden_starts=adjacent_starts(hidden))
-    marks = row._replace(
-        **{column: x if x is None else np.zeros_like(x) for column, x in row._asdict().items()}
-    )
-    marks = marks._replace(tokens=_first_marks(ids, tokens, segments))
-    keys = jax.random.split(jax.random.key(seed), len(rows))
-    most = max(map(len, rows))
-    traced = functools.partial(_traced, tokens)
-    if hidden is None:
-        corrupt = objective.corrupt
-        corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-        features = traced(_corrupted(tuple(lengths.items()), most, corrupt, keys, row, marks))
-    else:
-        check_hides(objective, ids)
-
-        def program(corrupt):
-            compiled = jax.jit(functools.partial(follow, corrupt))
-            return lambda keys, row: traced(compiled(keys, row, marks=[None, marks]))
-
-        features = hidden_features(objective, keys, row, list(sizes), program)
-        lengths = {s.name: features[s.columns[0]].shape[1] for s in present(features)}
-    stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
-    plain, own_marks = _plain_and_marks(features)
-    batch = traced(_arranged(stacks, subject.layout, most, ids.bos, plain, own_marks))
-    plain, own_marks = _plain_and_marks(batch)
-    with_loss = slots_with_loss(objective, ids.text[0], plain)
-    further = further_targets(objective, tokens, plain, own_marks)
-    return ModelView(ids, tokens, segments, features, batch, with_loss, further)
+    return row
 
 
 def _first_marks(ids: TokenIds, tokens, segments) -> np.ndarray:
@@ -176,20 +174,25 @@ def _first_marks(ids: TokenIds, tokens, segments) -> np.ndarray:
     return np.where(is_text, slots + 1, 0).astype(np.int32)
 
 
-def _traced(tokens: np.ndarray, outputs_and_marks: tuple[dict, dict]) -> dict[str, np.ndarray]:
-    """Returns the columns of features or of a batch, in which tokens are traced.
+def _traced(
+    tokens: np.ndarray, outputs: dict, marks: dict, odd_rows_begin_at: int = 0
+) -> dict[str, np.ndarray]:
+    """Returns columns in which tokens are traced to their row's slots, from L on to the partner's.
 
-    A mark counts only where the slot that it names holds the same token.
+    A mark counts only if the slot that it names holds the same token.
+
+    Args:
+      odd_rows_begin_at: the slot that marks give the first token of an odd row.
     """
-    outputs, marks = jax.device_get(outputs_and_marks)
+    outputs, marks = jax.device_get((outputs, marks))
     rows, L = tokens.shape
     traced = {}
     for name, x in outputs.items():
         number = np.arange(rows).reshape(-1, *[1] * (x.ndim - 1))
-        slots = (marks[name] - 1 - number % 2 * L) % (2 * L)
+        slots = (marks[name] - 1 - number % 2 * odd_rows_begin_at) % (2 * L)
         is_copy = (marks[name] > 0) & (marks[name] <= 2 * L)
         is_copy &= tokens[number ^ (slots // L), slots % L] == x
-        traced[name] = join(x, np.where(is_copy, marks[name], 0)) if is_copy.any() else x
+        traced[name] = join(x, np.where(is_copy, slots + 1, 0)) if is_copy.any() else x
     return traced
 
 
@@ -284,7 +287,8 @@ def further_targets(
     for name, one in labels.items():
         known = any(np.array_equal(one.values, ids) for ids in targets)
         if objective.facts.heads[one.head] is None and not known:
-            values = _traced(tokens, ({name: one.values}, {name: labels_marks[name].values}))[name]
+            own = {name: labels_marks[name].values}
+            values = _traced(tokens, {name: one.values}, own)[name]
             each = max(values.shape[1] // targets[-1].shape[1], 1)
             columns = (np.array_split(x, each, axis=1) for x in (values, one.weights))
             names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]

@@ -1,7 +1,6 @@
-"""Examples in the terminal, in its own colours: tokens by span, attention by document."""
+"""A picture in the terminal, in its own colors: tokens by span, attention by document."""
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -15,70 +14,57 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from ..settings.printable import printable
-from .attention_pictures import picture
-from .examples import NO_SPAN, AttentionPattern, Example, Pool, Slot, StackView, Token
+from .examples import POOLED
+from .picture import NO_SPAN, Attention, Example, Picture, Slot, Token, compact
 
-COLOURS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
-KINDS = {  # of tokens: their style, and their meaning where the legend explains them
-    "text": ("", ""),
-    "pad": ("dim", ""),
-    "sentinel": ("bold reverse", "stands for a hidden span"),
-    "mask": ("bold reverse", "hides a token or a span"),
-    "kept": ("underline", "predicted, left unchanged"),
-    "replaced": ("bold red strike", "replaced by another token"),
-    "other": ("italic dim", "from another text"),
-    "left out": ("dim strike", "neither given nor predicted"),
-    "cls": ("bold reverse blue", "opens a text or a pair of texts"),
-    "sep": ("bold reverse blue", "between texts or after them"),
-    "mark": ("bold reverse blue", "marks a part of the text"),
-    "mode": ("bold reverse green", "mode token: which denoiser"),
-    "start": ("bold dim", "start"),
-    "end": ("bold dim", "end"),
+COLORS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
+STYLES = {  # by the kind of a token
+    "pad": "dim",
+    "sentinel": "bold reverse",
+    "mask": "bold reverse",
+    "kept": "underline",
+    "replaced": "bold red strike",
+    "other": "italic dim",
+    "left out": "dim strike",
+    "cls": "bold reverse blue",
+    "sep": "bold reverse blue",
+    "mark": "bold reverse blue",
+    "mode": "bold reverse green",
+    "start": "bold dim",
+    "end": "bold dim",
 }
-LEGEND = {kind: meaning for kind, (_, meaning) in KINDS.items() if meaning}
 PIXELS = 32  # of an attention pattern, a side
 RUNS = 24  # of a track, before it is cut
-FEW = 3  # values of a track, which are counted
-POOLED = "slots whose hidden state stands for a text or a pair of texts"
-ATTENDS = {
-    "encoder": "encoder attends to itself",
-    "cross": "decoder attends to encoder",
-    "decoder": "decoder attends to itself",
-    "noised": "noised copies attend to copies",
-    "clean": "noised copies attend to decoder",
-}
 
 
-def print_heading(console: Console, name: str, layout: str, facts: Sequence[str]) -> None:
-    """Prints the objective's name and layout, and a line for each fact."""
-    article = "an" if layout[0] == "e" else "a"
-    on = f"  on {article} {layout.replace('_', '-')}"
+def print_picture(console: Console, picture: Picture) -> None:
+    """Prints the name and the facts of a picture, the legend of its tokens, and its examples."""
+    article = "an" if picture.layout.startswith("e") else "a"
+    layout = f"  on {article} {picture.layout.replace('_', '-')}"
     console.print()
-    console.print(Text.assemble((name, "bold reverse"), (on, "bold")))
-    for fact in facts:
+    console.print(Text.assemble((picture.name, "bold reverse"), (layout, "bold")))
+    for fact in picture.facts:
         console.print(Text(fact, "dim"))
-
-
-def print_examples(console: Console, examples: Sequence[Example]) -> None:
-    """Prints the meaning of each kind of special token that examples have, and each example."""
-    line = Text("  ")
-    for token, meaning in explained(examples):
-        line.append_text(_word(token)).append(f" {meaning}   ", "dim")
-    console.print("", line, "", sep="\n")
-    for one in examples:
-        _print_example(console, one)
+    legend = Text("  ")
+    for token, meaning in picture.legend:
+        legend.append_text(_word(token)).append(f" {meaning}   ", "dim")
+    console.print("", legend, "", sep="\n")
+    for example in picture.examples:
+        _print_example(console, example)
+    if picture.members_left:
+        shown = len({example.title for example in picture.examples})
+        console.print(f"The first {shown} of {shown + picture.members_left} members.")
 
 
 def _print_example(console: Console, example: Example) -> None:
     """Prints the text, each stack's inputs and targets, and which queries attend to which keys."""
-    if example.name:
-        console.print(Rule(Text(example.name, "bold"), align="left", style="dim"))
-    console.print(_headed("Text", text_in_words(example)))
+    if example.title:
+        console.print(Rule(Text(example.title, "bold"), align="left", style="dim"))
+    console.print(_headed("Text", example.caption))
     for document in example.text:
         console.print(Padding(flowing(document), (0, 2, 1, 2)))
     for stack in example.stacks:
-        console.print(_headed(stack.name.capitalize(), slots_in_words(stack)))
+        console.print(_headed(stack.name.capitalize(), stack.caption))
         body: RenderableType = flowing(slot.given for slot in stack.slots)
         if any(slot.predicted for slot in stack.slots):
             body = Group(*stacked(stack.slots, console.width - 4))
@@ -86,64 +72,25 @@ def _print_example(console: Console, example: Example) -> None:
         tracks = Table.grid(padding=(0, 2))
         for name, values in stack.tracks.items():
             tracks.add_row(Text(name, "dim"), Text(compact(values, RUNS), "dim"))
-        console.print(Padding(tracks, (1, 2)) if stack.tracks else "")
+        console.print(Padding(tracks, (1, 2)))
     if example.pools:
         console.print(_headed("Pooled", POOLED))
-        console.print(Padding("; ".join(map(pool_words, example.pools)), (0, 2, 1, 2)))
-    pictures = [_panel(attention) for attention in example.attentions]
-    if pictures:
-        console.print(Padding(Columns(pictures, padding=(0, 1)), (0, 2, 1, 2)))
-
-
-def explained(examples: Iterable[Example]) -> list[tuple[Token, str]]:
-    """Returns the first token of each kind that examples have, with the meaning of the kind."""
-    first: dict[str, Token] = {}
-    for one in examples:
-        inputs = [slot.given for stack in one.stacks for slot in stack.slots]
-        for token in itertools.chain(inputs, *one.text):
-            first.setdefault(token.kind, token)
-    return [(first[kind], meaning) for kind, meaning in LEGEND.items() if kind in first]
+        console.print(Padding("; ".join(example.pools), (0, 2, 1, 2)))
+    if example.attentions:
+        panels = Columns(map(_panel, example.attentions), padding=(0, 1))
+        console.print(Padding(panels, (0, 2, 1, 2)))
 
 
 def _headed(word: str, about: str) -> Text:
     return Text.assemble((f"{word}  ", "bold"), (about, "dim"))
 
 
-def slots_in_words(stack: StackView) -> str:
-    """Such as "233 slots and 23 of padding; 39 targets, below the slots that predict them"."""
-    words = _count(len(stack.slots), "slot")
-    if stack.size > len(stack.slots):
-        words += f" and {stack.size - len(stack.slots)} of padding"
-    if stack.targets:
-        below = "slot that predicts it" if stack.targets == 1 else "slots that predict them"
-        words += f"; {_count(stack.targets, 'target')}, below the {below}"
-    if stack.further:
-        words += f"; below them those of {', '.join(stack.further)}"
-    return words
-
-
-def text_in_words(example: Example) -> str:
-    """Such as "258 tokens in 2 documents; 39 hidden; 20 left out"."""
-    tokens = [token for document in example.text for token in document]
-    hidden = sum(token.span != NO_SPAN for token in tokens)
-    left_out = sum(token.kind == "left out" for token in tokens)
-    words = _count(len(tokens), "token")
-    if len(example.text) > 1:
-        words += f" in {len(example.text)} documents"
-    words += f"; {hidden} hidden" if hidden else ""
-    return words + (f"; {left_out} left out" if left_out else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 # --- tokens ---------------------------------------------------------------------------------------
 
 
 def style(token: Token) -> str:
-    colour = "" if token.span == NO_SPAN else f" {COLOURS[token.span % len(COLOURS)]}"
-    return KINDS[token.kind][0] + colour
+    color = "" if token.span == NO_SPAN else f" {COLORS[token.span % len(COLORS)]}"
+    return STYLES.get(token.kind, "") + color
 
 
 def flowing(tokens: Iterable[Token]) -> Text:
@@ -152,13 +99,8 @@ def flowing(tokens: Iterable[Token]) -> Text:
     return Text.assemble(*itertools.chain.from_iterable(parts))
 
 
-def in_one_line(token: Token) -> str:
-    """Returns the text of a token with · for a space, ⏎ for a line break, ⇥ for a tab."""
-    return printable(token.text.translate(str.maketrans(" \n\t", "·⏎⇥"))) or "‥"
-
-
 def _word(token: Token) -> Text:
-    return Text(in_one_line(token), style(token))
+    return Text(token.one_line, style(token))
 
 
 def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
@@ -176,72 +118,55 @@ def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
     return [line for block in blocks for line in block if line.plain.strip()]
 
 
-# --- numbers --------------------------------------------------------------------------------------
-
-
-def compact(values: Sequence[int] | np.ndarray, most: int = RUNS) -> str:
-    """Numbers as text, shortened: equal ones as value×count, ascending ones as first…last.
-
-    Where that is too long, the slots of each value are counted, if there are few values.
-
-    >>> compact([1, 1, 1, 2, 2, 0, 1, 2, 3])
-    '1×3 2×2 0…3'
-    >>> compact([0, 1, 0, 0, 1, 0], most=3)
-    '0 in 4 slots, 1 in 2 slots'
-    """
-    values = [int(v) for v in values]
-    runs = []
-    at = 0
-    while at < len(values):
-        step = values[at + 1] - values[at] if at + 1 < len(values) else 0
-        end = at + 1
-        while step in (0, 1) and end < len(values) and values[end] - values[end - 1] == step:
-            end += 1
-        if end - at == 1:
-            runs.append(str(values[at]))
-        elif step:
-            runs.append(f"{values[at]}…{values[end - 1]}")
-        else:
-            runs.append(f"{values[at]}×{end - at}")
-        at = end
-    more = len(runs) - most
-    times = Counter(values)
-    if more > 0 and len(times) <= FEW:
-        return ", ".join(f"{value} in {_count(times[value], 'slot')}" for value in sorted(times))
-    return " ".join(runs[:most]) + (f" … and {more} more" if more > 0 else "")
-
-
-def pool_words(pool: Pool) -> str:
-    """Returns such as "slot 4: class 1, swapped"."""
-    if not pool.counts:
-        return "one without a loss"
-    return f"slot {pool.slot}" + ("" if pool.label is None else f": {pool.label}")
-
-
 # --- attention ------------------------------------------------------------------------------------
 
 
-def _panel(attention: AttentionPattern) -> Panel:
-    queries = attention.documents.size
+def _panel(attention: Attention) -> Panel:
     return Panel(
-        half_blocks(*picture(attention, PIXELS)),
+        half_blocks(*pixels(attention, PIXELS)),
         box=ROUNDED,
         border_style="dim",
-        title=Text(ATTENDS[attention.name], "bold"),
+        title=Text(attention.title, "bold"),
         title_align="left",
-        subtitle=Text(f"↓ {queries} queries  → {attention.keys} keys", "dim"),
+        subtitle=Text(f"↓ {attention.queries} queries  → {attention.keys} keys", "dim"),
         subtitle_align="left",
         expand=False,
         padding=0,
-        width=max(PIXELS, len(ATTENDS[attention.name]) + 4) + 2,
+        width=max(PIXELS, len(attention.title) + 4) + 2,
     )
 
 
+def pixels(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the pattern scaled down to at most `most` pixels a side, queries as rows.
+
+    The first array, f[rows, columns], is the share of a pixel's query-key pairs that attend. The
+    second, i32[rows], is the document of a row's first query.
+
+    >>> causal = Attention("decoder", "", 3, [0, 0, 0], [1, 2, 3], [1, 1, 1])
+    >>> pixels(causal, 8)[0]
+    array([[1., 0., 0.],
+           [1., 1., 0.],
+           [1., 1., 1.]])
+    """
+    keys = attention.keys
+    queries = attention.queries
+    scale = max(1.0, max(queries, keys) / most)
+    edges = np.linspace(0, keys, max(1, round(keys / scale)) + 1)
+    starts = np.array(attention.starts)[:, None]
+    ends = np.array(attention.ends)[:, None]
+    seen = np.minimum(ends, edges[1:]) - np.maximum(starts, edges[:-1])
+    share = np.clip(seen, 0, None) / np.diff(edges)
+    first = np.linspace(0, queries, max(1, round(queries / scale)), endpoint=False).astype(int)
+    count = np.diff(np.append(first, queries))
+    share = np.add.reduceat(share, first, axis=0) / count[:, None]
+    return share, np.array(attention.documents)[first]
+
+
 def half_blocks(share: np.ndarray, documents: np.ndarray) -> Text:
-    """Returns a picture of two rows in a line, in ▀, ▄ and █: readable without colours."""
+    """Returns a picture of two rows in a line, in ▀, ▄ and █: readable without colors."""
     filled = np.pad(share >= 0.5, ((0, len(share) % 2), (0, 0))).astype(int)
     lines = []
     for upper, lower, document in zip(filled[::2], filled[1::2], documents[::2]):
         blocks = "".join(" ▀▄█"[shade] for shade in upper + 2 * lower)
-        lines.append(Text(blocks, COLOURS[1:][(int(document) - 1) % (len(COLOURS) - 1)]))
+        lines.append(Text(blocks, COLORS[1:][(int(document) - 1) % (len(COLORS) - 1)]))
     return Text("\n", no_wrap=True).join(lines)

@@ -87,8 +87,9 @@ def test_slots_with_a_loss_are_as_counted(name):
     """Within four standard errors of the count, and the rounding to a whole number."""
     build = read_fields([f"objectives/{name}.gin"])["objective"]
     entry, ids = CATALOGUE[name], everything()
-    rates = np.array([subject.rate for subject in subjects(build, "", ids)])
-    whole = ShownObjective("", 1.0, build, layout_for(Choice(name, build, entry), ids), ids)
+    rates = np.array([subject.rate for subject in subjects(build(ids), "", ids)])
+    layout = layout_for(Choice(name, build, entry), ids)
+    whole = ShownObjective("", 1.0, build(ids), layout, ids)
     draw, (first, last) = np.random.default_rng(0), ids.text
     rows = draw.integers(first, last, (64 * len(rates), LENGTH), dtype=np.int32)
     found = view_of(whole, [[row] for row in rows], 0)

@@ -17,7 +17,7 @@ from pretrax.objectives.token_ids import specimen_ids
 from pretrax.settings.bound import Bound
 from pretrax.training.planning import open_batches
 from pretrax.training.state import unboxed
-from pretrax.visualization.examples import hidden_tokens
+from pretrax.visualization.hidden import hidden_tokens
 from pretrax.visualization.rows import ShownObjective, view_of
 from pretrax.visualization.tracing import read
 from tests.training import tiny
@@ -78,7 +78,7 @@ def test_capitals_are_masked_as_shown(capitals, tmp_path):
     np.testing.assert_array_equal(trained["labels_weights"].sum(1), is_capital.sum(1))
 
     ids = plan.recipe.ids
-    subject = ShownObjective("", 1.0, capitals.masked_capitals, "encoder", ids)
+    subject = ShownObjective("", 1.0, capitals.masked_capitals(ids), "encoder", ids)
     documents = [[row[segment == 1]] for row, segment in zip(tokens, segments)]
     view = view_of(subject, documents, seed=0)
     for row, shown in enumerate(read(view.features["inputs"])[0]):

@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.visualization.examples import (
-    NO_SPAN,
-    Reader,
-    example,
-    hidden_tokens,
-    predicted_tokens,
-    surfaces,
-)
+from pretrax.visualization.examples import Reader, example, surfaces
+from pretrax.visualization.hidden import hidden_tokens, predicted_tokens
+from pretrax.visualization.picture import NO_SPAN
 from pretrax.visualization.rows import ShownObjective, view_of
 from tests.visualization.letters import IDS, READER, encode
 
@@ -22,8 +17,7 @@ OTHER = "pack my box with five dozen liquor jugs and"
 
 
 def shown(build, layout, *documents, seed=0, **settings):
-    build = functools.partial(build, **settings)
-    subject = ShownObjective("", 1.0, build, layout, IDS)
+    subject = ShownObjective("", 1.0, build(IDS, **settings), layout, IDS)
     documents = [encode(text) for text in documents or (TEXT,)]
     other = np.resize(encode(OTHER), sum(map(len, documents)))
     view = view_of(subject, [documents, [other]], seed)
@@ -90,7 +84,7 @@ def test_what_is_missing_after_a_token_stands_below_it():
     missing = [slot.predicted.text if slot.predicted else "" for slot in (start, *kept)]
     rebuilt = missing[0] + "".join(s.given.text + m for s, m in zip(kept, missing[1:]))
     assert rebuilt == TEXT and max(map(len, missing)) > 1
-    assert encoder.tracks["loss weights"].tolist() == [0, *map(len, missing)]
+    assert encoder.tracks["loss weights"] == [0, *map(len, missing)]
     assert encoder.targets == len("".join(missing)) > sum(map(bool, missing))
     spans = [slot.predicted.span for slot in encoder.slots if slot.predicted]
     assert spans == list(range(len(spans)))  # the tokens of a gap are one span of the text
@@ -104,10 +98,10 @@ def test_text_of_the_other_row_is_told():
         )
         (pool,) = one.pools
         others = [slot.given for slot in one.stacks[0].slots if slot.given.kind == "other"]
-        assert bool(others) == (pool.label == "class 1, does not follow") and text(others) in OTHER
+        assert bool(others) == pool.endswith(": class 1, does not follow") and text(others) in OTHER
         left_out = [token for token in one.text[0] if token.kind == "left out"]
         assert bool(others) == bool(left_out) and not hidden_tokens(view).any()
-        labels.add(pool.label)
+        labels.add(pool.partition(": ")[2])
     assert labels == {"class 0, follows", "class 1, does not follow"}
 
 
@@ -125,8 +119,8 @@ def test_documents_have_segments_of_their_own():
     assert list(map(text, one.text)) == ["the cat", "a dog ran"]
     stack = one.stacks[0]
     assert [len(values) for values in stack.tracks.values()] == [16, 16, 16]
-    np.testing.assert_array_equal(stack.tracks["segments"], [1] * 7 + [2] * 9)
-    np.testing.assert_array_equal(stack.tracks["positions"], [*range(7), *range(9)])
+    assert stack.tracks["segments"] == [1] * 7 + [2] * 9
+    assert stack.tracks["positions"] == [*range(7), *range(9)]
     assert text(slot.predicted for slot in stack.slots) == "the cata dog ran"
 
 

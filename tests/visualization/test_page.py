@@ -1,11 +1,14 @@
 """The page stands by itself, and shows text as text."""
 
+import json
+
 import pytest
 
 from pretrax import objectives
 from pretrax.visualization.examples import example
-from pretrax.visualization.noise_statistics import figures
-from pretrax.visualization.objective_page import Heading, page
+from pretrax.visualization.noise_statistics import statistics
+from pretrax.visualization.picture import Picture
+from pretrax.visualization.picture_page import page
 from pretrax.visualization.rows import ShownObjective, view_of
 from pretrax.visualization.svg import on_page, standalone
 from tests.visualization import pages
@@ -15,13 +18,32 @@ EVIL = "<script>alert('&')</script>"
 
 
 @pytest.fixture(scope="module")
-def made() -> str:
-    subject = ShownObjective(EVIL, 1.0, objectives.span_corruption, "encoder_decoder", IDS)
+def picture() -> Picture:
+    objective = objectives.span_corruption(IDS)
+    subject = ShownObjective(EVIL, 1.0, objective, "encoder_decoder", IDS)
     view = view_of(subject, [[encode("a quick brown fox. jumps")], [encode("x" * 24)]], 0)
     reader = READER._replace(surface=lambda i: EVIL)
-    found = figures(subject, view, span_law="composition")
-    heading = Heading(EVIL, [EVIL], EVIL, EVIL)
-    return page(heading, [example(subject, view, reader)], [found, found])
+    found = statistics(subject, view, span_law="composition")
+    shown = example(subject, view, reader)
+    return Picture(EVIL, EVIL, [EVIL], [shown], statistics=[found, found], counted_on=EVIL)
+
+
+@pytest.fixture(scope="module")
+def made(picture) -> str:
+    return page(picture, EVIL)
+
+
+def test_a_picture_is_json(picture):
+    """Other programs, such as a page that draws it anew, get all that a renderer gets."""
+    found = json.loads(json.dumps(picture.as_json()))
+    (shown,) = found["examples"]
+    encoder, decoder = shown["stacks"]
+    sentinel = next(s["given"] for s in encoder["slots"] if s["given"]["kind"] == "sentinel")
+    first = next(s["predicted"] for s in decoder["slots"] if s["predicted"])
+    assert first["text"] == sentinel["text"] == "⟨0⟩"
+    assert [token["kind"] for token, _ in found["legend"]] == ["sentinel", "start", "end"]
+    assert len(shown["attentions"][0]["starts"]) == len(encoder["slots"])
+    assert found["statistics"][0]["use"]["encoder"]["slots"] == len(encoder["slots"])
 
 
 def test_nothing_is_fetched_and_nothing_runs(made):

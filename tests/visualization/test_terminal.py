@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretrax.visualization.examples import Slot, Token
-from pretrax.visualization.terminal import compact, stacked
+from pretrax.visualization.picture import Slot, Token, compact
+from pretrax.visualization.terminal import RUNS, stacked
 
 
 def test_numbers_in_runs():
-    assert compact([1] * 40 + [2] * 17) == "1×40 2×17"
-    assert compact([*range(40), *range(17)]) == "0…39 0…16"
-    assert compact([0, 0, 5, 3, 4]) == "0×2 5 3…4"
+    assert compact([1] * 40 + [2] * 17, RUNS) == "1×40 2×17"
+    assert compact([*range(40), *range(17)], RUNS) == "0…39 0…16"
+    assert compact([0, 0, 5, 3, 4], RUNS) == "0×2 5 3…4"
     assert compact([7, 3] * 4, most=3) == "3 in 4 slots, 7 in 4 slots"
     assert compact([7, 3, 5, 1] * 2, most=3) == "7 3 5 … and 5 more"
-    assert compact([]) == ""
+    assert compact([], RUNS) == ""
 
 
 @given(st.lists(st.integers(0, 3)))
@@ -28,9 +28,9 @@ def test_runs_say_all_of_it(values):
 
 def test_what_is_predicted_stands_below_its_place():
     def slot(given, predicted=None):
-        return Slot(Token(given, "text"), Token(predicted, "text") if predicted else None)
+        return Slot(Token(given), Token(predicted) if predicted else None)
 
     lines = stacked([slot("a"), slot(" b", "long"), slot("\n", "c"), slot("d")], 9)
     assert [line.plain.rstrip() for line in lines] == ["a ·b   ⏎", "  long c", "d"]
-    ahead = slot("a", "b")._replace(further=(Token("c", "text"), None))
+    ahead = Slot(Token("a"), Token("b"), further=(Token("c"), None))
     assert [line.plain.rstrip() for line in stacked([ahead], 9)] == ["a", "b", "c"]

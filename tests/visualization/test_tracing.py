@@ -13,7 +13,7 @@ from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.laws import examples, quick_jit
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.streams import complete
-from pretrax.visualization.examples import hidden_tokens
+from pretrax.visualization.hidden import hidden_tokens
 from pretrax.visualization.rows import ShownObjective, view_of
 from pretrax.visualization.tracing import NOWHERE, follow, join, read
 from tests.objectives.registry import CASES, IDS
@@ -115,7 +115,7 @@ def _masked(flags_V, mask, row, lengths):
 
 def test_a_table_of_ids_is_read_as_in_training():
     texts = [letters.encode("a queue of eerie ideas"), letters.encode("the sea is a mere idea")]
-    subject = ShownObjective("", 1.0, masks_vowels, "encoder", letters.IDS)
+    subject = ShownObjective("", 1.0, masks_vowels(letters.IDS), "encoder", letters.IDS)
     view = view_of(subject, [[text] for text in texts], seed=0)
     vowels = np.isin(np.stack(texts), FLAGGED)
     np.testing.assert_array_equal(hidden_tokens(view), vowels)

@@ -7,8 +7,8 @@ from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.objectives import TokenIds
 from pretrax.tasks import sample_text
-from pretrax.visualization.draws import marked
 from pretrax.visualization.examples import Reader
+from pretrax.visualization.pieces import marked
 from tests.inference.runs import IDS, TOKENIZER
 
 

@@ -1,0 +1,131 @@
+"""Makes the `Picture` of an objective and a text."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..data.packing import resolve
+from ..objectives import Objective, TokenIds, packed_lengths
+from ..objectives.laws import check_objective, is_own
+from ..objectives.layouts import LAYOUTS
+from .choice import Choice, layout_for
+from .examples import Reader, example
+from .hidden import hides
+from .picture import Example, Picture
+from .pieces import marked
+from .rows import ShownObjective, first_stack, longest_document, subjects, view_of
+
+MOST_MEMBERS = 8  # of a mixture that are shown
+
+
+class Text(NamedTuple):
+    """What an objective is shown on."""
+
+    reader: Reader
+    documents: Sequence[np.ndarray]  # i32[n] each: the documents of one row
+    other: np.ndarray  # i32[n]: another text, for objectives that pair a row with the next one
+    is_own: bool = True  # whether the user gave it; other text is shortened until it fits
+
+
+class Drawn(NamedTuple):
+    """A picture, and the objectives that it shows: one, or members of a mixture."""
+
+    picture: Picture
+    members: list[ShownObjective]
+
+
+def picture(
+    choice: Choice,
+    text: Text,
+    *,
+    layout: str | None = None,
+    count: int | None = None,
+    slots: int = 512,
+    seed: int = 0,
+    hide: Sequence[str] = (),
+) -> Drawn:
+    """Returns the picture of an objective on a text, without statistics.
+
+    Args:
+      layout: default: the one that suits the objective.
+      count: number of examples of each member; default: three, or one of each member of a mixture.
+      slots: number of slots of the first stack, which bound the length of the text.
+      hide: pieces of the text to hide, in place of what the objective would draw.
+
+    Raises ValueError for an objective of the user that `check_objective` refuses, for documents
+    that are too long, or of a single token, and for an objective that does not hide what it should.
+    """
+    ids = text.reader.ids
+    layout = layout or layout_for(choice, ids)
+    objective = choice.build(ids)
+    if is_own(objective):
+        check_objective(objective, ids)
+    members = subjects(objective, layout, ids)
+    shown = members[:MOST_MEMBERS]
+    documents = text.documents
+    if not text.is_own:
+        longest = min(longest_document(member, slots) for member in shown)
+        documents = [documents[0][: max(longest - 1, 2)]]
+    documents = _closed(documents, choice, objective, ids)
+    count = count or (3 if len(members) == 1 else 1)
+    examples = [
+        one
+        for member in shown
+        for one in _examples(member, documents, text, count, slots, seed, hide)
+    ]
+    facts = choice.facts(layout)
+    if objective.adaptation:
+        facts.append("Noise: adapts to the model in training, and is shown as it begins")
+    left = len(members) - len(shown)
+    return Drawn(Picture(choice.name, layout, facts, examples, members_left=left), shown)
+
+
+def _closed(
+    documents: Iterable[np.ndarray], choice: Choice, objective: Objective, ids: TokenIds
+) -> list[np.ndarray]:
+    """Returns documents as training gives them to the objective: closed by end-of-sequence, if the
+    run marks the ends of documents and the objective does not read parts."""
+    _, mark_document_ends = resolve(objective, None, choice.mark_document_ends)
+    closing = [ids.eos] if mark_document_ends and objective.facts.rows.kind != "parts" else []
+    return [np.append(document, closing).astype(np.int32) for document in documents]
+
+
+def _examples(
+    subject: ShownObjective,
+    documents: Sequence[np.ndarray],
+    text: Text,
+    count: int,
+    slots: int,
+    seed: int,
+    hide: Sequence[str],
+) -> list[Example]:
+    """Returns `count` examples of one row that holds these documents."""
+    _check_fits(subject, documents, slots)
+    # The other row has as many documents, of the same lengths.
+    ends = np.cumsum([len(document) for document in documents])
+    others = np.split(np.resize(text.other, ends[-1]), ends[:-1])
+    rows = [list(documents), others] * count
+    hidden = np.stack([marked(documents, hide, text.reader)] * len(rows)) if hide else None
+    view = view_of(subject, rows, seed, hidden)
+    if hidden is not None and not hides(view, 0, hidden[0] > 0):
+        raise ValueError(
+            f"{subject.name or 'This objective'} cannot hide {', '.join(map(repr, hide))} and "
+            "nothing else: prefix language modeling hides the end of a text, and "
+            "fill-in-the-middle one stretch of it."
+        )
+    return [example(subject, view, text.reader, row) for row in range(0, len(rows), 2)]
+
+
+def _check_fits(subject: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:
+    lengths = [len(document) for document in documents]
+    if sum(lengths) < 2:
+        raise ValueError("The text is a single token, which leaves nothing to hide: give more.")
+    needs = LAYOUTS[subject.layout].lengths(packed_lengths(subject.objective, lengths))
+    stack = first_stack(needs)
+    if needs[stack] > slots:
+        who = f"{subject.name}: " if subject.name else ""
+        raise ValueError(
+            f"{who}the text has {sum(lengths):,} tokens, which take {needs[stack]:,} slots of the "
+            f"{stack}; there are {slots}: shorten it, or raise --length."
+        )

@@ -1,0 +1,88 @@
+"""The catalog of objectives: a table for the terminal, and a page that leads to their pages."""
+
+from collections.abc import Mapping
+from html import escape
+
+from rich.table import Table
+
+from ..objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of
+from . import html
+
+LEGEND = (
+    "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
+    "end-of-sequence count."
+)
+WIDE = 110  # characters that all columns take
+TITLE = "Pre-training objectives"
+PAPER = "https://arxiv.org/abs/"
+
+
+def objectives_table(width: int) -> Table:
+    """Returns a line for each objective: all columns if there is room, or else four."""
+    columns: dict[str, dict] = {
+        "objective": {"style": "bold", "no_wrap": True},
+        "or": {"style": "dim", "no_wrap": True},
+        "loss": {"justify": "right", "no_wrap": True},
+        "model": {"no_wrap": True},
+        "attention": {},
+        "good for": {},
+        "paper": {"no_wrap": True},
+    }
+    if width < WIDE:
+        columns = {name: columns[name] for name in ("objective", "loss", "model", "good for")}
+    table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
+    for name, how in columns.items():
+        table.add_column(name, **how)
+    for name in CATALOGUE:
+        cells = _cells(name)
+        table.add_row(*(cells[column] for column in columns))
+    return table
+
+
+def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: str) -> str:
+    """Returns a page with a line for each objective.
+
+    Args:
+      pages: the file of each objective that has a page, in the folder of this page.
+      refused: why the other objectives have none.
+      command: the command that made the pages.
+    """
+    heads = ("objective", "good for", "model", "attention", "loss", "paper")
+    lines = []
+    for name in (name for name in CATALOGUE if name in pages):
+        cells = {column: escape(text) for column, text in _cells(name).items()}
+        words = name.replace("_", "_<wbr>")  # lines may end there
+        link = f'<a href="{escape(pages[name])}">{words}</a>'
+        cells["objective"] = f"{link} <small>{cells['or']}</small>"
+        cells["paper"] = _paper(CATALOGUE[name].paper)
+        lines.append([cells[head] for head in heads])
+    body = html.card(html.table(heads, lines, left=(0, 1, 2, 3, 5))) + html.soft(LEGEND)
+    if refused:
+        body += "<h2>Without a page</h2>\n"
+        body += html.items(f"{escape(name)}: {escape(why)}" for name, why in refused.items())
+    facts = [f"{len(pages)} objectives: what a model is given, what it predicts, who sees whom."]
+    return html.document(TITLE, facts, body, f"<code>{escape(command)}</code>")
+
+
+def _cells(name: str) -> dict[str, str]:
+    """Returns what the catalog says about an objective, by column."""
+    entry = CATALOGUE[name]
+    return {
+        "objective": name,
+        "or": " ".join(aliases_of(name)),
+        "loss": str(entry.loss_slots),
+        "model": ARCHITECTURES[entry.architecture],
+        "attention": entry.attention,
+        "good for": entry.good_for,
+        "paper": entry.paper,
+    }
+
+
+def _paper(paper: str) -> str:
+    """Returns the name of a paper, as a link.
+
+    >>> _paper("T5, arXiv:1910.10683")
+    '<a href="https://arxiv.org/abs/1910.10683">T5</a>'
+    """
+    name, _, number = paper.rpartition(", arXiv:")
+    return f'<a href="{PAPER}{escape(number)}">{escape(name)}</a>'

@@ -1,0 +1,201 @@
+"""What a picture of an objective shows, for every renderer: plain values that JSON can hold.
+
+`drawing.picture` makes a `Picture` of an objective and a text. `terminal.print_picture` prints it,
+`picture_page.page` makes a page of it, and `as_json` returns it as dictionaries and lists.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from ..settings.printable import printable
+
+NO_SPAN = -1
+NOWHERE = -1
+FEW = 3  # values of a track, which are counted
+
+# Kinds of tokens that a legend explains. Other kinds are "text" and "pad".
+KINDS = {
+    "sentinel": "stands for a hidden span",
+    "mask": "hides a token or a span",
+    "kept": "predicted, left unchanged",
+    "replaced": "replaced by another token",
+    "other": "from another text",
+    "left out": "neither given nor predicted",
+    "cls": "opens a text or a pair of texts",
+    "sep": "between texts or after them",
+    "mark": "marks a part of the text",
+    "mode": "mode token: which denoiser",
+    "start": "start",
+    "end": "end",
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is displayed."""
+
+    text: str
+    kind: str = "text"  # "text", "pad" or one of `KINDS`
+    span: int = NO_SPAN  # number of its hidden span, or of its sentinel
+    id: int = 0
+    slot: int = NOWHERE  # in the raw row, if it is copied from there
+    before: str = ""  # the space between it and the token before, if that is not a part of it
+
+    @property
+    def one_line(self) -> str:
+        """The text with · for a space, ⏎ for a line break, ⇥ for a tab."""
+        return printable(self.text.translate(str.maketrans(" \n\t", "·⏎⇥"))) or "‥"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot of a stack: its input token, and the tokens predicted from it."""
+
+    given: Token
+    predicted: Token | None = None
+    further: tuple[Token | None, ...] = ()  # one for each of the stack's `further` terms
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A row's slots in one stack."""
+
+    name: str  # "encoder", "decoder" or "noised"
+    caption: str
+    slots: list[Slot]  # without padding
+    tracks: dict[str, list[int]]  # segments, positions, …, loss weights: a number for each slot
+    targets: int  # number of targets, which may be several for one slot
+    further: tuple[str, ...] = ()  # terms that predict other tokens from the same slots
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A row's attention pattern in one stack, or across the two."""
+
+    name: str  # "encoder", "decoder", "cross", "noised" or "clean"
+    title: str
+    keys: int
+    starts: list[int]  # first key that each query attends to
+    ends: list[int]  # one past the last key that each query attends to
+    documents: list[int]  # number of each query's document
+
+    @property
+    def queries(self) -> int:
+        return len(self.documents)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row before and after corruption."""
+
+    title: str  # the member's name; "" for an objective that is not a mixture
+    caption: str
+    text: list[list[Token]]  # its documents; hidden tokens have a span
+    stacks: list[Stack]
+    attentions: list[Attention]
+    pools: list[str]  # slots whose hidden states stand for texts, with their classes
+    with_loss: int  # slots with a loss
+
+
+@dataclass(frozen=True)
+class SlotUse:
+    """Slots of a stack: those that hold a token, and those that are paid for."""
+
+    slots: int
+    mean: float
+    least: int
+    most: int
+
+    @property
+    def share(self) -> float:
+        return self.mean / self.slots
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts over the rows of one objective or member; shares are of the tokens not left out."""
+
+    name: str
+    rate: float  # share of the mixture's rows
+    rows: int
+    length: int  # tokens of text in a row
+    left_out: float  # share of all tokens of text that is neither given nor predicted
+    hidden: float  # share that is predicted, and not given by the inputs or in their place
+    predicted: float  # share that is a target or a label
+    with_loss: float  # slots that give a loss, for each token of text
+    use: dict[str, SlotUse]
+    spans: list[int]  # [k]: number of hidden spans of k tokens
+    expected_spans: list[float] | None  # [k]: by the law, for as many spans in such rows
+    hidden_at: list[float]  # share hidden in each bin along the row
+    predicted_at: list[float]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An objective as it is shown."""
+
+    name: str
+    layout: str
+    facts: list[str]  # a line each: what it is good for, its model, its paper
+    examples: list[Example]
+    members_left: int = 0  # members of the mixture that are not shown
+    statistics: list[Statistics] = field(default_factory=list)
+    counted_on: str = ""  # what the statistics were counted on
+
+    @property
+    def legend(self) -> list[tuple[Token, str]]:
+        """The first token of each kind, with the meaning of the kind."""
+        first: dict[str, Token] = {}
+        for example in self.examples:
+            inputs = [slot.given for stack in example.stacks for slot in stack.slots]
+            for tokens in (inputs, *example.text):
+                for token in tokens:
+                    first.setdefault(token.kind, token)
+        return [(first[kind], meaning) for kind, meaning in KINDS.items() if kind in first]
+
+    def first_of_each(self) -> "Picture":
+        """Returns the picture with one example of each member."""
+        first: dict[str, Example] = {}
+        for example in self.examples:
+            first.setdefault(example.title, example)
+        return replace(self, examples=list(first.values()))
+
+    def as_json(self) -> dict:
+        return asdict(self) | {"legend": [(asdict(token), about) for token, about in self.legend]}
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns such as "1 slot" or "2,000 slots"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def compact(values: Sequence[int], most: int) -> str:
+    """Returns numbers as text, shortened: equal ones as value×count, ascending as first…last.
+
+    If there are more than `most` runs, the slots of each value are counted, if values are few.
+
+    >>> compact([1, 1, 1, 2, 2, 0, 1, 2, 3], most=24)
+    '1×3 2×2 0…3'
+    >>> compact([0, 1, 0, 0, 1, 0], most=3)
+    '0 in 4 slots, 1 in 2 slots'
+    """
+    runs = []
+    at = 0
+    while at < len(values):
+        step = values[at + 1] - values[at] if at + 1 < len(values) else 0
+        end = at + 1
+        while step in (0, 1) and end < len(values) and values[end] - values[end - 1] == step:
+            end += 1
+        if end - at == 1:
+            runs.append(str(values[at]))
+        elif step:
+            runs.append(f"{values[at]}…{values[end - 1]}")
+        else:
+            runs.append(f"{values[at]}×{end - at}")
+        at = end
+    more = len(runs) - most
+    times = Counter(values)
+    if more > 0 and len(times) <= FEW:
+        return ", ".join(f"{value} in {counted(times[value], 'slot')}" for value in sorted(times))
+    return " ".join(runs[:most]) + (f" … and {more} more" if more > 0 else "")
