@@ -12,6 +12,7 @@ jax.numpy in a kernel: the results are equal.
 import functools
 from fractions import Fraction
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -112,6 +113,11 @@ def share24(probability: float) -> int:
     8388608
     """
     return round(probability * 2**24)
+
+
+def draw24(key, size: int):
+    """Returns i32[size]: uniform 24-bit integers."""
+    return (jax.random.bits(key, (size,), jnp.uint32) >> 8).astype(jnp.int32)
 
 
 def hits(bits, share):

@@ -18,7 +18,7 @@ from annotated_types import Interval
 from jax.tree_util import Partial
 
 from ..constraints import Count, checked
-from .arithmetic import hits, product24, rate24, share24
+from .arithmetic import draw24, hits, product24, rate24, share24
 from .contract import BatchLoss, Facts, Objective
 from .features import fit, input_sequence, labels_in_place
 from .layouts import guarded, positions, predicted
@@ -112,7 +112,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     first = start + begin  # the slot of each block's first token
 
     rate_key, token_key = jax.random.split(key)
-    draw = (jax.random.bits(rate_key, tokens.shape, jnp.uint32) >> 8).astype(jnp.int32)
+    draw = draw24(rate_key, tokens.size)
     rate = rates[0] + product24(draw[first], rates[1] - rates[0])
     text_begin, text_end, eos = maskable
     can = ((tokens >= text_begin) & (tokens < text_end)) | (tokens == eos)

@@ -20,7 +20,7 @@ from ..constraints import NonNegative, checked
 from .arithmetic import below, isqrt
 from .contract import BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
-from .losses import at_slots, predictions
+from .losses import at_slots, predicting_stack, predictions
 from .prompt_forms import Noised, PromptForm, recorded_noise
 from .splicing import documents, piece, splice
 from .token_ids import TokenIds
@@ -158,7 +158,7 @@ def noised_labels(batch) -> tuple:
 
     Padding, and rows of other objectives, have a rate of 0.5, at which every loss is finite.
     """
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    stack = predicting_stack(batch)
     labels, slots, weights = predictions(batch)
     document = jnp.take_along_axis(batch[f"{stack}_segment_ids"], slots, axis=1) - 1
     rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)

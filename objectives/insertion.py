@@ -9,10 +9,10 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import checked
-from .arithmetic import hits, running_sum
+from .arithmetic import draw24, hits, running_sum
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pool_columns
-from .losses import pool_class_loss, predictions, score_slots, token_loss
+from .losses import pool_class_loss, predicting_stack, predictions, score_slots, token_loss
 from .prompt_forms import PromptForm
 from .splicing import by_document, documents, frame_of, framed, is_of_each, kept
 from .token_ids import TokenIds
@@ -90,7 +90,7 @@ def insertion_slots(segments, positions):
 
 
 def _insertion_loss(batch) -> BatchLoss:
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    stack = predicting_stack(batch)
     segments, positions = (batch[f"{stack}_{name}"] for name in ("segment_ids", "positions"))
     _, slots, weights = predictions(batch)
     count = batch["pools_weights"].shape[1]
@@ -139,7 +139,7 @@ def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, tex
     document = documents(row.segments, max_documents)
     present = document.length > 0
     rate_key, token_key = jax.random.split(key)
-    rates = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
+    rates = draw24(rate_key, max_documents)
     bits = jax.random.bits(token_key, row.tokens.shape, jnp.uint32)
     live = row.segments > 0
     is_text = live & (row.tokens >= text[0]) & (row.tokens < text[1])

@@ -15,7 +15,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
-from .arithmetic import below, hits, product24, ratio, round_ratio, share24, traced
+from .arithmetic import below, draw24, hits, product24, ratio, round_ratio, share24, traced
 from .contract import BatchLoss, Facts, Labels, Objective, Rows
 from .features import fit, pool_columns, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
@@ -152,7 +152,7 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     place = jnp.arange(tokens.size, dtype=jnp.int32) - copy.start[copy_L]
 
     rate_key, token_key = jax.random.split(key)
-    draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
+    draw = draw24(rate_key, max_documents)
     rates = product24(draw, highest)[copy_L // 2]
     masked = hits(jax.random.bits(token_key, tokens.shape, jnp.uint32), rates)
     masked &= place >= _NEVER_MASKED

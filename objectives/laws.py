@@ -20,7 +20,7 @@ from . import layouts
 from .contract import BatchLoss, Objective, Row, Term, check_facts, members_of
 from .corrupted_batches import batched
 from .layouts import Layout
-from .losses import token_loss
+from .losses import predicting_stack, token_loss
 from .mixtures import longest
 from .static_lengths import packed_lengths
 from .streams import STREAMS, check_features, named, per_document, unknown
@@ -423,7 +423,7 @@ def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
 
 def _states(batch: dict) -> np.ndarray:
     """Returns random hidden states of the stack that predicts: f32[B, T, STATE]."""
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    stack = predicting_stack(batch)
     shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 

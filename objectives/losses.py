@@ -15,6 +15,11 @@ from .cross_entropy import (
 )
 
 
+def predicting_stack(batch) -> str:
+    """Returns "decoder" if the batch has one, else "encoder"."""
+    return "decoder" if "decoder_segment_ids" in batch else "encoder"
+
+
 def predictions(batch) -> tuple:
     """Returns (tokens, slots or None, weights) of what is predicted, by either stack.
 

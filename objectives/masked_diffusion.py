@@ -15,10 +15,10 @@ from annotated_types import Interval
 from jax.tree_util import Partial
 
 from ..constraints import checked
-from .arithmetic import hits, product24, rate24, share24
-from .contract import BatchLoss, Facts, Objective
+from .arithmetic import draw24, hits, product24, rate24, share24
+from .contract import BatchLoss, Facts, Objective, Row
 from .features import fit, input_sequence, labels_in_place, orders_in_line
-from .losses import predictions, token_loss
+from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
 from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
@@ -143,7 +143,7 @@ class _DiffusionLoss:
     weighted: bool = True
 
     def __call__(self, batch) -> BatchLoss:
-        stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+        stack = predicting_stack(batch)
         segments = batch[f"{stack}_segment_ids"]
         given = batch[f"{stack}_input_tokens"]
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
@@ -173,21 +173,14 @@ def loss_by_rates(batch, rates_BxT, live_BxT, hidden: str = "top") -> BatchLoss:
 def _mask_at_drawn_rates(
     key, row, partner, lengths, max_documents, *, lowest, mask, text, frame, shift, ahead
 ):
-    document = documents(row.segments, max_documents)
-    present = document.length > 0
-    size = lengths["inputs"]
-    tokens, segments = framed((row.tokens, row.segments), present, frame, size)
+    present = documents(row.segments, max_documents).length > 0
+    tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
 
     rate_key, token_key = jax.random.split(key)
-    draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
+    draw = draw24(rate_key, max_documents)
     rates = jnp.where(present, lowest + product24(draw, 2**24 - lowest), 0)
-    bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
-    masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
-    if row.hidden is not None:  # the rate is their share
-        masked = is_text & framed_marks(row.hidden, row.segments, present, frame, size)
-        counts = documents(jnp.where(masked, segments, 0), max_documents).length
-        rates = rate24(counts, document.length)
+    masked, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
     orders = orders_in_line(segments, max_documents, ahead) if "orders" in lengths else {}
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
@@ -195,3 +188,25 @@ def _mask_at_drawn_rates(
         | {"rates": fit(rates, lengths["rates"])}
         | orders
     )
+
+
+def chosen_at_rates(key, row: Row, is_text, segments, frame, rates):
+    """Returns (the chosen tokens of framed text bool[I], the rates of documents i32[D]).
+
+    Each token of text is chosen with the rate of its document. If the row says which tokens to
+    hide, these are chosen, and a document's rate is their share.
+
+    Args:
+      is_text: bool[I], the tokens that may be chosen.
+      segments: i32[I], of text with this frame.
+      rates: i32[D], 24-bit integers.
+    """
+    if row.hidden is None:
+        bits = jax.random.bits(key, segments.shape, jnp.uint32)
+        return is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)]), rates
+    document = documents(row.segments, rates.size)
+    present = document.length > 0
+    marked = framed_marks(row.hidden, row.segments, present, frame, segments.size)
+    chosen = is_text & marked
+    counts = documents(jnp.where(chosen, segments, 0), rates.size).length
+    return chosen, rate24(counts, document.length)

@@ -19,7 +19,7 @@ from .arithmetic import below, hits, share24
 from .contract import BatchLoss, Facts, Labels, ModelOutputs, Objective, Row, Sums, Term
 from .cross_entropy import binary_cross_entropy
 from .features import input_sequence, labels_in_place
-from .losses import token_loss
+from .losses import predicting_stack, token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
 from .selection import Selection, choose, quota, selection_of, with_chances
@@ -193,7 +193,7 @@ def replaced_token_detection(
 
 
 def _detection_loss(batch) -> BatchLoss:
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    stack = predicting_stack(batch)
     live = (batch[f"{stack}_segment_ids"] > 0).astype(jnp.float32)
     tokens = jnp.sum(live, -1)
     terms = {

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from ..constraints import Count, PositiveShare, checked
-from .arithmetic import at_most, hits, isqrt, ratio, round_ratio, running_sum, share24
+from .arithmetic import at_most, draw24, hits, isqrt, ratio, round_ratio, running_sum, share24
 from .random_order import random_order
 from .splicing import by_document, documents, is_of_each
 from .token_ids import TokenIds
@@ -214,7 +214,7 @@ def _tiling(key, start, segments, count, laws):
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
     # The draw at a document's k-th slot is the length of its k-th cell.
-    draw = (jax.random.bits(key, (L,), jnp.uint32) >> 8).astype(jnp.int32)
+    draw = draw24(key, L)
     opens = jnp.arange(L, dtype=jnp.int32) == document_start
     length = jnp.where(opens, _drawn_length(draw, laws[1]), _drawn_length(draw, laws[0]))
     # Units are counted over the row; each document drops the cells that start beyond its own.

@@ -13,14 +13,14 @@ import numpy as np
 from jax.tree_util import Partial
 
 from ..constraints import checked
-from .arithmetic import below, hits, product24, rate24, share24
+from .arithmetic import below, draw24, product24, share24
 from .contract import BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
 from .losses import at_slots
-from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from
+from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, chosen_at_rates
 from .prompt_forms import Noised, PromptForm, recorded_noise
-from .splicing import documents, frame_of, framed, framed_marks
+from .splicing import documents, frame_of, framed
 from .token_ids import TokenIds
 
 
@@ -90,24 +90,18 @@ class UniformNoise:
 
 
 def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
-    document = documents(row.segments, max_documents)
-    present = document.length > 0
-    size = lengths["inputs"]
-    tokens, segments = framed((row.tokens, row.segments), present, frame, size)
+    present = documents(row.segments, max_documents).length > 0
+    tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
     first, last = text
 
     time_key, token_key, text_key = jax.random.split(key, 3)
-    draw = (jax.random.bits(time_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
     most = 2**24 - lowest
-    rates = jnp.where(present, product24(lowest + product24(draw, most), most), 0)
+    times = lowest + product24(draw24(time_key, max_documents), most)
+    rates = jnp.where(present, product24(times, most), 0)
     other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
     is_text = (tokens >= first) & (tokens < last) & (segments > 0)
-    bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
-    replaced = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
-    if row.hidden is not None:  # the rate is their share
-        replaced = is_text & framed_marks(row.hidden, row.segments, present, frame, size)
-        counts = documents(jnp.where(replaced, segments, 0), max_documents).length
-        rates = jnp.minimum(rate24(counts, document.length), most)  # at 1 there is no loss
+    replaced, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
+    rates = jnp.minimum(rates, most)  # chosen tokens may be a whole document: at 1 there is no loss
     return (
         input_sequence((jnp.where(replaced, other, tokens), segments))
         | labels_in_place(tokens, is_text, 0, lengths["labels"])

@@ -13,6 +13,7 @@ import numpy as np
 from ..data.packing import stacked
 from ..objectives import RowGroup
 from ..objectives.laws import check_objective, check_shapes, is_own, text_row
+from ..objectives.losses import predicting_stack
 from .router_terms import router_terms
 from .step import Recipe, arranged
 
@@ -64,7 +65,7 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
         return outputs.hidden["top"], losses, router_losses
 
     top, losses, router_losses = jax.eval_shape(terms, batch)
-    stack = _predicting_stack(batch)
+    stack = predicting_stack(batch)
     rows, slots = batch[f"{stack}_segment_ids"].shape
     if top.shape[:2] != (rows, slots):
         raise ValueError(
@@ -77,10 +78,6 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
             f"The objective's loss has a term {name!r}, and so have the routers of the model's "
             "experts, which would replace it: give the objective's another name."
         )
-
-
-def _predicting_stack(batch: dict) -> str:
-    return "decoder" if "decoder_segment_ids" in batch else "encoder"
 
 
 def check_leaks(recipe: Recipe, batch: dict) -> None:
@@ -101,7 +98,7 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
     params = nn.unbox(model.init(jax.random.key(0), batch))
     top = jax.jit(lambda batch: model.apply(params, batch).hidden["top"].astype(jnp.float32))
     before = np.asarray(top(batch))
-    predicting = _predicting_stack(batch)
+    predicting = predicting_stack(batch)
     segments = np.asarray(batch[f"{predicting}_segment_ids"])
     for stack in ("encoder", "decoder"):
         if f"{stack}_segment_ids" not in batch:

@@ -21,7 +21,7 @@ from ..objectives import (
 from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
-from ..objectives.losses import token_loss
+from ..objectives.losses import predicting_stack, token_loss
 from ..objectives.mixtures import longest
 from ..objectives.streams import present
 from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
@@ -319,5 +319,5 @@ def _outputs(heads, first: int, states) -> _Outputs:
 
 
 def _random_states(batch):
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    stack = predicting_stack(batch)
     return jax.random.normal(jax.random.key(0), (*batch[f"{stack}_segment_ids"].shape, 4))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...constraints import checked
+from ...objectives.losses import predicting_stack
 from ...objectives.prompt_forms import Pooling
 from ..decoding.batching import in_batches, jitted
 from ..prompting.prompts import check_words
@@ -71,7 +72,7 @@ def pooled(states_BxTxE, batch, pooling):
 
     They are states of the decoder, where the batch has one.
     """
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    stack = predicting_stack(batch)
     live_BxT = batch[f"{stack}_segment_ids"] > 0
     if pooling == "mean":
         live_BxTx1 = live_BxT[..., None]
