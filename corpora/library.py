@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..constraints import Count, checked
 from ..data.corpus import Corpus, Piece, in_parts
 from ..data.documents import UNCUT
+from ..data.reading import RawDocument
 from .python_library.python_sources import (
     HELDOUT_EVERY,
     Document,
@@ -16,7 +17,7 @@ from .python_library.python_sources import (
     library_documents,
     split_documents,
 )
-from .text_readers import LeftOut, TextPart
+from .text_readers import LeftOut
 from .tokenising import SplitText, corpus_of, tokenised
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
@@ -108,9 +109,9 @@ def _some(documents: Sequence[Document], number: int) -> list[Document]:
 def text_of(documents: Sequence[Document], version: list) -> SplitText:
     """Returns the documents as a corpus takes them; `version` changes when their text does."""
 
-    def read(advance) -> Iterator[TextPart]:
+    def read(advance) -> Iterator[RawDocument]:
         for document in documents:
-            yield TextPart(document.read())
+            yield RawDocument(document.read())
             advance(1)
 
     return SplitText(read, len(documents), version + _versions(documents), LeftOut())

@@ -12,7 +12,7 @@ from ..data.finding import find_files, size_and_version
 from ..data.reading import DocumentOf
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.saved_states import has_checkpoint
-from .text_readers import LeftOut, TextPart, read_documents
+from .text_readers import LeftOut, read_documents
 from .tokenising import (
     SplitText,
     Tokenised,
@@ -117,7 +117,7 @@ def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iter
     `text_of` makes a text of what is none yet, such as the turns of a dialogue.
     """
     for path in split.paths[TRAIN]:
-        found = read_documents(path, split.document_of, on_malformed=split.on_malformed)
+        found = read_documents([path], split.document_of, on_malformed=split.on_malformed)
         texts = (text_of(part.text) for part in found)
         yield from first_texts(texts, max(MOST_READ // len(split.paths[TRAIN]), 1))
 
@@ -137,25 +137,15 @@ def tokenised_files(
     for name, paths in split.paths.items():
         left_out = LeftOut()
         size, known = known_files(paths)
-        read = functools.partial(_read, split, paths, left_out)
-        texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
-    return tokenised(run_dir, texts, vocabulary)
-
-
-def _read(
-    split: FileSplit,
-    paths: Sequence[str],
-    left_out: LeftOut,
-    advance: Callable[[int], None],
-) -> Iterator[TextPart]:
-    for path in paths:
-        yield from read_documents(
-            path,
+        read = functools.partial(
+            read_documents,
+            paths,
             split.document_of,
             on_malformed=split.on_malformed,
             left_out=left_out,
-            advance=advance,
         )
+        texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
+    return tokenised(run_dir, texts, vocabulary)
 
 
 def counted(paths: Sequence[str]) -> str:

@@ -10,13 +10,14 @@ import numpy as np
 
 from ..data.corpus import Corpus, Piece
 from ..data.documents import UNCUT, document_count, heldout_documents, text_size, training_documents
+from ..data.reading import RawDocument
 from ..data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
 from ..data.token_store import HELDOUT, TRAIN, TokenStore, open_store
 from ..data.token_store_files import is_sealed, write_store
 from ..settings.run_directory import DATA
 from ..settings.saved_states import has_checkpoint
 from .progress_bar import progress_bar
-from .text_readers import LeftOut, TextPart
+from .text_readers import LeftOut
 from .vocabularies import Vocabulary
 from .vocabularies.tokenization import Tokenizer, batches
 
@@ -33,7 +34,7 @@ class EmptyText(ValueError):
 
 
 def encode_documents(
-    tokenizer: Tokenizer, documents: Iterable[TextPart], left_out: LeftOut
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
 ) -> Iterator[Piece]:
     """The token ids of each text."""
     del left_out

@@ -10,7 +10,7 @@ import pytest
 
 from pretrax.corpora import text_files, vocabularies
 from pretrax.data.finding import find_files, size_and_version
-from pretrax.data.reading import FileRange, records
+from pretrax.data.reading import raw_documents
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 TREE, RAW = "/api/datasets/me/texts/tree/main", "/datasets/me/texts/resolve/main/"
@@ -60,7 +60,7 @@ def test_they_are_found_read_and_known_by_their_version(repository):
     repository["data/b.txt"] = b"three"
     (path,) = find_files("hf://datasets/me/texts/data/*.jsonl")
     assert path == "hf://datasets/me/texts/data/a.jsonl"
-    assert [record.text for record in records(FileRange(path), "text")] == ["one", "two"]
+    assert [record.text for record in raw_documents(path, "text")] == ["one", "two"]
     size, version = size_and_version(path)
     repository["data/a.jsonl"] = repository["data/a.jsonl"].replace(b"one", b"six")
     huggingface_hub.HfFileSystem.clear_instance_cache()
