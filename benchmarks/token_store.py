@@ -31,11 +31,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from pretrax.corpora import token_store
 from pretrax.data import token_store_files as files
 from pretrax.data.documents import training_documents
 from pretrax.data.packing import ShardReader, plan_packing, stacked
 from pretrax.data.records import RecordStream, Shuffled
-from pretrax.data.store_mixtures import token_store
 from pretrax.data.token_ids_json import ids_to_json
 from pretrax.data.token_store import open_store
 from pretrax.objectives import TokenIds, layouts, plan, span_corruption

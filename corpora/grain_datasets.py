@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.corpus import Corpus, DocumentStream, Piece, check_shard
+from ..data.corpus import Corpus, DocumentStream, Piece, check_shard, first_documents
 from ..data.token_ids_json import text_checker
 from .vocabularies import Factory, Vocabulary, VocabularySource
 
@@ -45,13 +45,8 @@ def grain_dataset(
     piece_of = _reader(made)
 
     def first(n: int) -> list[Piece]:
-        pieces: list[Piece] = []
-        for element in heldout():
-            if sum(piece.tokens.size for piece in pieces) >= n:
-                break
-            piece = None if element is None else piece_of(element)
-            pieces += [piece] if piece is not None else []
-        return pieces
+        pieces = (piece_of(element) for element in heldout() if element is not None)
+        return first_documents(filter(None, pieces), n)
 
     def stream(shard: int, num_shards: int) -> DocumentStream:
         check_shard(shard, num_shards)

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Corpus, Piece
 from ..data.documents import document_count, split_heldout
-from ..data.finding import find_files, size_and_version
+from ..data.finding import find_files, versions_of
 from ..data.reading import DocumentOf
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.saved_states import has_checkpoint
@@ -105,12 +105,6 @@ def found_files(
     return paths
 
 
-def known_files(paths: Sequence[str]) -> tuple[int, list[tuple]]:
-    """The bytes of files together, and what of each tells that it has changed."""
-    known = [(path, *size_and_version(path)) for path in paths]
-    return sum(size for _, size, _ in known), known
-
-
 def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:
     """Training text to make a vocabulary of: of each file its share of a bounded amount.
 
@@ -136,7 +130,8 @@ def tokenised_files(
     texts = {}
     for name, paths in split.paths.items():
         left_out = LeftOut()
-        size, known = known_files(paths)
+        known = versions_of(paths)
+        size = sum(size for _, size, _ in known)
         read = functools.partial(
             read_documents,
             paths,

@@ -22,17 +22,6 @@ from .vocabularies import Vocabulary
 from .vocabularies.tokenization import Tokenizer, batches
 
 
-class EmptyText(ValueError):
-    """A split without any token."""
-
-    def __init__(self, split: str, left_out: str):
-        super().__init__(
-            f"Got no token of text ({split}; left out: {left_out or 'nothing'}): give files that "
-            "hold text."
-        )
-        self.split = split
-
-
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
 ) -> Iterator[Piece]:
@@ -66,8 +55,8 @@ def tokenised(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
     """The texts of splits as the token store `data` of a run.
 
     It is written on first use, and when a text or the vocabulary changed; but a run that has a
-    checkpoint keeps its tokens, whatever became of the text. Raises EmptyText for a text without
-    any token.
+    checkpoint keeps its tokens, whatever became of the text. Raises ValueError for a text
+    without any token.
     """
     versions = [(split, *text.version) for split, text in texts.items()]
     known = repr([*versions, *sorted(vocabulary.about.items())])
@@ -107,7 +96,12 @@ def _pieces(
     text.left_out["tokens of text unknown to the vocabulary"] += unknown
     left_out.append(text.left_out.describe())
     if not tokens:
-        raise EmptyText(split, left_out[-1])
+        where = "give files that hold text"
+        if split == HELDOUT:
+            where += ", or hold out more of the texts (a smaller heldout_every, or heldout_files)"
+        raise ValueError(
+            f"Got no token of text ({split}; left out: {left_out[-1] or 'nothing'}): {where}."
+        )
 
 
 def kept_store(run_dir: str) -> TokenStore | None:

@@ -3,9 +3,10 @@
 import functools
 import zlib
 from collections.abc import Callable
+from typing import Any, cast
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, DocumentStream, Piece, derived_stream
+from ..data.corpus import Corpus, DocumentStream, Piece
 from ..data.documents import UNCUT
 
 _PATIENCE = 100  # of a text with enough documents, the chance to find none in so many is e^-100
@@ -31,14 +32,30 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
     """
     whole = corpus(run_dir)
 
-    def next_training(stream: DocumentStream) -> Piece:
-        return _next(stream, every, held_out=False)
+    def train(shard: int, num_shards: int) -> DocumentStream:
+        return cast(DocumentStream, _TrainingStream(whole.train(shard, num_shards), every))
 
     return whole._replace(
-        train=lambda *shard: derived_stream(whole.train(*shard), next_training),
+        train=train,
         heldout=functools.partial(_first, whole, every),
         summary=f"{whole.summary}. In place of the held-out text: one training document in {every}",
     )
+
+
+class _TrainingStream:
+    """The documents of a stream that are not held out, at the position of that stream."""
+
+    def __init__(self, stream: DocumentStream, every: int):
+        self._stream = stream
+        self._every = every
+
+    def next_document(self) -> Piece:
+        return _next(self._stream, self._every, held_out=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while it is copied, before it has a stream
+            raise AttributeError(name)
+        return getattr(self._stream, name)
 
 
 def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
@@ -52,7 +69,7 @@ def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
         again = again + 1 if (key := _checksum(piece)) in known else 0
         if not again:
             known.add(key)
-            found.append(_cut(piece))
+            found.append(piece.cut(UNCUT)[0] if piece.tokens.size > UNCUT else piece)
             tokens += found[-1].tokens.size
     return found
 
@@ -71,11 +88,3 @@ def _next(stream: DocumentStream, every: int, held_out: bool) -> Piece:
 
 def _checksum(piece: Piece) -> int:
     return zlib.crc32(piece.tokens.tobytes())
-
-
-def _cut(piece: Piece) -> Piece:
-    """Returns the beginning of a document, so short that few tokens are of many documents."""
-    if piece.tokens.size <= UNCUT:
-        return piece
-    columns = {name: x[:UNCUT] for name, x in piece._asdict().items() if hasattr(x, "dtype")}
-    return piece._replace(ends=False, **columns)

@@ -1,16 +1,15 @@
 """The data of a run, independent of its source: `Corpus`, its streams and documents.
 
-A run names a function that returns its `Corpus`: one of `corpora`, of
-`tasks.seqio.seqio_corpora`, or of `data.store_mixtures`.
+A run names a function that returns its `Corpus`: one of `corpora`, or of
+`tasks.seqio.seqio_corpora`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..objectives import Objective, TokenIds
-from ..objectives.contract import check_classes, check_parts
+from ..objectives import TokenIds
 
 
 class Piece(NamedTuple):
@@ -54,6 +53,15 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
     tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
     numbers = np.arange(len(parts), dtype=np.int32)
     return Piece(tokens, parts=np.repeat(numbers, [len(part) for part in parts]))
+
+
+def first_documents(documents: Iterator[Piece], tokens: int) -> list[Piece]:
+    """Returns the first documents, until they have this number of tokens or there are no more."""
+    found: list[Piece] = []
+    while tokens > 0 and (document := next(documents, None)) is not None:
+        found.append(document)
+        tokens -= document.tokens.size
+    return found
 
 
 def check_shard(shard: int, num_shards: int) -> None:
@@ -148,53 +156,3 @@ class Corpus(NamedTuple):
 def read_by(member: int, corpus: Corpus) -> Corpus:
     """Returns the corpus whose text a member of the objective reads, given by its index."""
     return corpus.sources[corpus.member_sources[member]] if corpus.sources else corpus
-
-
-def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
-    """Returns the corpus whose documents are checked as they are read: their classes, their parts.
-
-    Reading them raises ValueError as `objectives.contract.check_classes` and `check_parts` do.
-    """
-    num_classes = objective.rows.num_classes
-    num_parts = objective.rows.num_parts
-    if num_classes is None and num_parts is None:
-        return corpus
-
-    def checked(piece: Piece) -> Piece:
-        if num_classes is not None and piece.labels is not None:
-            check_classes(piece.labels, num_classes)
-        if num_parts is not None and piece.parts is not None:
-            check_parts(piece.parts, num_parts)
-        return piece
-
-    return corpus._replace(
-        train=lambda *shard: derived_stream(
-            corpus.train(*shard), lambda stream: checked(stream.next_document())
-        ),
-        heldout=lambda n: [checked(piece) for piece in corpus.heldout(n)],
-        sources=tuple(checked_for(objective, source) for source in corpus.sources),
-    )
-
-
-def derived_stream(
-    stream: DocumentStream, read: Callable[[DocumentStream], Piece]
-) -> DocumentStream:
-    """Returns a stream whose next document is `read(stream)`, and whose position is that stream's.
-
-    `read` keeps nothing from one document to the next.
-    """
-    return cast(DocumentStream, _DerivedStream(stream, read))
-
-
-class _DerivedStream:
-    def __init__(self, stream: DocumentStream, read: Callable[[DocumentStream], Piece]):
-        self._stream = stream
-        self._read = read
-
-    def next_document(self) -> Piece:
-        return self._read(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # as while it is copied, before it has a stream
-            raise AttributeError(name)
-        return getattr(self._stream, name)

@@ -29,7 +29,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..constraints import checked
-from ..objectives import Objective, Row, RowGroup, members_of
+from ..objectives import Objective, Row, RowGroup, Rows, members_of
+from ..objectives.contract import check_classes, check_parts
 from ..objectives.layouts import Layout
 from .corpus import DocumentStream, Piece, Progress, state_within
 
@@ -38,6 +39,9 @@ POOL = 256
 POOL_TOKENS = 2**20
 
 ORDER = 2  # raised when rows are read in another order: data positions of the old one are refused
+
+
+_TEXT = Rows()  # of text alone
 
 
 class Limits(NamedTuple):
@@ -63,7 +67,7 @@ class Packing(NamedTuple):
 
     policy: str
     limits: Mapping[int, Limits]  # of each member's rows, by the member's number
-    column: str | None = None  # the further column that the objective reads: "parts" or "labels"
+    rows: Rows = Rows()  # the rows that the objective requires
 
 
 # The policies for each kind of rows (`objectives.contract.ROW_KINDS`), the default first: T5 and
@@ -128,7 +132,7 @@ def plan_packing(
         for group in groups
         for number, raw in zip(group.members, group.raw_lengths)
     }
-    return Packing(policy, limits, objective.rows.column)
+    return Packing(policy, limits, objective.rows)
 
 
 def rows_of_documents(
@@ -150,7 +154,7 @@ def rows_of_documents(
     """
     texts = []
     for document in documents:
-        text = closed(document, end_of_document, packing.column)
+        text = closed(document, end_of_document, packing.rows)
         if tokens is not None and text.tokens.size > tokens:
             text, _ = text.cut(tokens)
         tokens = tokens if tokens is None else tokens - text.tokens.size
@@ -158,7 +162,7 @@ def rows_of_documents(
             texts.append(text)
     # These two policies keep the order of the documents, the others choose among all of them.
     pool = 1 if packing.policy in ("concatenate", "isolate") else len(texts)
-    waiting = _Waiting(iter(texts), packing.column, pool=pool, at_least=pool)
+    waiting = _Waiting(iter(texts), packing.rows.column, pool=pool, at_least=pool)
     rows = []
     while waiting.gather():
         rows.append(_next_row(waiting, packing, member))
@@ -177,12 +181,13 @@ class ShardReader:
     ):
         self._stream = stream
         self._packing = packing
-        self._columns = ("tokens",) if packing.column is None else ("tokens", packing.column)
+        column = packing.rows.column
+        self._columns = ("tokens",) if column is None else ("tokens", column)
         self._ends = end_of_document is not None
         documents = iter(stream.next_document, None)
-        texts = (closed(document, end_of_document, packing.column) for document in documents)
+        texts = (closed(document, end_of_document, packing.rows) for document in documents)
         pool = max(POOL, rows_of_a_step)
-        self._waiting = _Waiting(texts, packing.column, pool=pool, at_least=rows_of_a_step)
+        self._waiting = _Waiting(texts, column, pool=pool, at_least=rows_of_a_step)
 
     def begin_step(self, step: int) -> None:
         self._stream.begin_step(step)
@@ -252,15 +257,17 @@ class ShardReader:
         return [Piece(**dict(zip(self._columns, arrays))) for arrays in zip(*columns)]
 
 
-def closed(document: Piece, end_of_document: int | None = None, column: str | None = None) -> Piece:
-    """Returns a document as rows hold it: with end-of-sequence, and `column` as its only column.
+def closed(document: Piece, end_of_document: int | None = None, rows: Rows = _TEXT) -> Piece:
+    """Returns a document as `rows` hold it: with end-of-sequence, and the column that they have.
 
     closed(Piece([5, 6]), 1) -> Piece([5, 6, 1])
     closed(Piece([5, 6], ends=False), 1) -> Piece([5, 6], ends=False)
-    closed(Piece([5, 6], parts=[0, 1]), 1, "parts") -> Piece([5, 6, 1], parts=[0, 1, 1])
+    closed(Piece([5, 6], parts=[0, 1]), 1, Rows("parts")) -> Piece([5, 6, 1], parts=[0, 1, 1])
 
-    Raises ValueError for a document without the column, and for a piece of a document that has it.
+    Raises ValueError for a document without the column, for a piece of a document that has it, and
+    for classes and parts that the rows do not have.
     """
+    column = rows.column
     columns = {"tokens": np.asarray(document.tokens, np.int32)}
     if column is not None:
         if column not in document.columns:
@@ -275,6 +282,10 @@ def closed(document: Piece, end_of_document: int | None = None, column: str | No
                 "of their own."
             )
         columns[column] = np.asarray(document.columns[column], np.int32)
+        if column == "labels" and rows.num_classes is not None:
+            check_classes(columns[column], rows.num_classes)
+        if column == "parts" and rows.num_parts is not None:
+            check_parts(columns[column], rows.num_parts)
     if document.ends and end_of_document is not None:
         # End-of-sequence belongs to the part that it ends.
         columns = {name: np.append(x, x[-1]) for name, x in columns.items()}

@@ -159,9 +159,7 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
             if packed == ".gz":
                 file = gzip.GzipFile(fileobj=file)
             elif packed == ".zst":
-                import zstandard  # an extra: before a format's own reader meets the file
-
-                file = io.BufferedReader(_Joined(_zstd_contents(file, zstandard)), BUFFER)
+                file = io.BufferedReader(_ZstdFile(file), BUFFER)
             yield file
         except ImportError as error:  # of a package for a format
             raise ValueError(f"{path}: {words_of_absent(error) or error}") from error
@@ -193,42 +191,39 @@ class _Counted(io.RawIOBase):
         return size
 
 
-def _zstd_contents(file: io.BufferedReader, zstandard: Any) -> Iterator[bytes]:
-    """Yields what a zstd file holds, in one frame or several.
+class _ZstdFile(io.RawIOBase):
+    """The content of a zstd file, in one frame or several.
 
-    Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a
-    file that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
+    Raises EOFError if the last frame has no end, as gzip does: zstandard's own reader takes a file
+    that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
     """
-    frame = None
-    rest = b""
-    while packed := rest or file.read(1 << 14):
-        frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-        try:
-            content = frame.decompress(packed)
-        except zstandard.ZstdError as error:
-            raise EOFError(str(error)) from error
-        yield content
-        rest = frame.unused_data if frame.eof else b""
-        frame = None if frame.eof else frame
-    if frame:
-        raise EOFError("a zstd frame has no end")
 
+    def __init__(self, file: io.BufferedReader):
+        import zstandard  # an extra: before a format's own reader meets the file
 
-class _Joined(io.RawIOBase):
-    """A file of these contents, one after another."""
-
-    def __init__(self, contents: Iterator[bytes]):
-        self._contents = contents
-        self._left = memoryview(b"")
+        self._file = file
+        self._new_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._frame: Any = None
+        self._error = zstandard.ZstdError
+        self._packed = b""
+        self._content = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, into: Any) -> int:
-        while not self._left and (content := next(self._contents, None)) is not None:
-            self._left = memoryview(content)
-        taken = min(len(into), len(self._left))
-        into[:taken], self._left = self._left[:taken], self._left[taken:]
+        while not self._content and (packed := self._packed or self._file.read(1 << 14)):
+            self._frame = self._frame or self._new_frame()
+            try:
+                self._content = memoryview(self._frame.decompress(packed))
+            except self._error as error:
+                raise EOFError(str(error)) from error
+            self._packed = self._frame.unused_data if self._frame.eof else b""
+            self._frame = None if self._frame.eof else self._frame
+        if not self._content and self._frame:
+            raise EOFError("a zstd frame has no end")
+        taken = min(len(into), len(self._content))
+        into[:taken], self._content = self._content[:taken], self._content[taken:]
         return taken
 
 

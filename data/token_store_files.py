@@ -164,18 +164,16 @@ class StoreWriter:
 
     def add(self, piece: Piece | np.ndarray) -> None:
         """Adds a document, or the next piece of one; empty ones are left out."""
-        piece = piece if isinstance(piece, Piece) else Piece(piece, True)
-        columns = {name: getattr(piece, name) for name in COLUMNS}
-        arrays = {"tokens": np.asarray(piece.tokens)}
-        arrays |= {name: np.asarray(x) for name, x in columns.items() if x is not None}
+        piece = piece if isinstance(piece, Piece) else Piece(piece)
+        arrays = {name: np.asarray(x) for name, x in piece.columns.items()}
         shapes = {name: array.shape for name, array in arrays.items()}
         where = f"Document {self._documents} for {self._name}"
-        tokens = arrays["tokens"]
         if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:
             raise ValueError(
                 f"{where}: got {shapes}, expected tokens and {list(self._columns) or 'nothing'} "
                 "beside them, of one length."
             )
+        tokens = arrays["tokens"]
         if not tokens.size:
             if piece.ends and self._closed and not self._closed[-1]:
                 self._closed[-1] = True  # an empty last piece ends the document before it
@@ -238,11 +236,6 @@ class StoreWriter:
             "blocks_crc32": zlib.crc32(blocks),
         }
         write_description(self._folder, f"{self._name}.json", described)
-
-
-def is_complete(path: str | os.PathLike, split: str, part: int) -> bool:
-    """Returns whether a part is written, so that a run that was killed can leave it as it is."""
-    return Folder(path).exists(f"{split}/{part:05d}.json")
 
 
 def is_sealed(path: str | os.PathLike) -> bool:

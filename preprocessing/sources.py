@@ -16,7 +16,7 @@ from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import Count, checked
-from ..data.finding import find_files, size_and_version, versions_of
+from ..data.finding import find_files, versions_of
 from ..data.reading import JSONL_SUFFIXES, LEFT_OUT, Bad, RawDocument, malformed, raw_documents
 from ..settings.user_modules import import_module
 from ..settings.whole_files import checksum
@@ -95,10 +95,10 @@ def repositories(
     version: list[Any] = [header]
     sizes = dict.fromkeys(paths_of, 0)
     for folder, paths in paths_of.items():
-        for path in paths:
-            size, changed = size_and_version(os.path.join(folder, path))
+        versions = versions_of(os.path.join(folder, path) for path in paths)
+        for path, (_, size, changed) in zip(paths, versions):
             sizes[folder] += size
-            version.append((folder, path, size, str(changed)))
+            version.append((folder, path, size, changed))
     read = functools.partial(_documents_of_repository, paths_of, header, on_malformed)
     noun = "repository" if len(sizes) == 1 else "repositories"
     return _source(read, version, sizes, task_bytes, noun)

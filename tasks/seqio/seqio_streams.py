@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...data.corpus import DocumentStream, Piece, check_shard
+from ...data.corpus import DocumentStream, Piece, check_shard, first_documents
 from .quiet_tensorflow import seqio
 from .seqio_examples import TaskExamples
 from .seqio_tasks import REPEATABLE_SEED
@@ -154,13 +154,7 @@ def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list
     read = functools.partial(TaskExamples.documents, split=split, shuffle=False)
     readers = [filter(None, read(text, seed=REPEATABLE_SEED)) for text in texts]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*readers))
-    documents = []
-    size = 0
-    for document in filter(None, in_turn):
-        if size >= n:
-            break
-        documents.append(document)
-        size += document.tokens.size
+    documents = first_documents(filter(None, in_turn), n)
     if not documents:
         raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")
     return documents

@@ -6,8 +6,9 @@ import resource
 import numpy as np
 import pytest
 
+from pretrax.corpora import token_store
 from pretrax.data import documents as documents_module
-from pretrax.data.corpus import Piece, checked_for, in_parts
+from pretrax.data.corpus import Piece
 from pretrax.data.documents import (
     document_count,
     heldout_documents,
@@ -16,10 +17,9 @@ from pretrax.data.documents import (
     training_documents,
 )
 from pretrax.data.records import RecordStream, Shuffled, first_tokens
-from pretrax.data.store_mixtures import token_store
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import write_store
-from pretrax.objectives import Rows, TokenIds, causal_lm, text_to_text
+from pretrax.objectives import TokenIds
 from pretrax.objectives.contract import NO_LABEL
 from tests.training.tiny import text_of
 
@@ -240,41 +240,16 @@ def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(whole))
 
 
-def test_documents_with_labels_are_not_cut_and_have_known_classes(tmp_path):
-    labels = np.array([1, 2, 3, NO_LABEL])
+def test_documents_with_labels_are_not_cut(tmp_path):
     given = [
-        Piece(np.arange(5, 9), True, labels=labels),
-        Piece(np.arange(7, 9), True, labels=[1, 0]),
+        Piece(np.arange(5, 9), labels=[1, 2, 3, NO_LABEL]),
+        Piece(np.arange(7, 9), labels=[1, 0]),
     ]
     write_store(tmp_path / "a", given, IDS, heldout=given[:1])
-    plain = token_store("unused", stores=str(tmp_path / "a"))
-    assert plain.longest == 4 and plain.columns == ("labels",)
-    four, three = (causal_lm(IDS)._replace(rows=Rows(num_classes=n)) for n in (4, 3))
-    known = checked_for(four, plain)
-    stream = known.train(0, 1)
+    corpus = token_store("unused", stores=str(tmp_path / "a"))
+    assert corpus.longest == 4 and corpus.columns == ("labels",)
+    stream = corpus.train(0, 1)
     assert {tuple(stream.next_document().tokens) for _ in given} == {(5, 6, 7, 8), (7, 8)}
-    from_one = checked_for(three, plain)
-    with pytest.raises(
-        ValueError, match="Got the label 3, expected a class of 0 … 2: count .* from 0"
-    ):
-        from_one.heldout(9)
-    with pytest.raises(ValueError, match="Got the label 3"):
-        stream = from_one.train(0, 1)
-        [stream.next_document() for _ in given]
-
-
-def test_documents_of_more_parts_than_an_objective_reads_are_refused(tmp_path):
-    given = [in_parts([5, 6], [7]), in_parts([5], [6], [7], [8])]
-    write_store(tmp_path / "a", given, IDS, heldout=given[:1])
-    plain = token_store("unused", stores=str(tmp_path / "a"))
-    answers = text_to_text(IDS)
-    assert len(checked_for(answers, plain).heldout(9)) == 1
-    stream = checked_for(answers, plain).train(0, 1)
-    with pytest.raises(ValueError, match="a document of 4 parts, expected at most 2.*dialogue"):
-        [stream.next_document() for _ in given]
-    of_any = answers._replace(rows=answers.rows._replace(num_parts=None))
-    stream = checked_for(of_any, plain).train(0, 1)
-    assert {stream.next_document().tokens.size for _ in given} == {3, 4}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pretrax.corpora import token_store
 from pretrax.data.corpus import Piece
 from pretrax.data.documents import split_heldout, training_documents
 from pretrax.data.records import RecordStream, Shuffled
@@ -11,7 +12,6 @@ from pretrax.data.store_mixtures import (
     corpus_of_stores,
     open_stores,
     rates_of,
-    token_store,
 )
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import write_store

@@ -14,8 +14,7 @@ import jax
 import numpy as np
 import optax
 
-from pretrax import cli, models
-from pretrax.data import store_mixtures
+from pretrax import cli, corpora, models
 from pretrax.data.corpus import Codec, Corpus, DocumentStream, Piece
 from pretrax.data.packing import POOL, closed
 from pretrax.data.token_store_files import write_store
@@ -205,7 +204,7 @@ def slow_token_store(run_dir, *, path, shown=False):
     They are a variable of the environment, for a run that is resumed keeps its settings. Its ids
     can be shown as text, so that a run ends with passages, only where `shown`.
     """
-    corpus = store_mixtures.token_store(run_dir, stores=path)
+    corpus = corpora.token_store(run_dir, stores=path)
     seconds = float(os.getenv("WAIT", "0"))
     codec = Codec(lambda text: [int(t) for t in text.split()], str) if shown else None
 
