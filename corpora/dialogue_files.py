@@ -8,7 +8,7 @@ import numpy as np
 from annotated_types import Interval
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, Piece, in_parts
+from ..data.corpus import Corpus, Document, in_parts
 from ..data.reading import JSONL_SUFFIXES, RawDocument, has_fields, text_of
 from ..data.records import LONGEST
 from ..data.token_store import TRAIN
@@ -169,7 +169,7 @@ def _turns(messages: Iterable[tuple[str, str]]) -> list[str]:
 
 def _encode_turns(
     longest: int, tokenizer: Tokenizer, dialogues: Iterable[RawDocument], left_out: LeftOut
-) -> Iterator[Piece]:
+) -> Iterator[Document]:
     """The documents of dialogues: pairs of a question and its answer, as many as fit."""
     for batch in batches(dialogues, lambda part: sum(map(len, part.text))):
         flat = iter(tokenizer.encode_batch([turn for part in batch for turn in part.text]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..constraints import AtLeastTwo, Count, checked
-from ..data.corpus import Corpus, Piece, in_parts
+from ..data.corpus import Corpus, Document, in_parts
 from ..data.finding import versions_of
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.run_directory import CLASSES, load_classes, save_classes
@@ -147,7 +147,7 @@ def _encode(
     tokenizer: Tokenizer,
     examples: Iterable[Labelled],
     left_out: LeftOut,
-) -> Iterator[Piece]:
+) -> Iterator[Document]:
     """The documents of labelled texts, with `answers` as another part, or the classes as labels."""
     numbers = {name: number for number, name in enumerate(classes)}
     for batch in batches(examples, lambda example: len(example.text)):
@@ -156,8 +156,8 @@ def _encode(
             given = tokens[:given_tokens]
             left_out["texts cut to given_tokens"] += given.size < tokens.size
             if not given.size:
-                yield Piece(given, True)  # left out, and counted
+                yield Document(given)  # left out, and counted
             elif answers is not None:
                 yield in_parts(given, answers[label])
             else:
-                yield Piece(given, True, labels=np.full(given.size, numbers[label], np.int32))
+                yield Document(given, labels=np.full(given.size, numbers[label], np.int32))

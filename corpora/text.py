@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, Piece
+from ..data.corpus import Corpus, Document
 from ..data.documents import document_count, split_heldout
 from ..data.finding import find_files, versions_of
 from ..data.reading import DocumentOf
@@ -121,7 +121,7 @@ def tokenised_files(
     split: FileSplit,
     vocabulary: Vocabulary,
     *,
-    encode: Callable[..., Iterator[Piece]] = encode_documents,
+    encode: Callable[..., Iterator[Document]] = encode_documents,
     settings: Sequence[Any] = (),
 ) -> Tokenised:
     """The tokenised text of the files: `encode` is as in `SplitText`, and depends on `settings`."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.corpus import Corpus, Piece
+from ..data.corpus import Corpus, Document
 from ..data.documents import UNCUT, document_count, heldout_documents, text_size, training_documents
 from ..data.reading import RawDocument
 from ..data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
@@ -24,12 +24,12 @@ from .vocabularies.tokenization import Tokenizer, batches
 
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
-) -> Iterator[Piece]:
+) -> Iterator[Document]:
     """The token ids of each text."""
     del left_out
     for batch in batches(documents, lambda part: len(part.text)):
         tokens = tokenizer.encode_batch([part.text for part in batch])
-        yield from map(Piece, tokens, [part.ends for part in batch])
+        yield from map(Document, tokens, [part.ends for part in batch])
 
 
 class SplitText(NamedTuple):
@@ -40,7 +40,7 @@ class SplitText(NamedTuple):
     version: Sequence[Any]  # plain values, of which one changes when the text or its reading does
     left_out: LeftOut
     # (tokenizer, what was read, left_out) -> documents, in batches, on all cores
-    encode: Callable[[Tokenizer, Iterable, Any], Iterator[Piece]] = encode_documents
+    encode: Callable[[Tokenizer, Iterable, Any], Iterator[Document]] = encode_documents
 
 
 class Tokenised(NamedTuple):
@@ -82,7 +82,7 @@ def tokenised(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
 
 def _pieces(
     split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
-) -> Iterator[Piece]:
+) -> Iterator[Document]:
     """The documents of a text; adds what was left out of it, in words, to `left_out`."""
     tokens = empty = unknown = 0
     with progress_bar(f"Tokenising ({split})", text.total) as advance:

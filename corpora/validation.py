@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, DocumentStream, Piece
+from ..data.corpus import Corpus, Document, DocumentStream
 from ..data.documents import UNCUT
 
 _PATIENCE = 100  # of a text with enough documents, the chance to find none in so many is e^-100
@@ -49,7 +49,7 @@ class _TrainingStream:
         self._stream = stream
         self._every = every
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         return _next(self._stream, self._every, held_out=False)
 
     def __getattr__(self, name: str) -> Any:
@@ -58,10 +58,10 @@ class _TrainingStream:
         return getattr(self._stream, name)
 
 
-def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
+def _first(whole: Corpus, every: int, n: int) -> list[Document]:
     """Returns held-out documents of at least n tokens, or all: those that come again are few."""
     stream = whole.train(0, 1)
-    found = list[Piece]()
+    found = list[Document]()
     known = set[int]()
     again = tokens = 0
     while tokens < n and again < _PATIENCE:
@@ -74,7 +74,7 @@ def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
     return found
 
 
-def _next(stream: DocumentStream, every: int, held_out: bool) -> Piece:
+def _next(stream: DocumentStream, every: int, held_out: bool) -> Document:
     for _ in range(_PATIENCE * every):
         piece = stream.next_document()
         if (_checksum(piece) % every == 0) == held_out:
@@ -86,5 +86,5 @@ def _next(stream: DocumentStream, every: int, held_out: bool) -> Piece:
     )
 
 
-def _checksum(piece: Piece) -> int:
+def _checksum(piece: Document) -> int:
     return zlib.crc32(piece.tokens.tobytes())

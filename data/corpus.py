@@ -12,16 +12,16 @@ import numpy as np
 from ..objectives import TokenIds
 
 
-class Piece(NamedTuple):
+class Document(NamedTuple):
     """A document as token ids, or consecutive tokens of a document that was cut.
 
-    A text and its answer are `Piece(tokens, parts=[0, 0, 0, 1, 1])`, a text of class 4
-    `Piece(tokens, labels=[4, 4, 4, 4, 4])`.
+    A text and its answer are `Document(tokens, parts=[0, 0, 0, 1, 1])`, a text of class 4
+    `Document(tokens, labels=[4, 4, 4, 4, 4])`.
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
-    # Whether the document ends here. Otherwise it continues in another piece, which may be
-    # anywhere in the stream.
+    # Whether the document ends here. Otherwise it continues in another one, which may be anywhere
+    # in the stream.
     ends: bool = True
     parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
@@ -31,19 +31,19 @@ class Piece(NamedTuple):
         """Returns the arrays of the document by name: "tokens" and, where known, the others."""
         return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
 
-    def cut(self, at: int) -> tuple["Piece", "Piece"]:
+    def cut(self, at: int) -> tuple["Document", "Document"]:
         """Returns the first `at` tokens, which do not end the document, and the tokens after them.
 
-        >>> first, rest = Piece(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
+        >>> first, rest = Document(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
         >>> first.ends, rest.ends, rest.columns
         (False, True, {'tokens': array([2, 3, 4]), 'parts': array([1, 1, 1])})
         """
         first = {name: x[:at] for name, x in self.columns.items()}
         rest = {name: x[at:] for name, x in self.columns.items()}
-        return Piece(ends=False, **first), self._replace(**rest)
+        return Document(ends=False, **first), self._replace(**rest)
 
 
-def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
+def in_parts(*parts: Sequence[int] | np.ndarray) -> Document:
     """Returns the document of these parts, each the tokens of one.
 
     >>> piece = in_parts([5, 6], [7])
@@ -52,12 +52,12 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
     """
     tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
     numbers = np.arange(len(parts), dtype=np.int32)
-    return Piece(tokens, parts=np.repeat(numbers, [len(part) for part in parts]))
+    return Document(tokens, parts=np.repeat(numbers, [len(part) for part in parts]))
 
 
-def first_documents(documents: Iterator[Piece], tokens: int) -> list[Piece]:
+def first_documents(documents: Iterator[Document], tokens: int) -> list[Document]:
     """Returns the first documents, until they have this number of tokens or there are no more."""
-    found: list[Piece] = []
+    found: list[Document] = []
     while tokens > 0 and (document := next(documents, None)) is not None:
         found.append(document)
         tokens -= document.tokens.size
@@ -77,7 +77,7 @@ class DocumentStream(Protocol):
     bear that others are read on the main thread.
     """
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         """Returns the next document, or the next piece of one that was cut.
 
         Its arrays are kept as they are until they are in a row, so nobody may change them later.
@@ -136,13 +136,13 @@ class Corpus(NamedTuple):
     # the run, not the number of hosts: the data order does not depend on the machines.
     train: Callable[[int, int], DocumentStream]
     # n -> the first held-out documents, until they have n tokens or there are no more
-    heldout: Callable[[int], list[Piece]]
+    heldout: Callable[[int], list[Document]]
     codec: Codec | None = None  # None: ids only, without text
     classes: tuple[str, ...] = ()  # the names of the classes of labels, or of all answers
     # Tokens of the longest document, where they must not be cut: they have parts or labels, or are
     # in an order that a cut would break.
     longest: int | None = None
-    # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
+    # The columns of its documents in addition to tokens: "parts" or "labels", as in `Document`.
     columns: tuple[str, ...] = ()
     labels_of: str | None = None  # "documents" or "tokens": what a label is of; None: not known
     # The texts of a mixture whose members do not all read the same text, and for each member of the

@@ -24,7 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .corpus import DocumentStream, Piece, check_shard, first_documents
+from .corpus import Document, DocumentStream, check_shard, first_documents
 
 LONGEST = 16384  # tokens of a record; longer documents are read in pieces, to be mixed with others
 BLOCK = 256  # records of a block
@@ -86,11 +86,11 @@ class DocumentArrays:
         arrays = {name: getattr(self, name)[some] for name in _OF_PIECES}
         return dataclasses.replace(self, block_sizes=None, **arrays)
 
-    def piece(self, i: int) -> Piece:
+    def document(self, i: int) -> Document:
         columns = self.columns[self.chunk[i]]
         cut = slice(self.starts[i], self.ends[i])
         values = {name: column[cut].astype(np.int32) for name, column in columns.items()}
-        return Piece(ends=bool(self.closed[i]), **values)
+        return Document(ends=bool(self.closed[i]), **values)
 
 
 _OF_PIECES = ("chunk", "starts", "ends", "closed")  # the fields of `DocumentArrays` of each piece
@@ -192,11 +192,11 @@ class _Round:
         self._loaded: dict[int, DocumentArrays] = {}
         self._lock = threading.Lock()
 
-    def piece(self, position: int) -> Piece:
+    def document(self, position: int) -> Document:
         i, lane = divmod(position - self.first, self.lanes)
         if lane not in self._loaded:
             self._loaded[lane] = self.loading(lane).result()
-        return self._loaded[lane].piece(i)
+        return self._loaded[lane].document(i)
 
     def loading(self, lane: int) -> concurrent.futures.Future[DocumentArrays]:
         with self._lock:
@@ -291,13 +291,13 @@ class RecordStream(DocumentStream):
         self._shift = unread.first + len(unread.taken)
         self._round: _Round | None = None
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         position = self.position
         now = self._round
         self._read += 1
         if now is None or not now.first <= position < now.end:
             now = self._round = self._order.round(position)
-        piece = now.piece(position)
+        piece = now.document(position)
         if now.half <= position < now.half + LANES * self.num_shards:
             following = self._order.round(now.end)
             following.loading((position - now.end) % following.lanes)
@@ -343,9 +343,9 @@ class RecordStream(DocumentStream):
         return Unread(int(state["first"]), state["taken"])
 
 
-def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:
+def first_tokens(heldout: Sequence[Records], n: int) -> list[Document]:
     """Returns records in a fixed shuffled order, of `n` tokens or all, of each corpus equally."""
-    pieces: list[Piece] = []
+    pieces: list[Document] = []
     for records in heldout:
         order = Shuffled(records, 0)
         stream = RecordStream(order, 0, 1)

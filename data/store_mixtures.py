@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .corpus import Corpus, DocumentStream, Piece, Progress, state_within
+from .corpus import Corpus, Document, DocumentStream, Progress, state_within
 from .documents import UNCUT, joined, split_heldout, text_size, training_documents
 from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
@@ -203,7 +203,7 @@ class MixedStream(DocumentStream):
             )
         return now
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         i = 0
         if len(self._streams) > 1:
             block, at = divmod(self._draw, _DRAWS)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ..data.corpus import DocumentStream, Piece, first_documents
+from ..data.corpus import Document, DocumentStream, first_documents
 from ..data.packing import Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, Row, members_of
 from .baselines import Tally, tally, trivial_hits, trivial_loss
@@ -88,7 +88,7 @@ def total_loss(scores: Sequence[Score]) -> float:
 class EvaluationText(NamedTuple):
     """A text on which members of the objective are evaluated."""
 
-    heldout: Sequence[Piece]
+    heldout: Sequence[Document]
     training: DocumentStream  # for the frequencies of the baseline
 
 

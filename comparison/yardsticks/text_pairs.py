@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 
 from ...constraints import checked
-from ...data.corpus import Piece, first_documents
+from ...data.corpus import Document, first_documents
 from ...data.packing import rows_of_documents, stacked
 from ...objectives import PromptForm, RowGroup, members_of
 from ...objectives.losses import at_slots
@@ -109,7 +109,7 @@ def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
 
 
 def _batches(
-    plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Piece], seed: int
+    plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Document], seed: int
 ) -> list[dict]:
     """Returns the model's features of rows in batches, corrupted as in `Evaluator`."""
     packed = rows_of_documents(pieces, plan.packing, member, end_of_document=plan.end_of_document)[

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.packing import MODELS, filled, log_normal
 from pretrax.data import packing
-from pretrax.data.corpus import Piece, in_parts
+from pretrax.data.corpus import Document, in_parts
 from pretrax.data.packing import (
     POOL,
     ShardReader,
@@ -57,7 +57,7 @@ class Documents:
     def next_document(self):
         start, n = 1000 * self.number, self.lengths[self.number % len(self.lengths)]
         self.number += 1
-        return Piece(np.arange(start, start + n, dtype=np.int32), ends=True)
+        return Document(np.arange(start, start + n, dtype=np.int32), ends=True)
 
     def state(self):
         return {"number": np.int64(self.number)}
@@ -122,7 +122,7 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
         reader = ShardReader(stream, ul2_packing(layout, policy))
     rows = [reader.row(i % len(UL2.members)) for i in range(60)]
     served = by_document(rows)
-    left = Piece(reader.state()["waiting.tokens"])
+    left = Document(reader.state()["waiting.tokens"])
     for d, waiting in by_document([left]).items():
         served[d] = served.get(d, []) + waiting
     assert sorted(served) == list(range(stream.number))
@@ -299,7 +299,7 @@ class Epochs(Documents):
         self.number += 1
         d = at if epoch % 2 == 0 else -1 - at
         start = 1000 * (d % len(self.lengths))
-        return Piece(np.arange(start, start + self.lengths[d], dtype=np.int32), ends=True)
+        return Document(np.arange(start, start + self.lengths[d], dtype=np.int32), ends=True)
 
 
 def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
@@ -444,14 +444,14 @@ def test_a_document_with_parts_is_never_cut(policy):
     reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, rows=Rows("parts")))
     with pytest.raises(ValueError, match="with parts has 65 tokens, .* holds 64, which would cut"):
         [reader.row() for _ in range(2)]
-    half = Piece(np.arange(3), False, parts=np.arange(3))
+    half = Document(np.arange(3), False, parts=np.arange(3))
     with pytest.raises(ValueError, match="whole documents, and this corpus cut one after 3 tokens"):
         closed(half, None, Rows("parts"))
 
 
 def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
     tokens = np.arange(5, 9)
-    labelled = Piece(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
+    labelled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
     assert (
         closed(labelled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:] == [NO_LABEL] * 2
     )

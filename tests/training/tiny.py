@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from pretrax import cli, corpora, models
-from pretrax.data.corpus import Codec, Corpus, DocumentStream, Piece
+from pretrax.data.corpus import Codec, Corpus, Document, DocumentStream
 from pretrax.data.packing import POOL, closed
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
@@ -71,7 +71,7 @@ class Stream(DocumentStream):
 
     def next_document(self):
         number, self.number = self.number, self.number + self.step
-        return Piece(np.full(3 + number % 11, number, np.int32), ends=number % 3 != 0)
+        return Document(np.full(3 + number % 11, number, np.int32), ends=number % 3 != 0)
 
     def state(self):
         return {"number": np.int64(self.number)}
