@@ -100,17 +100,9 @@ def test_nothing_is_left_of_a_store_that_fails(tmp_path):
         write_store(tmp_path / "a", broken(), IDS)
     with pytest.raises(ValueError, match="Document 1 for train.* the first is 299 at 1"):
         write_store(tmp_path / "a", [np.array([5]), np.array([5, 299])], IDS)
-    with pytest.raises(ValueError, match="labels of float64, expected integers"):
-        write_store(tmp_path / "a", [Document(np.array([5]), labels=[0.5])], IDS)
     with pytest.raises(ValueError, match="'train' has no tokens"):
         write_store(tmp_path / "a", [[]], IDS)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_order_is_the_same_for_ever(found):
-    """Pinned: a NumPy that draws otherwise would break every checkpoint's data position."""
-    firsts = [document[1] - 3 for document in read(stream_of(found, seed=1), 8)]
-    assert firsts == [2, 41, 20, 19, 21, 0, 1, 27]
 
 
 def test_a_position_in_other_data_is_refused(found, tmp_path):
@@ -216,9 +208,6 @@ def test_columns_are_written_and_read_beside_the_tokens(tmp_path, column):
             values = getattr(piece, column)
             assert values.dtype == np.int32 and (piece.parts is None) != (piece.labels is None)
             np.testing.assert_array_equal(values, (piece.tokens - 3) % 7 - 1)
-    for wrong in (Document(np.array([5])), Document(np.array([5]), **{column: [1, 2]})):
-        with pytest.raises(ValueError, match=f"Document 3 .*expected .*{column}"):
-            write_store(tmp_path / "b", [*pieces, wrong], IDS)
 
 
 @pytest.mark.parametrize("n", [1, 2, 19, 20, 50])
