@@ -26,7 +26,7 @@ from rich.console import Console
 
 from benchmarks.common import make_parser, plain_table
 from pretrax.corpora.python_library.python_sources import library_documents
-from pretrax.data.corpus import Piece
+from pretrax.data.corpus import Document
 from pretrax.data.packing import ShardReader, documents_of_a_row, plan_packing, stacked
 from pretrax.objectives import TokenIds, causal_lm, layouts, plan, span_corruption
 
@@ -95,10 +95,10 @@ class Stream:
     """Documents of these lengths, again and again."""
 
     def __init__(self, lengths):
-        self._pieces = [Piece(np.full(n, 2, np.int32), True) for n in lengths]
+        self._pieces = [Document(np.full(n, 2, np.int32)) for n in lengths]
         self._number = -1
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         self._number += 1
         return self._pieces[self._number % len(self._pieces)]
 

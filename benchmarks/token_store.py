@@ -32,10 +32,10 @@ from rich.table import Table
 
 from benchmarks.common import make_parser, plain_table
 from benchmarks.packing import BATCH, IDS, log_normal, packing_of, row_reader, speed_of
+from pretrax.corpora import token_store
 from pretrax.data import token_store_files as files
 from pretrax.data.documents import training_documents
 from pretrax.data.records import RecordStream, Shuffled
-from pretrax.data.store_mixtures import token_store
 from pretrax.data.token_ids_json import ids_to_json
 from pretrax.data.token_store import open_store
 from pretrax.objectives import layouts, span_corruption

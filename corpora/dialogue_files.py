@@ -8,8 +8,8 @@ import numpy as np
 from annotated_types import Interval
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, Piece, in_parts
-from ..data.reading import JSONL_SUFFIXES, has_fields, text_of
+from ..data.corpus import Corpus, Document, in_parts
+from ..data.reading import JSONL_SUFFIXES, RawDocument, has_fields, text_of
 from ..data.records import LONGEST
 from ..data.token_store import TRAIN
 from .text import (
@@ -21,7 +21,7 @@ from .text import (
     tokenised_files,
     with_heldout,
 )
-from .text_readers import LeftOut, TextPart
+from .text_readers import LeftOut
 from .tokenising import corpus_of
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
@@ -168,8 +168,8 @@ def _turns(messages: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _encode_turns(
-    longest: int, tokenizer: Tokenizer, dialogues: Iterable[TextPart], left_out: LeftOut
-) -> Iterator[Piece]:
+    longest: int, tokenizer: Tokenizer, dialogues: Iterable[RawDocument], left_out: LeftOut
+) -> Iterator[Document]:
     """The documents of dialogues: pairs of a question and its answer, as many as fit."""
     for batch in batches(dialogues, lambda part: sum(map(len, part.text))):
         flat = iter(tokenizer.encode_batch([turn for part in batch for turn in part.text]))

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..constraints import checked
 from ..data.corpus import Corpus
+from ..data.reading import RawDocument
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.bound import bound
-from .text_readers import LeftOut, TextPart
+from .text_readers import LeftOut
 from .tokenising import SplitText, corpus_of, tokenised
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
@@ -84,9 +85,9 @@ def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
 
 
 def _split(documents: Sequence[str]) -> SplitText:
-    def read(advance: Callable[[int], None]) -> Iterator[TextPart]:
+    def read(advance: Callable[[int], None]) -> Iterator[RawDocument]:
         for document in documents:
-            yield TextPart(document)
+            yield RawDocument(document)
             advance(1)
 
     checksum = zlib.crc32("\0".join(documents).encode())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.corpus import Corpus, DocumentStream, Piece, check_shard
+from ..data.corpus import Corpus, Document, DocumentStream, check_shard, first_documents
 from ..data.token_ids_json import text_checker
 from .vocabularies import Factory, Vocabulary, VocabularySource
 
@@ -25,9 +25,9 @@ def grain_dataset(
         corpora.grain_dataset.heldout = @my_grain.heldout
         corpora.grain_dataset.vocabulary = @vocabularies.from_file
 
-    Elements are texts, arrays of token ids, or objects of the fields of `data.corpus.Piece`, such
-    as {"tokens": …, "ends": True}, which `data.grain_sources.StoreSource` gives. Empty ones are
-    passed over.
+    Elements are texts, arrays of token ids, or objects of the fields of `data.corpus.Document`,
+    such as {"tokens": …, "ends": True}, which `data.grain_sources.StoreSource` gives. Empty
+    elements are passed over.
 
     Args:
         train: (shard, number of shards) -> an endless `grain.MapDataset` or `grain.IterDataset` of
@@ -44,14 +44,9 @@ def grain_dataset(
     made = vocabulary(run_dir, VocabularySource())
     piece_of = _reader(made)
 
-    def first(n: int) -> list[Piece]:
-        pieces: list[Piece] = []
-        for element in heldout():
-            if sum(piece.tokens.size for piece in pieces) >= n:
-                break
-            piece = None if element is None else piece_of(element)
-            pieces += [piece] if piece is not None else []
-        return pieces
+    def first(n: int) -> list[Document]:
+        pieces = (piece_of(element) for element in heldout() if element is not None)
+        return first_documents(filter(None, pieces), n)
 
     def stream(shard: int, num_shards: int) -> DocumentStream:
         check_shard(shard, num_shards)
@@ -63,14 +58,14 @@ def grain_dataset(
 class _DatasetStream(DocumentStream):
     """The documents of one iterator, whose state is kept as JSON."""
 
-    def __init__(self, dataset: Any, piece_of: Callable[[Any], Piece | None]):
+    def __init__(self, dataset: Any, piece_of: Callable[[Any], Document | None]):
         if hasattr(dataset, "to_iter_dataset"):  # of a MapDataset
             dataset = dataset.to_iter_dataset()
         self._iterator = iter(dataset)
         self._piece_of = piece_of
         self._read = 0
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         for element in self._iterator:
             self._read += 1
             if (piece := self._piece_of(element)) is not None:
@@ -88,20 +83,20 @@ class _DatasetStream(DocumentStream):
         self._iterator.set_state(json.loads(np.asarray(state["iterator"], np.uint8).tobytes()))
 
 
-def _reader(vocabulary: Vocabulary) -> Callable[[Any], Piece | None]:
+def _reader(vocabulary: Vocabulary) -> Callable[[Any], Document | None]:
     """Returns element -> its document, None for an empty one."""
     check = text_checker(vocabulary.ids)
 
-    def read(element: Any) -> Piece | None:
+    def read(element: Any) -> Document | None:
         if isinstance(element, str):
             element = vocabulary.tokenizer.encode_batch([element])[0]
         if not isinstance(element, Mapping):
             element = {"tokens": element}
-        columns = {name: element[name] for name in Piece._fields if name in element}
+        columns = {name: element[name] for name in Document._fields if name in element}
         if "tokens" not in columns or isinstance(columns["tokens"], bytes | str):
             raise ValueError(
                 f"Got {str(element)[:60]!r} from a Grain dataset, expected a text, token ids, or "
-                f"an object of the fields {list(Piece._fields)}: map it to one."
+                f"an object of the fields {list(Document._fields)}: map it to one."
             )
         arrays: dict[str, Any] = {
             name: np.asarray(value) for name, value in columns.items() if name != "ends"
@@ -110,6 +105,6 @@ def _reader(vocabulary: Vocabulary) -> Callable[[Any], Piece | None]:
             return None
         check(arrays["tokens"], "An element of a Grain dataset")
         arrays = {name: x.astype(np.int32) for name, x in arrays.items()}
-        return Piece(ends=bool(columns.get("ends", True)), **arrays)
+        return Document(ends=bool(columns.get("ends", True)), **arrays)
 
     return read

@@ -13,7 +13,12 @@ from annotated_types import MinLen
 from ..constraints import checked
 from ..data.corpus import Corpus
 from .library import text_of
-from .python_library.python_sources import SKIPPED_FOLDERS, Document, docstrings, without_docstrings
+from .python_library.python_sources import (
+    SKIPPED_FOLDERS,
+    LibraryText,
+    docstrings,
+    without_docstrings,
+)
 from .tokenising import corpus_of, tokenised
 from .vocabularies import Factory, VocabularySource
 
@@ -72,7 +77,7 @@ def installed_packages(
     )
 
 
-def _documents(packages: Sequence[str], text: str, seen: set[int]) -> list[Document]:
+def _documents(packages: Sequence[str], text: str, seen: set[int]) -> list[LibraryText]:
     """Returns the documents of packages by name; adds the checksums of their files to `seen`."""
     documents = []
     for name in packages:
@@ -83,7 +88,9 @@ def _documents(packages: Sequence[str], text: str, seen: set[int]) -> list[Docum
     return documents
 
 
-def _of_package(package: Distribution, name: str, text: str, seen: set[int]) -> Iterator[Document]:
+def _of_package(
+    package: Distribution, name: str, text: str, seen: set[int]
+) -> Iterator[LibraryText]:
     kinds = _CODE if text == "code" else _CODE + _PROSE
     for file in sorted(map(str, package.files or ())):
         parts = Path(file).parts
@@ -95,7 +102,7 @@ def _of_package(package: Distribution, name: str, text: str, seen: set[int]) -> 
         known = zlib.crc32(path.read_bytes())
         if path.stat().st_size >= _SHORTEST and known not in seen:
             seen.add(known)
-            yield Document(f"{name}/{file}", str(known), functools.partial(_read, path, text))
+            yield LibraryText(f"{name}/{file}", str(known), functools.partial(_read, path, text))
 
 
 def _read(path: Path, text: str) -> str:

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..constraints import AtLeastTwo, Count, checked
-from ..data.corpus import Corpus, Piece, in_parts
+from ..data.corpus import Corpus, Document, in_parts
+from ..data.finding import versions_of
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.run_directory import CLASSES, load_classes, save_classes
 from ..settings.saved_states import has_checkpoint
 from .labelled_readers import Labelled, in_words, read_labelled
-from .text import counted, found_files, known_files
+from .text import counted, found_files
 from .text_readers import LeftOut
-from .tokenising import EmptyText, SplitText, corpus_of, tokenised
+from .tokenising import SplitText, corpus_of, tokenised
 from .vocabularies import Factory, Vocabulary, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
 
@@ -61,23 +62,15 @@ def labelled_text(
     texts = {}
     for side in (TRAIN, HELDOUT):
         side_paths = paths.get(side, paths[TRAIN])
-        size, known = known_files(side_paths)
+        known = versions_of(side_paths)
         texts[side] = SplitText(
             functools.partial(_side, side_paths, side, every, classes),
-            size,
+            sum(size for _, size, _ in known),
             [classes, given_tokens, answer_tokens, every, *known],
             LeftOut(),
             functools.partial(_encode, given_tokens, classes, answers),
         )
-    try:
-        tokens = tokenised(run_dir, texts, made)
-    except EmptyText as error:
-        if error.split == TRAIN or every is None:
-            raise
-        raise ValueError(
-            f"None of the texts is held out, as one in {every} should be: give more, a smaller "
-            "--gin.corpora.labelled_text.heldout_every, or --heldout_files."
-        ) from None
+    tokens = tokenised(run_dir, texts, made)
     save_classes(run_dir, classes)
     corpus = corpus_of(
         f"Labelled text of {counted(paths[TRAIN])}, {len(classes)} classes ({in_words(classes)})",
@@ -154,7 +147,7 @@ def _encode(
     tokenizer: Tokenizer,
     examples: Iterable[Labelled],
     left_out: LeftOut,
-) -> Iterator[Piece]:
+) -> Iterator[Document]:
     """The documents of labelled texts, with `answers` as another part, or the classes as labels."""
     numbers = {name: number for number, name in enumerate(classes)}
     for batch in batches(examples, lambda example: len(example.text)):
@@ -163,8 +156,8 @@ def _encode(
             given = tokens[:given_tokens]
             left_out["texts cut to given_tokens"] += given.size < tokens.size
             if not given.size:
-                yield Piece(given, True)  # left out, and counted
+                yield Document(given)  # left out, and counted
             elif answers is not None:
                 yield in_parts(given, answers[label])
             else:
-                yield Piece(given, True, labels=np.full(given.size, numbers[label], np.int32))
+                yield Document(given, labels=np.full(given.size, numbers[label], np.int32))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..data import reading
-from ..data.reading import JSONL_SUFFIXES, Bad, FileRange, Record
+from ..data.reading import JSONL_SUFFIXES, Bad, RawDocument
 
 FIELDS = ("text", "label")
 _EXAMPLE = 'Expected an object such as {"text": "A fine film.", "label": "good"}.'
@@ -34,15 +34,15 @@ def read_labelled(
 
         list(read_labelled(["films.tsv"]))    # [Labelled(text='A fine film.', label='good')]
 
-    Labels may be the `classes`; None: any. `advance` is as for `data.reading.records`.
+    Labels may be the `classes`; None: any. `advance` is as for `data.reading.raw_documents`.
 
     Raises MalformedLine for a line, or a header, that is not as expected, or a damaged file, and
     ValueError for a file of another kind.
     """
-    first: Record | None = None  # that is no line of TSV, whose labels are all strings
+    first: RawDocument | None = None  # that is no line of TSV, whose labels are all strings
     for path in paths:
         if reading.has_fields(path):
-            rows = reading.good(reading.records(FileRange(path), _fields, advance), _EXAMPLE)
+            rows = reading.good(reading.raw_documents(path, _fields, advance), _EXAMPLE)
         else:
             rows = reading.good(_tsv(path, advance))
         for row in rows:
@@ -70,7 +70,7 @@ def _fields(row: dict) -> list:
     return [row[name] for name in FIELDS]
 
 
-def _tsv(path: str, advance: Callable[[int], object]) -> Iterator[Record | Bad]:
+def _tsv(path: str, advance: Callable[[int], object]) -> Iterator[RawDocument | Bad]:
     """Yields the values of `FIELDS` in each line."""
     if not reading.unpacked(path).endswith(".tsv"):
         raise ValueError(
@@ -91,7 +91,7 @@ def _tsv(path: str, advance: Callable[[int], object]) -> Iterator[Record | Bad]:
                             f"got {len(values)} columns, expected {len(columns)} as in the header: "
                             "a tab ends a column; JSONL may have tabs within a text"
                         )
-                    yield Record([values[columns.index(n)] for n in FIELDS], path, at, number)
+                    yield RawDocument([values[columns.index(n)] for n in FIELDS], path, at, number)
             except ValueError as error:
                 yield Bad(f"{path}:{number}", "malformed", str(error))
 
@@ -112,7 +112,9 @@ def _checked_header(columns: list[str]) -> list[str]:
     return columns
 
 
-def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -> Labelled:
+def _checked(
+    row: RawDocument, first: RawDocument | None, classes: Sequence[str] | None
+) -> Labelled:
     """A text and its label, which is a string or a whole number, in all rows as in the `first`, so
     that 1 and "1" are not taken for one class."""
     text, label = row.text

@@ -6,17 +6,18 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..constraints import Count, checked
-from ..data.corpus import Corpus, Piece, in_parts
+from ..data.corpus import Corpus, Document, in_parts
 from ..data.documents import UNCUT
+from ..data.reading import RawDocument
 from .python_library.python_sources import (
     HELDOUT_EVERY,
-    Document,
+    LibraryText,
     Pair,
     documented_definitions,
     library_documents,
     split_documents,
 )
-from .text_readers import LeftOut, TextPart
+from .text_readers import LeftOut
 from .tokenising import SplitText, corpus_of, tokenised
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
@@ -91,11 +92,11 @@ def docstring_pairs(
     )
 
 
-def _source(split: dict[str, list[Document]]) -> VocabularySource:
+def _source(split: dict[str, list[LibraryText]]) -> VocabularySource:
     return VocabularySource(texts=lambda: (document.read() for document in split["train"]))
 
 
-def _some(documents: Sequence[Document], number: int) -> list[Document]:
+def _some(documents: Sequence[LibraryText], number: int) -> list[LibraryText]:
     """So many documents, of which a smaller number is a part of a larger."""
     if number > len(documents):
         raise ValueError(
@@ -105,22 +106,22 @@ def _some(documents: Sequence[Document], number: int) -> list[Document]:
     return sorted(documents, key=lambda document: zlib.crc32(document.name.encode()))[:number]
 
 
-def text_of(documents: Sequence[Document], version: list) -> SplitText:
+def text_of(documents: Sequence[LibraryText], version: list) -> SplitText:
     """Returns the documents as a corpus takes them; `version` changes when their text does."""
 
-    def read(advance) -> Iterator[TextPart]:
+    def read(advance) -> Iterator[RawDocument]:
         for document in documents:
-            yield TextPart(document.read())
+            yield RawDocument(document.read())
             advance(1)
 
     return SplitText(read, len(documents), version + _versions(documents), LeftOut())
 
 
-def _versions(documents: Sequence[Document]) -> list:
+def _versions(documents: Sequence[LibraryText]) -> list:
     return [document[:2] for document in documents]
 
 
-def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> SplitText:
+def _pairs_text(documents: Sequence[LibraryText], limits: tuple[int, int]) -> SplitText:
     left_out = LeftOut()
 
     def read(advance) -> list[Pair]:
@@ -140,7 +141,7 @@ def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> Split
 
 def _encode_pairs(
     limits: tuple[int, int], tokenizer: Tokenizer, pairs: Iterable[Pair], left_out: LeftOut
-) -> Iterator[Piece]:
+) -> Iterator[Document]:
     """The documents of pairs, whose sides are cut to the limits."""
     for batch in batches(pairs, lambda pair: len(pair.docstring) + len(pair.code)):
         docstrings, codes = map(tokenizer.encode_batch, zip(*batch))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, Piece
+from ..data.corpus import Corpus, Document
 from ..data.documents import document_count, split_heldout
-from ..data.finding import find_files, size_and_version
+from ..data.finding import find_files, versions_of
 from ..data.reading import DocumentOf
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.saved_states import has_checkpoint
-from .text_readers import LeftOut, TextPart, read_documents
+from .text_readers import LeftOut, read_documents
 from .tokenising import (
     SplitText,
     Tokenised,
@@ -105,19 +105,13 @@ def found_files(
     return paths
 
 
-def known_files(paths: Sequence[str]) -> tuple[int, list[tuple]]:
-    """The bytes of files together, and what of each tells that it has changed."""
-    known = [(path, *size_and_version(path)) for path in paths]
-    return sum(size for _, size, _ in known), known
-
-
 def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:
     """Training text to make a vocabulary of: of each file its share of a bounded amount.
 
     `text_of` makes a text of what is none yet, such as the turns of a dialogue.
     """
     for path in split.paths[TRAIN]:
-        found = read_documents(path, split.document_of, on_malformed=split.on_malformed)
+        found = read_documents([path], split.document_of, on_malformed=split.on_malformed)
         texts = (text_of(part.text) for part in found)
         yield from first_texts(texts, max(MOST_READ // len(split.paths[TRAIN]), 1))
 
@@ -127,7 +121,7 @@ def tokenised_files(
     split: FileSplit,
     vocabulary: Vocabulary,
     *,
-    encode: Callable[..., Iterator[Piece]] = encode_documents,
+    encode: Callable[..., Iterator[Document]] = encode_documents,
     settings: Sequence[Any] = (),
 ) -> Tokenised:
     """The tokenised text of the files: `encode` is as in `SplitText`, and depends on `settings`."""
@@ -136,26 +130,17 @@ def tokenised_files(
     texts = {}
     for name, paths in split.paths.items():
         left_out = LeftOut()
-        size, known = known_files(paths)
-        read = functools.partial(_read, split, paths, left_out)
-        texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
-    return tokenised(run_dir, texts, vocabulary)
-
-
-def _read(
-    split: FileSplit,
-    paths: Sequence[str],
-    left_out: LeftOut,
-    advance: Callable[[int], None],
-) -> Iterator[TextPart]:
-    for path in paths:
-        yield from read_documents(
-            path,
+        known = versions_of(paths)
+        size = sum(size for _, size, _ in known)
+        read = functools.partial(
+            read_documents,
+            paths,
             split.document_of,
             on_malformed=split.on_malformed,
             left_out=left_out,
-            advance=advance,
         )
+        texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
+    return tokenised(run_dir, texts, vocabulary)
 
 
 def counted(paths: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..constraints import Positive, checked
 from ..data.corpus import Corpus
 from ..data.store_mixtures import corpus_of_stores, open_stores, rates_of
 from ..data.token_store import TokenStore
@@ -14,11 +15,12 @@ from ..settings.whole_files import write_bytes
 from .vocabularies import kept_vocabulary, load_vocabulary
 
 
+@checked
 def token_store(
     run_dir: str,
     *,
     stores: str | Sequence[str] | Mapping[str, Any],
-    temperature: float = 1.0,
+    temperature: Positive = 1.0,
     seed: int = 0,
 ) -> Corpus:
     """A token store, or several of one vocabulary at rates.
@@ -26,8 +28,20 @@ def token_store(
         training.Run.corpus = @corpora.token_store
         corpora.token_store.stores = {"stores/web": 0.7, "gs://bucket/books": 0.3}
 
-    The vocabulary is kept in the run directory; the tokens stay in the stores. Settings and errors
-    are those of `data.store_mixtures.token_store`.
+    The vocabulary, if the stores have one, is kept in the run directory; the tokens stay in the
+    stores.
+
+    Args:
+        stores: folders, on a disk or in a bucket. A mapping gives rates: shares of the tokens read,
+            relative to each other, each a number or a function of the step. Between two starts of
+            a run rates may change and stores be added.
+        temperature: without rates, the rate of each store is its number of tokens to the power of
+            1 / temperature: 1 reads all stores equally often, a large temperature reads the same
+            number of tokens from each store.
+        seed: of the order of the documents.
+
+    Raises ValueError for rates that are not possible, for stores of different vocabularies, and as
+    `open_stores`.
     """
     opened = open_stores(stores)
     corpus = corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)

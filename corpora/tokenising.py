@@ -8,38 +8,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..data.corpus import Corpus, Piece
+from ..data.corpus import Corpus, Document
 from ..data.documents import UNCUT, document_count, heldout_documents, text_size, training_documents
+from ..data.reading import RawDocument
 from ..data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
 from ..data.token_store import HELDOUT, TRAIN, TokenStore, open_store
 from ..data.token_store_files import is_sealed, write_store
 from ..settings.run_directory import DATA
 from ..settings.saved_states import has_checkpoint
 from .progress_bar import progress_bar
-from .text_readers import LeftOut, TextPart
+from .text_readers import LeftOut
 from .vocabularies import Vocabulary
 from .vocabularies.tokenization import Tokenizer, batches
 
 
-class EmptyText(ValueError):
-    """A split without any token."""
-
-    def __init__(self, split: str, left_out: str):
-        super().__init__(
-            f"Got no token of text ({split}; left out: {left_out or 'nothing'}): give files that "
-            "hold text."
-        )
-        self.split = split
-
-
 def encode_documents(
-    tokenizer: Tokenizer, documents: Iterable[TextPart], left_out: LeftOut
-) -> Iterator[Piece]:
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
+) -> Iterator[Document]:
     """The token ids of each text."""
     del left_out
     for batch in batches(documents, lambda part: len(part.text)):
         tokens = tokenizer.encode_batch([part.text for part in batch])
-        yield from map(Piece, tokens, [part.ends for part in batch])
+        yield from map(Document, tokens, [part.ends for part in batch])
 
 
 class SplitText(NamedTuple):
@@ -50,7 +40,7 @@ class SplitText(NamedTuple):
     version: Sequence[Any]  # plain values, of which one changes when the text or its reading does
     left_out: LeftOut
     # (tokenizer, what was read, left_out) -> documents, in batches, on all cores
-    encode: Callable[[Tokenizer, Iterable, Any], Iterator[Piece]] = encode_documents
+    encode: Callable[[Tokenizer, Iterable, Any], Iterator[Document]] = encode_documents
 
 
 class Tokenised(NamedTuple):
@@ -65,8 +55,8 @@ def tokenised(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
     """The texts of splits as the token store `data` of a run.
 
     It is written on first use, and when a text or the vocabulary changed; but a run that has a
-    checkpoint keeps its tokens, whatever became of the text. Raises EmptyText for a text without
-    any token.
+    checkpoint keeps its tokens, whatever became of the text. Raises ValueError for a text
+    without any token.
     """
     versions = [(split, *text.version) for split, text in texts.items()]
     known = repr([*versions, *sorted(vocabulary.about.items())])
@@ -92,7 +82,7 @@ def tokenised(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
 
 def _pieces(
     split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
-) -> Iterator[Piece]:
+) -> Iterator[Document]:
     """The documents of a text; adds what was left out of it, in words, to `left_out`."""
     tokens = empty = unknown = 0
     with progress_bar(f"Tokenising ({split})", text.total) as advance:
@@ -106,7 +96,12 @@ def _pieces(
     text.left_out["tokens of text unknown to the vocabulary"] += unknown
     left_out.append(text.left_out.describe())
     if not tokens:
-        raise EmptyText(split, left_out[-1])
+        where = "give files that hold text"
+        if split == HELDOUT:
+            where += ", or hold out more of the texts (a smaller heldout_every, or heldout_files)"
+        raise ValueError(
+            f"Got no token of text ({split}; left out: {left_out[-1] or 'nothing'}): {where}."
+        )
 
 
 def kept_store(run_dir: str) -> TokenStore | None:

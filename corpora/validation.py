@@ -3,9 +3,10 @@
 import functools
 import zlib
 from collections.abc import Callable
+from typing import Any, cast
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, DocumentStream, Piece, derived_stream
+from ..data.corpus import Corpus, Document, DocumentStream
 from ..data.documents import UNCUT
 
 _PATIENCE = 100  # of a text with enough documents, the chance to find none in so many is e^-100
@@ -31,20 +32,36 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
     """
     whole = corpus(run_dir)
 
-    def next_training(stream: DocumentStream) -> Piece:
-        return _next(stream, every, held_out=False)
+    def train(shard: int, num_shards: int) -> DocumentStream:
+        return cast(DocumentStream, _TrainingStream(whole.train(shard, num_shards), every))
 
     return whole._replace(
-        train=lambda *shard: derived_stream(whole.train(*shard), next_training),
+        train=train,
         heldout=functools.partial(_first, whole, every),
         summary=f"{whole.summary}. In place of the held-out text: one training document in {every}",
     )
 
 
-def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
+class _TrainingStream:
+    """The documents of a stream that are not held out, at the position of that stream."""
+
+    def __init__(self, stream: DocumentStream, every: int):
+        self._stream = stream
+        self._every = every
+
+    def next_document(self) -> Document:
+        return _next(self._stream, self._every, held_out=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # while it is copied, before it has a stream
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+
+def _first(whole: Corpus, every: int, n: int) -> list[Document]:
     """Returns held-out documents of at least n tokens, or all: those that come again are few."""
     stream = whole.train(0, 1)
-    found = list[Piece]()
+    found = list[Document]()
     known = set[int]()
     again = tokens = 0
     while tokens < n and again < _PATIENCE:
@@ -52,12 +69,12 @@ def _first(whole: Corpus, every: int, n: int) -> list[Piece]:
         again = again + 1 if (key := _checksum(piece)) in known else 0
         if not again:
             known.add(key)
-            found.append(_cut(piece))
+            found.append(piece.cut(UNCUT)[0] if piece.tokens.size > UNCUT else piece)
             tokens += found[-1].tokens.size
     return found
 
 
-def _next(stream: DocumentStream, every: int, held_out: bool) -> Piece:
+def _next(stream: DocumentStream, every: int, held_out: bool) -> Document:
     for _ in range(_PATIENCE * every):
         piece = stream.next_document()
         if (_checksum(piece) % every == 0) == held_out:
@@ -69,13 +86,5 @@ def _next(stream: DocumentStream, every: int, held_out: bool) -> Piece:
     )
 
 
-def _checksum(piece: Piece) -> int:
+def _checksum(piece: Document) -> int:
     return zlib.crc32(piece.tokens.tobytes())
-
-
-def _cut(piece: Piece) -> Piece:
-    """Returns the beginning of a document, so short that few tokens are of many documents."""
-    if piece.tokens.size <= UNCUT:
-        return piece
-    columns = {name: x[:UNCUT] for name, x in piece._asdict().items() if hasattr(x, "dtype")}
-    return piece._replace(ends=False, **columns)

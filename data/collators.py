@@ -30,7 +30,7 @@ from ..objectives.contract import Builder, build
 from ..objectives.losses import token_loss
 from ..objectives.sentence_pairs import SummedLosses, pair_loss
 from . import packing as packing_policies
-from .corpus import Piece
+from .corpus import Document
 from .token_ids_json import special_roles, text_checker
 
 IGNORED = -100  # the label that no loss of `transformers` counts
@@ -169,7 +169,7 @@ class Collator:
         )
 
     def _rows(self, texts: list[np.ndarray]) -> list[Row]:
-        documents = [Piece(text) for text in texts if text.size]
+        documents = [Document(text) for text in texts if text.size]
         rows = packing_policies.rows_of_documents(
             documents, self._packing, end_of_document=self._end
         )

@@ -1,28 +1,27 @@
 """The data of a run, independent of its source: `Corpus`, its streams and documents.
 
-A run names a function that returns its `Corpus`: one of `corpora`, of
-`tasks.seqio.seqio_corpora`, or of `data.store_mixtures`.
+A run names a function that returns its `Corpus`: one of `corpora`, or of
+`tasks.seqio.seqio_corpora`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..objectives import Objective, TokenIds
-from ..objectives.contract import check_classes, check_parts
+from ..objectives import TokenIds
 
 
-class Piece(NamedTuple):
+class Document(NamedTuple):
     """A document as token ids, or consecutive tokens of a document that was cut.
 
-    A text and its answer are `Piece(tokens, parts=[0, 0, 0, 1, 1])`, a text of class 4
-    `Piece(tokens, labels=[4, 4, 4, 4, 4])`.
+    A text and its answer are `Document(tokens, parts=[0, 0, 0, 1, 1])`, a text of class 4
+    `Document(tokens, labels=[4, 4, 4, 4, 4])`.
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
-    # Whether the document ends here. Otherwise it continues in another piece, which may be
-    # anywhere in the stream.
+    # Whether the document ends here. Otherwise it continues in another one, which may be anywhere
+    # in the stream.
     ends: bool = True
     parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
@@ -32,19 +31,19 @@ class Piece(NamedTuple):
         """Returns the arrays of the document by name: "tokens" and, where known, the others."""
         return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
 
-    def cut(self, at: int) -> tuple["Piece", "Piece"]:
+    def cut(self, at: int) -> tuple["Document", "Document"]:
         """Returns the first `at` tokens, which do not end the document, and the tokens after them.
 
-        >>> first, rest = Piece(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
+        >>> first, rest = Document(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
         >>> first.ends, rest.ends, rest.columns
         (False, True, {'tokens': array([2, 3, 4]), 'parts': array([1, 1, 1])})
         """
         first = {name: x[:at] for name, x in self.columns.items()}
         rest = {name: x[at:] for name, x in self.columns.items()}
-        return Piece(ends=False, **first), self._replace(**rest)
+        return Document(ends=False, **first), self._replace(**rest)
 
 
-def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
+def in_parts(*parts: Sequence[int] | np.ndarray) -> Document:
     """Returns the document of these parts, each the tokens of one.
 
     >>> piece = in_parts([5, 6], [7])
@@ -53,7 +52,16 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
     """
     tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
     numbers = np.arange(len(parts), dtype=np.int32)
-    return Piece(tokens, parts=np.repeat(numbers, [len(part) for part in parts]))
+    return Document(tokens, parts=np.repeat(numbers, [len(part) for part in parts]))
+
+
+def first_documents(documents: Iterator[Document], tokens: int) -> list[Document]:
+    """Returns the first documents, until they have this number of tokens or there are no more."""
+    found: list[Document] = []
+    while tokens > 0 and (document := next(documents, None)) is not None:
+        found.append(document)
+        tokens -= document.tokens.size
+    return found
 
 
 def check_shard(shard: int, num_shards: int) -> None:
@@ -69,7 +77,7 @@ class DocumentStream(Protocol):
     bear that others are read on the main thread.
     """
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         """Returns the next document, or the next piece of one that was cut.
 
         Its arrays are kept as they are until they are in a row, so nobody may change them later.
@@ -128,13 +136,13 @@ class Corpus(NamedTuple):
     # the run, not the number of hosts: the data order does not depend on the machines.
     train: Callable[[int, int], DocumentStream]
     # n -> the first held-out documents, until they have n tokens or there are no more
-    heldout: Callable[[int], list[Piece]]
+    heldout: Callable[[int], list[Document]]
     codec: Codec | None = None  # None: ids only, without text
     classes: tuple[str, ...] = ()  # the names of the classes of labels, or of all answers
     # Tokens of the longest document, where they must not be cut: they have parts or labels, or are
     # in an order that a cut would break.
     longest: int | None = None
-    # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
+    # The columns of its documents in addition to tokens: "parts" or "labels", as in `Document`.
     columns: tuple[str, ...] = ()
     labels_of: str | None = None  # "documents" or "tokens": what a label is of; None: not known
     # The texts of a mixture whose members do not all read the same text, and for each member of the
@@ -148,53 +156,3 @@ class Corpus(NamedTuple):
 def read_by(member: int, corpus: Corpus) -> Corpus:
     """Returns the corpus whose text a member of the objective reads, given by its index."""
     return corpus.sources[corpus.member_sources[member]] if corpus.sources else corpus
-
-
-def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
-    """Returns the corpus whose documents are checked as they are read: their classes, their parts.
-
-    Reading them raises ValueError as `objectives.contract.check_classes` and `check_parts` do.
-    """
-    num_classes = objective.facts.rows.num_classes
-    num_parts = objective.facts.rows.num_parts
-    if num_classes is None and num_parts is None:
-        return corpus
-
-    def checked(piece: Piece) -> Piece:
-        if num_classes is not None and piece.labels is not None:
-            check_classes(piece.labels, num_classes)
-        if num_parts is not None and piece.parts is not None:
-            check_parts(piece.parts, num_parts)
-        return piece
-
-    return corpus._replace(
-        train=lambda *shard: derived_stream(
-            corpus.train(*shard), lambda stream: checked(stream.next_document())
-        ),
-        heldout=lambda n: [checked(piece) for piece in corpus.heldout(n)],
-        sources=tuple(checked_for(objective, source) for source in corpus.sources),
-    )
-
-
-def derived_stream(
-    stream: DocumentStream, read: Callable[[DocumentStream], Piece]
-) -> DocumentStream:
-    """Returns a stream whose next document is `read(stream)`, and whose position is that stream's.
-
-    `read` keeps nothing from one document to the next.
-    """
-    return cast(DocumentStream, _DerivedStream(stream, read))
-
-
-class _DerivedStream:
-    def __init__(self, stream: DocumentStream, read: Callable[[DocumentStream], Piece]):
-        self._stream = stream
-        self._read = read
-
-    def next_document(self) -> Piece:
-        return self._read(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # as while it is copied, before it has a stream
-            raise AttributeError(name)
-        return getattr(self._stream, name)

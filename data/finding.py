@@ -124,22 +124,19 @@ def _in_bucket(pattern: str) -> list[str]:
 
 
 def versions_of(paths: Iterable[str]) -> list[tuple[str, int, str]]:
-    """Returns path, bytes and version of each file, as `size_and_version`, and raises as that."""
-    known = ((path, *size_and_version(path)) for path in paths)
-    return [(path, size, str(version)) for path, size, version in known]
+    """Returns path, bytes and version of each file; the version changes when the file does.
 
-
-def size_and_version(path: str) -> tuple[int, int | str]:
-    """Returns the bytes of a file, and a value that changes when the file does.
-
-    Raises OSError for one that is not there, and ValueError for what is no file.
+    Raises OSError for a file that does not exist, and ValueError for what is not a file.
     """
+    return [(path, *_size_and_version(path)) for path in paths]
+
+
+def _size_and_version(path: str) -> tuple[int, str]:
     if "://" not in path:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # whose reader would wait for its writer
             raise ValueError(f"{path} is a pipe, socket or device, expected a file.")
-        return status.st_size, status.st_mtime_ns
+        return status.st_size, str(status.st_mtime_ns)
     filesystem, inner = fsspec.core.url_to_fs(path)
     info = filesystem.info(inner)
-    known = (info.get(name) for name in _VERSIONS)
-    return info["size"], str(next((one for one in known if one), ""))
+    return info["size"], str(next((info[name] for name in _VERSIONS if info.get(name)), ""))

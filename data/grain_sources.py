@@ -53,7 +53,7 @@ class StoreSource:
             raise IndexError(f"Got record {index}, expected one of 0 … {len(self) - 1}.")
         block = int(np.searchsorted(self._ends, index, side="right"))
         first = int(self._ends[block] - self._records.counts[block])
-        piece = self._block(block).piece(index - first)
+        piece = self._block(block).document(index - first)
         return {name: x for name, x in piece._asdict().items() if x is not None}
 
     def __repr__(self) -> str:

@@ -29,15 +29,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..constraints import checked
-from ..objectives import Objective, Row, RowGroup, members_of
+from ..objectives import Objective, Row, RowGroup, Rows, members_of
+from ..objectives.contract import check_classes, check_parts
 from ..objectives.layouts import Layout
-from .corpus import DocumentStream, Piece, Progress, state_within
+from .corpus import Document, DocumentStream, Progress, state_within
 
 # Pieces that wait for a row. They are saved with the data position: fewer if they are long.
 POOL = 256
 POOL_TOKENS = 2**20
 
 ORDER = 2  # raised when rows are read in another order: data positions of the old one are refused
+
+
+_TEXT = Rows()  # of text alone
 
 
 class Limits(NamedTuple):
@@ -63,7 +67,7 @@ class Packing(NamedTuple):
 
     policy: str
     limits: Mapping[int, Limits]  # of each member's rows, by the member's number
-    column: str | None = None  # the further column that the objective reads: "parts" or "labels"
+    rows: Rows = Rows()  # the rows that the objective requires
 
 
 # The policies for each kind of rows (`objectives.contract.ROW_KINDS`), the default first: T5 and
@@ -131,11 +135,11 @@ def plan_packing(
         for group in groups
         for number, raw in zip(group.members, group.raw_lengths)
     }
-    return Packing(policy, limits, objective.facts.rows.column)
+    return Packing(policy, limits, objective.facts.rows)
 
 
 def rows_of_documents(
-    documents: Sequence[Piece],
+    documents: Sequence[Document],
     packing: Packing,
     member: int = 0,
     *,
@@ -148,12 +152,12 @@ def rows_of_documents(
       member: the index of the member whose rows these are.
       tokens: the number of tokens taken, including end-of-sequence; None: all.
 
-    rows_of_documents([Piece([5, 6]), Piece([7])], packing)    # of the policy "isolate"
+    rows_of_documents([Document([5, 6]), Document([7])], packing)    # of the policy "isolate"
     -> [Row(tokens=[5, 6, 7], segments=[1, 1, 2], member=0)]
     """
     texts = []
     for document in documents:
-        text = closed(document, end_of_document, packing.column)
+        text = closed(document, end_of_document, packing.rows)
         if tokens is not None and text.tokens.size > tokens:
             text, _ = text.cut(tokens)
         tokens = tokens if tokens is None else tokens - text.tokens.size
@@ -161,7 +165,7 @@ def rows_of_documents(
             texts.append(text)
     # These two policies keep the order of the documents, the others choose among all of them.
     pool = 1 if packing.policy in ("concatenate", "isolate") else len(texts)
-    waiting = _Waiting(iter(texts), packing.column, pool=pool, at_least=pool)
+    waiting = _Waiting(iter(texts), packing.rows.column, pool=pool, at_least=pool)
     rows = []
     while waiting.gather():
         rows.append(_next_row(waiting, packing, member))
@@ -180,12 +184,13 @@ class ShardReader:
     ):
         self._stream = stream
         self._packing = packing
-        self._columns = ("tokens",) if packing.column is None else ("tokens", packing.column)
+        column = packing.rows.column
+        self._columns = ("tokens",) if column is None else ("tokens", column)
         self._ends = end_of_document is not None
         documents = iter(stream.next_document, None)
-        texts = (closed(document, end_of_document, packing.column) for document in documents)
+        texts = (closed(document, end_of_document, packing.rows) for document in documents)
         pool = max(POOL, rows_of_a_step)
-        self._waiting = _Waiting(texts, packing.column, pool=pool, at_least=rows_of_a_step)
+        self._waiting = _Waiting(texts, column, pool=pool, at_least=rows_of_a_step)
 
     def begin_step(self, step: int) -> None:
         self._stream.begin_step(step)
@@ -243,7 +248,7 @@ class ShardReader:
         self._waiting.replace(waiting[shard::num_shards])
         self._stream.reshard([state_within(state, "stream.") for state in states])
 
-    def _waiting_in(self, state: Mapping[str, np.ndarray]) -> list[Piece]:
+    def _waiting_in(self, state: Mapping[str, np.ndarray]) -> list[Document]:
         """Returns the documents that waited when a state was returned, the oldest first."""
         if state.get("order") != ORDER:
             raise ValueError(
@@ -252,18 +257,20 @@ class ShardReader:
             )
         ends = np.cumsum(state["waiting.lengths"])
         columns = [np.split(state[f"waiting.{name}"], ends)[:-1] for name in self._columns]
-        return [Piece(**dict(zip(self._columns, arrays))) for arrays in zip(*columns)]
+        return [Document(**dict(zip(self._columns, arrays))) for arrays in zip(*columns)]
 
 
-def closed(document: Piece, end_of_document: int | None = None, column: str | None = None) -> Piece:
-    """Returns a document as rows hold it: with end-of-sequence, and `column` as its only column.
+def closed(document: Document, end_of_document: int | None = None, rows: Rows = _TEXT) -> Document:
+    """Returns a document as `rows` hold it: with end-of-sequence, and the column that they have.
 
-    closed(Piece([5, 6]), 1) -> Piece([5, 6, 1])
-    closed(Piece([5, 6], ends=False), 1) -> Piece([5, 6], ends=False)
-    closed(Piece([5, 6], parts=[0, 1]), 1, "parts") -> Piece([5, 6, 1], parts=[0, 1, 1])
+    closed(Document([5, 6]), 1) -> Document([5, 6, 1])
+    closed(Document([5, 6], ends=False), 1) -> Document([5, 6], ends=False)
+    closed(Document([5, 6], parts=[0, 1]), 1, Rows("parts")) -> Document([5, 6, 1], parts=[0, 1, 1])
 
-    Raises ValueError for a document without the column, and for a piece of a document that has it.
+    Raises ValueError for a document without the column, for a piece of a document that has it, and
+    for classes and parts that the rows do not have.
     """
+    column = rows.column
     columns = {"tokens": np.asarray(document.tokens, np.int32)}
     if column is not None:
         if column not in document.columns:
@@ -278,11 +285,15 @@ def closed(document: Piece, end_of_document: int | None = None, column: str | No
                 "of their own."
             )
         columns[column] = np.asarray(document.columns[column], np.int32)
+        if column == "labels" and rows.num_classes is not None:
+            check_classes(columns[column], rows.num_classes)
+        if column == "parts" and rows.num_parts is not None:
+            check_parts(columns[column], rows.num_parts)
     if document.ends and end_of_document is not None:
         # End-of-sequence belongs to the part that it ends.
         columns = {name: np.append(x, x[-1]) for name, x in columns.items()}
         columns["tokens"][-1] = end_of_document
-    return Piece(ends=document.ends, **columns)
+    return Document(ends=document.ends, **columns)
 
 
 def empty_row(column: str | None = None, member: int = 0) -> Row:
@@ -314,7 +325,7 @@ def stacked(rows: Sequence[Row], length: int) -> Row:
 # --- policies: (waiting documents, limits) -> the documents of one row --------------------------
 
 
-def _concatenate(waiting: "_Waiting", limits: Limits) -> list[Piece]:
+def _concatenate(waiting: "_Waiting", limits: Limits) -> list[Document]:
     documents = [waiting.oldest(limits.raw)]
     free = limits.raw - documents[0].tokens.size
     while (document := waiting.unread(free)) is not None:
@@ -323,7 +334,7 @@ def _concatenate(waiting: "_Waiting", limits: Limits) -> list[Piece]:
     return documents
 
 
-def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -> list[Piece]:
+def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -> list[Document]:
     """Returns the oldest document and those `following`, a method of what waits."""
     free = [len(longest) - 1 for longest in limits.longest]
     # The oldest comes first. Otherwise a document that always leaves gaps would never be used.
@@ -338,7 +349,7 @@ def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -
     return documents
 
 
-_FILL: dict[str, Callable[["_Waiting", Limits], list[Piece]]] = {
+_FILL: dict[str, Callable[["_Waiting", Limits], list[Document]]] = {
     "concatenate": _concatenate,
     "isolate": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.unread),
     "whole": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.largest),
@@ -400,7 +411,7 @@ def _one_document(raw: int) -> Limits:
 class _Waiting:
     """Documents that wait for a row (`closed`), found by age or by length."""
 
-    def __init__(self, source: Iterator[Piece], column: str | None, *, pool: int, at_least: int):
+    def __init__(self, source: Iterator[Document], column: str | None, *, pool: int, at_least: int):
         self._source = source
         self._column = column
         self._pool = pool
@@ -421,18 +432,18 @@ class _Waiting:
             self._add(document)
         return bool(documents)
 
-    def oldest(self, at_most: int) -> Piece:
+    def oldest(self, at_most: int) -> Document:
         """Removes the oldest document; its rest beyond `at_most` tokens waits as the youngest."""
         number, document = next(iter(self._documents.items()))
         i = bisect_left(self._lengths, (document.tokens.size, -number))
         return self._cut(self._remove(i), at_most)
 
-    def largest(self, at_most: int) -> Piece | None:
+    def largest(self, at_most: int) -> Document | None:
         """Removes the largest document of at most `at_most` tokens, the oldest of equal ones."""
         i = bisect_left(self._lengths, (at_most + 1,)) - 1
         return self._remove(i) if i >= 0 else None
 
-    def unread(self, at_most: int) -> Piece | None:
+    def unread(self, at_most: int) -> Document | None:
         """Returns the next document, whose rest beyond `at_most` tokens waits; None: the end."""
         document = next(self._source, None) if at_most else None
         return None if document is None else self._cut(document, at_most)
@@ -440,20 +451,20 @@ class _Waiting:
     def __len__(self) -> int:
         return len(self._documents)
 
-    def documents(self) -> list[Piece]:
+    def documents(self) -> list[Document]:
         """Returns what waits, the oldest first."""
         return list(self._documents.values())
 
-    def replace(self, documents: Sequence[Piece]) -> None:
+    def replace(self, documents: Sequence[Document]) -> None:
         """Lets these wait in place of all others."""
-        self._documents: dict[int, Piece] = {}  # by number, oldest first
+        self._documents: dict[int, Document] = {}  # by number, oldest first
         self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
         self._arrived = 0
         self.tokens = 0
         for document in documents:
             self._add(document)
 
-    def _cut(self, document: Piece, at_most: int) -> Piece:
+    def _cut(self, document: Document, at_most: int) -> Document:
         """Returns the document without its rest, which waits as the youngest.
 
         Raises ValueError for documents with parts or labels, which are never cut.
@@ -470,13 +481,13 @@ class _Waiting:
         self._add(rest)
         return first
 
-    def _add(self, document: Piece) -> None:
+    def _add(self, document: Document) -> None:
         self._documents[self._arrived] = document
         self.tokens += document.tokens.size
         insort(self._lengths, (document.tokens.size, -self._arrived))
         self._arrived += 1
 
-    def _remove(self, i: int) -> Piece:
+    def _remove(self, i: int) -> Document:
         tokens, number = self._lengths.pop(i)
         self.tokens -= tokens
         return self._documents.pop(-number)

@@ -25,6 +25,7 @@ JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with
 LONGEST = 1 << 26  # bytes of a line or of a plain text file, which are in memory whole
 BUFFER = 1 << 17  # bytes that are read at once
+PART = 1 << 17  # bytes of a part of a plain text; tokenizers slow down on longer parts
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")  # else a .tar is a text
 _ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
 # Rules of what is left out though nothing is wrong with it: lines between those of JSONL, and what
@@ -32,14 +33,16 @@ _ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that h
 LEFT_OUT = ("blank", "http_status")
 
 
-class Record(NamedTuple):
-    """A document as a file holds it."""
+class RawDocument(NamedTuple):
+    """A document as a file holds it, or a part of a long plain text file."""
 
     text: Any  # a string, or what the caller makes of a line's object or of a row
-    path: str
-    at: int  # the first byte of its line; the number of its row or record, from 0
-    line: int | None = None  # from 1; in a range that does not begin a file, from the range's first
+    path: str = ""
+    at: int = 0  # the first byte of its line, or the number of its row or record, from 0
+    # Number of its line, from 1. In a byte range: from the first line of the range.
+    line: int | None = None
     fields: dict[str, Any] = {}  # all of the line's object, of the row, or of a web page
+    ends: bool = True  # whether the document ends with it; otherwise the next part follows
 
     @property
     def place(self) -> str:
@@ -60,14 +63,6 @@ class MalformedLine(ValueError):
     bad: Bad
 
 
-class FileRange(NamedTuple):
-    """A file, or the lines of one that start within a range of its bytes."""
-
-    path: str
-    start: int = 0
-    end: int | None = None  # None: to its end
-
-
 # (a line's object or a row) -> its document; raises ValueError, saying why there is none.
 DocumentOf = Callable[[dict[str, Any]], Any]
 
@@ -79,38 +74,46 @@ def malformed(bad: Bad, change: str = "Mend it.") -> MalformedLine:
     return error
 
 
-def records(
-    file_range: FileRange,
+def raw_documents(
+    path: str,
     document_of: str | DocumentOf,
     advance: Callable[[int], object] = lambda size: None,
-) -> Iterator[Record | Bad]:
+    *,
+    byte_range: tuple[int, int | None] = (0, None),
+    text_in_parts: bool = False,
+) -> Iterator[RawDocument | Bad]:
     """Yields the documents of a file and its bad records, in order.
 
     Args:
       document_of: the field or column that holds the text; or makes a document of a line's object
-        or of a row. Plain text, and the text of a web page, is one as it is.
+        or of a row. Plain text, and the text of a web page, is a document as it is.
       advance: called with the number of bytes, as they lie on disk, read since the last call.
+      byte_range: where the lines start that are read of a JSONL file; (0, None): all lines.
+      text_in_parts: whether plain text of more than 128 kB comes in parts, cut at line ends, so
+        that memory does not depend on the file's size.
 
     Raises OSError for a file that cannot be opened, and ValueError where a package is missing.
     """
     if isinstance(document_of, str):
         document_of = functools.partial(text_of, document_of)
-    path = file_range.path
     try:
-        if is_plain_text(path):
-            yield Record(plain_text(path, advance), path, 0)
-        else:
+        if not is_plain_text(path):
             read = _READERS[os.path.splitext(unpacked(path))[1]]
+            ranges = {} if byte_range == (0, None) else {"byte_range": byte_range}
             with opened(path, advance) as file:
-                yield from read(file, file_range, document_of)
+                yield from read(file, path, document_of, **ranges)
+        elif text_in_parts:
+            yield from _text_parts(path, advance)
+        else:
+            yield RawDocument(plain_text(path, advance), path)
     except MalformedLine as error:
         yield error.bad
 
 
-def good(found: Iterable[Record | Bad], change: str = "Mend it.") -> Iterator[Record]:
-    """Yields records. Raises MalformedLine, which says what to change, at the first that is bad."""
+def good(found: Iterable[RawDocument | Bad], change: str = "Mend it.") -> Iterator[RawDocument]:
+    """Yields documents. Raises MalformedLine, which says what to change, at the first bad one."""
     for one in found:
-        if isinstance(one, Record):
+        if isinstance(one, RawDocument):
             yield one
         elif one.rule not in LEFT_OUT:
             raise malformed(one, change)
@@ -136,7 +139,7 @@ def unpacked(path: str) -> str:
 
 @contextlib.contextmanager
 def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Any]:
-    """Opens a file to read its bytes, uncompressed, buffered; `advance` as in `records`.
+    """Opens a file to read its bytes, uncompressed, buffered; `advance` as in `raw_documents`.
 
     Raises MalformedLine for an archive, for what is no file, such as a named pipe, and, while it is
     read, for a compressed file that is damaged; OSError for a file that cannot be opened.
@@ -156,9 +159,7 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
             if packed == ".gz":
                 file = gzip.GzipFile(fileobj=file)
             elif packed == ".zst":
-                import zstandard  # an extra: before a format's own reader meets the file
-
-                file = io.BufferedReader(_Joined(_zstd_contents(file, zstandard)), BUFFER)
+                file = io.BufferedReader(_ZstdFile(file), BUFFER)
             yield file
         except ImportError as error:  # of a package for a format
             raise ValueError(f"{path}: {words_of_absent(error) or error}") from error
@@ -190,42 +191,39 @@ class _Counted(io.RawIOBase):
         return size
 
 
-def _zstd_contents(file: io.BufferedReader, zstandard: Any) -> Iterator[bytes]:
-    """Yields what a zstd file holds, in one frame or several.
+class _ZstdFile(io.RawIOBase):
+    """The content of a zstd file, in one frame or several.
 
-    Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a
-    file that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
+    Raises EOFError if the last frame has no end, as gzip does: zstandard's own reader takes a file
+    that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
     """
-    frame = None
-    rest = b""
-    while packed := rest or file.read(1 << 14):
-        frame = frame or zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-        try:
-            content = frame.decompress(packed)
-        except zstandard.ZstdError as error:
-            raise EOFError(str(error)) from error
-        yield content
-        rest = frame.unused_data if frame.eof else b""
-        frame = None if frame.eof else frame
-    if frame:
-        raise EOFError("a zstd frame has no end")
 
+    def __init__(self, file: io.BufferedReader):
+        import zstandard  # an extra: before a format's own reader meets the file
 
-class _Joined(io.RawIOBase):
-    """A file of these contents, one after another."""
-
-    def __init__(self, contents: Iterator[bytes]):
-        self._contents = contents
-        self._left = memoryview(b"")
+        self._file = file
+        self._new_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._frame: Any = None
+        self._error = zstandard.ZstdError
+        self._packed = b""
+        self._content = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, into: Any) -> int:
-        while not self._left and (content := next(self._contents, None)) is not None:
-            self._left = memoryview(content)
-        taken = min(len(into), len(self._left))
-        into[:taken], self._left = self._left[:taken], self._left[taken:]
+        while not self._content and (packed := self._packed or self._file.read(1 << 14)):
+            self._frame = self._frame or self._new_frame()
+            try:
+                self._content = memoryview(self._frame.decompress(packed))
+            except self._error as error:
+                raise EOFError(str(error)) from error
+            self._packed = self._frame.unused_data if self._frame.eof else b""
+            self._frame = None if self._frame.eof else self._frame
+        if not self._content and self._frame:
+            raise EOFError("a zstd frame has no end")
+        taken = min(len(into), len(self._content))
+        into[:taken], self._content = self._content[:taken], self._content[taken:]
         return taken
 
 
@@ -269,25 +267,26 @@ def decoded(line: bytes | None) -> str:
 
 def json_lines(
     file: io.BufferedReader,
-    file_range: FileRange,
+    path: str,
     document_of: Callable[[Any], Any],
+    *,
     kinds: type | tuple[type, ...] = dict,
-) -> Iterator[Record | Bad]:
-    """Yields the documents of an open file of JSONL, and its bad lines, as `records`.
+    byte_range: tuple[int, int | None] = (0, None),
+) -> Iterator[RawDocument | Bad]:
+    """Yields the documents of an open file of JSONL, and its bad lines, as `raw_documents`.
 
     A line's value is of one of `kinds`.
     """
-    path = file_range.path
     first = 0
     before = None
-    for number, at, line in lines(file, file_range.start, file_range.end):
+    for number, at, line in lines(file, *byte_range):
         first = at if number == 1 else first
         try:
             value = _value(line, kinds)
             if value is None:
                 yield Bad(path, "blank", "")
             else:
-                yield Record(document_of(value), path, at, number, value)
+                yield RawDocument(document_of(value), path, at, number, value)
         except ValueError as error:
             before = _lines_before(path, first) if before is None else before
             yield Bad(f"{path}:{before + number}", "malformed", str(error))
@@ -343,7 +342,7 @@ def check_is_text(text: str, what: str) -> None:
 
 
 def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) -> str:
-    """Returns the document that a file is, whatever its name; `advance` as in `records`.
+    """Returns the document that a file is, whatever its name; `advance` as in `raw_documents`.
 
     Raises MalformedLine where it is none, and OSError where it cannot be opened.
     """
@@ -355,20 +354,53 @@ def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) 
         raise malformed(Bad(path, "malformed", str(error))) from None
 
 
+def _text_parts(path: str, advance: Callable[[int], object]) -> Iterator[RawDocument | Bad]:
+    """Yields a plain text file in parts of whole lines, and its lines that are not UTF-8."""
+    number = 1  # of the first line of a part
+    with opened(path, advance) as file:
+        while block := file.read(PART):
+            # Whole lines. A line of many megabytes is cut between two characters.
+            block += file.readline(PART)
+            for _ in range(3):  # the bytes, after its first, of a character that is cut
+                if block[-1] >= 0x80 and b"\x80" <= file.peek(1)[:1] < b"\xc0":
+                    block += file.read(1)
+            if number == 1:
+                block = block.removeprefix(BOM)
+            try:
+                text = block.decode("utf-8")
+            except UnicodeDecodeError:
+                text, bad = _decodable_lines(block, path, number)
+                yield from bad
+            yield RawDocument(text, path, ends=not file.peek(1))
+            number += block.count(b"\n")
+
+
+def _decodable_lines(block: bytes, path: str, number: int) -> tuple[str, list[Bad]]:
+    """Returns the lines of a block, whose first has this number, that are text; and the others."""
+    lines = []
+    bad = []
+    for line in block.splitlines(keepends=True):
+        try:
+            lines.append(decoded(line))
+        except ValueError as error:
+            bad.append(Bad(f"{path}:{number}", "malformed", str(error)))
+        number += line.endswith(b"\n")
+    return "".join(lines), bad
+
+
 def _rows(
-    kind: str, batches: Callable, file: Any, file_range: FileRange, document_of: DocumentOf
-) -> Iterator[Record | Bad]:
+    kind: str, batches: Callable, file: Any, path: str, document_of: DocumentOf
+) -> Iterator[RawDocument | Bad]:
     """Yields the rows of batches of a table."""
     import pyarrow
 
-    path = file_range.path
     number = 0
     try:
         for batch in batches(file):
             batch.validate(full=True)  # otherwise wrong offsets crash the process
             for row in batch.to_pylist():
                 try:
-                    yield Record(document_of(row), path, number, fields=row)
+                    yield RawDocument(document_of(row), path, number, fields=row)
                 except ValueError as error:
                     yield Bad(f"{path}@{number}", "malformed", str(error))
                 number += 1
@@ -396,10 +428,9 @@ def _arrow_batches(file: Any) -> Iterator[Any]:
     yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
-def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator[Record | Bad]:
+def _warc(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocument | Bad]:
     from warcio.archiveiterator import ArchiveIterator
 
-    path = file_range.path
     number = 0
     archive = ArchiveIterator(file, no_record_parse=True)  # warcio's parser needs an address
     try:
@@ -416,7 +447,7 @@ def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator
         yield Bad(f"{path}@{number}", "damaged", reason)
 
 
-def _warc_document(record: Any, kind: str, path: str, number: int) -> Iterator[Record | Bad]:
+def _warc_document(record: Any, kind: str, path: str, number: int) -> Iterator[RawDocument | Bad]:
     """Yields the document of a record, or why the record has none. Yields nothing for an image.
 
     Raises EOFError if the record ends before its length. Raises ValueError if the record has no
@@ -444,7 +475,7 @@ def _warc_document(record: Any, kind: str, path: str, number: int) -> Iterator[R
         return
     text = _main_text(content) if kind == "page" else content.decode("utf-8", "replace")
     date = record.rec_headers.get_header("WARC-Date")
-    yield Record(text, path, number, fields={"id": url, "url": url, "date": date})
+    yield RawDocument(text, path, number, fields={"id": url, "url": url, "date": date})
 
 
 def _http_headers(record: Any, url: str) -> Any:
@@ -462,7 +493,7 @@ def _main_text(page: bytes) -> str:
     return trafilatura.extract(page, favor_precision=True, include_comments=False) or ""
 
 
-_READERS: dict[str, Callable[..., Iterator[Record | Bad]]] = {
+_READERS: dict[str, Callable[..., Iterator[RawDocument | Bad]]] = {
     **dict.fromkeys(JSONL_SUFFIXES, json_lines),
     ".parquet": functools.partial(_rows, "Parquet", _parquet_batches),
     ".arrow": functools.partial(_rows, "Arrow", _arrow_batches),

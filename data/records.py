@@ -16,6 +16,7 @@ new ones share what the old ones had not read (`Unread`).
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .corpus import DocumentStream, Piece, check_shard
+from .corpus import Document, DocumentStream, check_shard, first_documents
 
 LONGEST = 16384  # tokens of a record; longer documents are read in pieces, to be mixed with others
 BLOCK = 256  # records of a block
@@ -85,11 +86,11 @@ class DocumentArrays:
         arrays = {name: getattr(self, name)[some] for name in _OF_PIECES}
         return dataclasses.replace(self, block_sizes=None, **arrays)
 
-    def piece(self, i: int) -> Piece:
+    def document(self, i: int) -> Document:
         columns = self.columns[self.chunk[i]]
         cut = slice(self.starts[i], self.ends[i])
         values = {name: column[cut].astype(np.int32) for name, column in columns.items()}
-        return Piece(ends=bool(self.closed[i]), **values)
+        return Document(ends=bool(self.closed[i]), **values)
 
 
 _OF_PIECES = ("chunk", "starts", "ends", "closed")  # the fields of `DocumentArrays` of each piece
@@ -191,11 +192,11 @@ class _Round:
         self._loaded: dict[int, DocumentArrays] = {}
         self._lock = threading.Lock()
 
-    def piece(self, position: int) -> Piece:
+    def document(self, position: int) -> Document:
         i, lane = divmod(position - self.first, self.lanes)
         if lane not in self._loaded:
             self._loaded[lane] = self.loading(lane).result()
-        return self._loaded[lane].piece(i)
+        return self._loaded[lane].document(i)
 
     def loading(self, lane: int) -> concurrent.futures.Future[DocumentArrays]:
         with self._lock:
@@ -269,8 +270,8 @@ ALL = Unread(0, np.zeros(0, np.int64))
 class RecordStream(DocumentStream):
     """One shard's endless stream of shuffled records.
 
-    Its state is the number of records that it has read, and those that all shards had read before
-    each change of their number.
+    Its state is the number of records that it has read since the number of shards last changed, and
+    the positions that were unread then.
     """
 
     def __init__(self, order: Shuffled, shard: int, num_shards: int):
@@ -279,25 +280,24 @@ class RecordStream(DocumentStream):
         self.shard = shard
         self.num_shards = num_shards
         self.fingerprint = order.fingerprint
-        self._start([], 0)
+        self._start(ALL, 0)
 
-    def _start(self, earlier: list[np.ndarray], read: int) -> None:
-        """Continues after `read` records, where `earlier` shards had read these numbers before."""
-        self._earlier = earlier
+    def _start(self, unread: Unread, read: int) -> None:
+        """Continues after this shard has read `read` of the unread positions."""
+        self._unread = unread
         self._read = read
-        self._unread = functools.reduce(Unread.after, map(list, earlier), ALL)
         # From this one on, none is taken.
-        self._plain = int(np.max(self._unread.before, initial=-1)) + 1
-        self._shift = self._unread.first + len(self._unread.taken)
+        self._plain = int(np.max(unread.before, initial=-1)) + 1
+        self._shift = unread.first + len(unread.taken)
         self._round: _Round | None = None
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         position = self.position
         now = self._round
         self._read += 1
         if now is None or not now.first <= position < now.end:
             now = self._round = self._order.round(position)
-        piece = now.piece(position)
+        piece = now.document(position)
         if now.half <= position < now.half + LANES * self.num_shards:
             following = self._order.round(now.end)
             following.loading((position - now.end) % following.lanes)
@@ -312,29 +312,26 @@ class RecordStream(DocumentStream):
     @property
     def epochs(self) -> float:
         """Returns how often the records were read, if all shards have read as many as this one."""
-        before = sum(int(counts.sum()) for counts in self._earlier)
-        return (before + self._read * self.num_shards) / self._order.size
+        return (self._shift + self._read * self.num_shards) / self._order.size
 
     def state(self) -> dict[str, np.ndarray]:
-        earlier = [np.append(len(counts), counts) for counts in self._earlier]
         return {
             "read": np.array(self._read, np.int64),
-            "earlier": np.concatenate([np.zeros(0, np.int64), *earlier]),
+            "first": np.array(self._unread.first, np.int64),
+            "taken": self._unread.taken,
             "fingerprint": np.array(self.fingerprint, np.int64),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Raises ValueError for a state of other records."""
-        self._check(state)
-        self._start(_counts(state["earlier"]), int(state["read"]))
+        self._start(self._unread_in(state), int(state["read"]))
 
     def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
-        for state in states:
-            self._check(state)
-        read = np.asarray([int(state["read"]) for state in states], np.int64)
-        self._start([*_counts(states[0]["earlier"]), read], 0)
+        unread = [self._unread_in(state) for state in states]
+        self._start(unread[0].after([int(state["read"]) for state in states]), 0)
 
-    def _check(self, state: Mapping[str, np.ndarray]) -> None:
+    def _unread_in(self, state: Mapping[str, np.ndarray]) -> Unread:
+        """Raises ValueError for a state of other records."""
         # Those of versions that read in another order are refused before, by packing.
         if "read" not in state or int(state["fingerprint"]) != self.fingerprint:
             raise ValueError(
@@ -343,32 +340,15 @@ class RecordStream(DocumentStream):
                 "another order): bring back what the run was started with, or start a new run "
                 "directory."
             )
+        return Unread(int(state["first"]), state["taken"])
 
 
-def _counts(flat: np.ndarray) -> list[np.ndarray]:
-    """Returns the arrays that follow their lengths in a flat one.
-
-    >>> _counts(np.array([2, 7, 8, 1, 9]))
-    [array([7, 8]), array([9])]
-    """
-    counts = []
-    at = 0
-    while at < len(flat):
-        counts.append(flat[at + 1 : at + 1 + flat[at]])
-        at += 1 + int(flat[at])
-    return counts
-
-
-def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:
+def first_tokens(heldout: Sequence[Records], n: int) -> list[Document]:
     """Returns records in a fixed shuffled order, of `n` tokens or all, of each corpus equally."""
-    pieces: list[Piece] = []
+    pieces: list[Document] = []
     for records in heldout:
         order = Shuffled(records, 0)
         stream = RecordStream(order, 0, 1)
-        left = -(-n // len(heldout))
-        for _ in range(order.size):
-            if left <= 0:
-                break
-            pieces.append(stream.next_document())
-            left -= len(pieces[-1].tokens)
+        epoch = itertools.islice(iter(stream.next_document, None), order.size)
+        pieces += first_documents(epoch, -(-n // len(heldout)))
     return pieces

@@ -1,4 +1,4 @@
-"""Corpora of token stores, alone or mixed at rates; they need NumPy and fsspec alone."""
+"""The text of token stores, alone or mixed at rates."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..constraints import Positive, checked
-from .corpus import Corpus, DocumentStream, Piece, Progress, state_within
+from .corpus import Corpus, Document, DocumentStream, Progress, state_within
 from .documents import UNCUT, joined, split_heldout, text_size, training_documents
 from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
@@ -17,35 +16,6 @@ Rate = float | Callable[[int], float]  # of a store, or a function of the step
 _DRAWS = 1024  # draws of the mixture made at a time
 _HELDOUT_EVERY = 20  # one block in so many is held out of a store without held-out text
 _FEW = 512  # records, of fewer of which rows of one step would be of one document
-
-
-@checked
-def token_store(
-    run_dir: str,
-    *,
-    stores: str | Sequence[str] | Mapping[str, Any],
-    temperature: Positive = 1.0,
-    seed: int = 0,
-) -> Corpus:
-    """Returns the corpus of a token store, or of several at rates; its ids are not shown as text.
-
-        training.Run.corpus = @store_mixtures.token_store
-        store_mixtures.token_store.stores = {"stores/web": 0.7, "gs://bucket/books": 0.3}
-
-    Args:
-        run_dir: unused; everything is in the stores.
-        stores: folders, on a disk or in a bucket. A mapping gives rates: shares of the tokens read,
-            relative to each other, each a number or a function of the step. Between two starts of
-            a run rates may change and stores be added.
-        temperature: where there are no rates, each store's is its number of tokens to the power of
-            1 / temperature: 1 reads all equally often, large ones all stores equally much.
-        seed: of the order of the documents.
-
-    Raises ValueError for rates that cannot be, and as `open_stores`.
-    """
-    del run_dir
-    opened = open_stores(stores)
-    return corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)
 
 
 def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenStore]:
@@ -233,7 +203,7 @@ class MixedStream(DocumentStream):
             )
         return now
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         i = 0
         if len(self._streams) > 1:
             block, at = divmod(self._draw, _DRAWS)

@@ -25,7 +25,7 @@ processes, and a part whose process was killed is written again, in place of wha
 merges the parts and writes `store.json` last; a folder without it is not a store yet.
 
     with StoreWriter("stores/mine", "train", part=0, ids=ids) as writer:
-        writer.add(Piece(np.array([5, 6, 7]), ends=True))
+        writer.add(Document(np.array([5, 6, 7]), ends=True))
     seal("stores/mine", {"train": 1})      # one process writes all by `write_store`
 """
 
@@ -47,7 +47,7 @@ from ..constraints import Count, Natural, check_settings, checked
 from ..objectives import TokenIds, check_token_ids
 from ..settings import whole_files
 from ..settings.folders import Folder
-from .corpus import Piece
+from .corpus import Document
 from .records import BLOCK, LONGEST
 from .token_ids_json import ids_to_json, text_checker
 
@@ -55,7 +55,7 @@ STORE = "store.json"
 FORMAT = 2
 BLOCK_TOKENS = 1 << 20  # tokens after which a block of long records ends
 FILE_BYTES = 1 << 28  # of tokens; a file ends before the block that would exceed it
-Column = Literal["parts", "labels"]  # of a `Piece`, beyond its tokens
+Column = Literal["parts", "labels"]  # of a `Document`, beyond its tokens
 COLUMNS: tuple[Column, ...] = ("parts", "labels")
 
 
@@ -162,20 +162,18 @@ class StoreWriter:
         records = sum(block[1] for block in self._blocks) + len(self._records)
         return Counts(self._documents, tokens, records)
 
-    def add(self, piece: Piece | np.ndarray) -> None:
+    def add(self, piece: Document | np.ndarray) -> None:
         """Adds a document, or the next piece of one; empty ones are left out."""
-        piece = piece if isinstance(piece, Piece) else Piece(piece, True)
-        columns = {name: getattr(piece, name) for name in COLUMNS}
-        arrays = {"tokens": np.asarray(piece.tokens)}
-        arrays |= {name: np.asarray(x) for name, x in columns.items() if x is not None}
+        piece = piece if isinstance(piece, Document) else Document(piece)
+        arrays = {name: np.asarray(x) for name, x in piece.columns.items()}
         shapes = {name: array.shape for name, array in arrays.items()}
         where = f"Document {self._documents} for {self._name}"
-        tokens = arrays["tokens"]
         if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:
             raise ValueError(
                 f"{where}: got {shapes}, expected tokens and {list(self._columns) or 'nothing'} "
                 "beside them, of one length."
             )
+        tokens = arrays["tokens"]
         if not tokens.size:
             if piece.ends and self._closed and not self._closed[-1]:
                 self._closed[-1] = True  # an empty last piece ends the document before it
@@ -240,11 +238,6 @@ class StoreWriter:
         write_description(self._folder, f"{self._name}.json", described)
 
 
-def is_complete(path: str | os.PathLike, split: str, part: int) -> bool:
-    """Returns whether a part is written, so that a run that was killed can leave it as it is."""
-    return Folder(path).exists(f"{split}/{part:05d}.json")
-
-
 def is_sealed(path: str | os.PathLike) -> bool:
     """Returns whether a folder is a finished store."""
     return Folder(path).exists(STORE)
@@ -299,10 +292,10 @@ def seal(
 
 def write_store(
     path: str | os.PathLike,
-    documents: Iterable[Piece | np.ndarray],
+    documents: Iterable[Document | np.ndarray],
     ids: TokenIds,
     *,
-    heldout: Iterable[Piece | np.ndarray] | None = None,
+    heldout: Iterable[Document | np.ndarray] | None = None,
     longest: int | None = LONGEST,
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Counts]:
@@ -316,7 +309,7 @@ def write_store(
 
     Args:
       path, ids, longest: as for `StoreWriter`.
-      documents, heldout: each int[n] or a `Piece`; they are read in turn, none twice.
+      documents, heldout: each int[n] or a `Document`; they are read in turn, none twice.
       about: returns the `about` of `seal` when all are written.
 
     Raises ValueError as `StoreWriter` and `seal`; OSError where there is a file, or no space.
@@ -324,7 +317,9 @@ def write_store(
     documents = iter(documents)
     first = list(itertools.islice(documents, 1))
     columns = [name for name in COLUMNS if any(getattr(x, name, None) is not None for x in first)]
-    splits: dict[str, Iterable[Piece | np.ndarray]] = {"train": itertools.chain(first, documents)}
+    splits: dict[str, Iterable[Document | np.ndarray]] = {
+        "train": itertools.chain(first, documents)
+    }
     splits |= {} if heldout is None else {"heldout": heldout}
     with _replacing(path) as folder:
         for split, pieces in splits.items():

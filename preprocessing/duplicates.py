@@ -22,7 +22,7 @@ from datatrove.utils.text import ngrams, simplify_text
 
 from ..constraints import Count, checked
 from ..data.finding import find_files, versions_of
-from ..data.reading import FileRange, good, records
+from ..data.reading import good, raw_documents
 from .blocks import Dropped, Pass, Step
 from .words import WORDS
 
@@ -134,7 +134,7 @@ class _Index(NGramsDecontFilter):
         of = create_hash_func(HashConfig())
         hashes = set()
         for path in self.paths:
-            for one in good(records(FileRange(path), self.text_field)):
+            for one in good(raw_documents(path, self.text_field)):
                 words = WORDS.word_tokenize(simplify_text(one.text, self.config.norm_config))
                 hashes |= {of(" ".join(one)) for one in ngrams(words, self.config.n_grams)}
         if not hashes:

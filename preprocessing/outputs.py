@@ -18,7 +18,7 @@ from ..constraints import AtLeastTwo, checked
 from ..corpora.vocabularies import VocabularySource, load_vocabulary
 from ..corpora.vocabularies.tokenization import batches
 from ..corpora.vocabularies.training_sample import MOST_READ, first_texts
-from ..data.corpus import Piece
+from ..data.corpus import Document
 from ..data.documents import UNCUT
 from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
 from ..settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
@@ -143,11 +143,11 @@ class _Tokenise(PipelineStep):
                         continue
                     if is_only:
                         cut = tokens.size - -(-tokens.size // self.heldout_every)
-                        train.add(Piece(tokens[:cut], True))
-                        heldout.add(Piece(tokens[cut:], True))
+                        train.add(Document(tokens[:cut]))
+                        heldout.add(Document(tokens[cut:]))
                     else:
                         writer = heldout if heldout_hash(text) in held_out else train
-                        writer.add(Piece(tokens, True))
+                        writer.add(Document(tokens))
                     self.stat_update("forwarded")
                     self.stat_update("tokens", value=int(tokens.size))
                     unknown = int(np.count_nonzero(tokens == tokenizer.unknown))

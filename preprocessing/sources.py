@@ -10,20 +10,28 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import Count, checked
-from ..data.finding import find_files, size_and_version, versions_of
-from ..data.reading import JSONL_SUFFIXES, LEFT_OUT, Bad, FileRange, Record, malformed, records
+from ..data.finding import find_files, versions_of
+from ..data.reading import JSONL_SUFFIXES, LEFT_OUT, Bad, RawDocument, malformed, raw_documents
 from ..settings.user_modules import import_module
 from ..settings.whole_files import checksum
 from .blocks import Dropped, Source
 from .repositories import documents, repositories_in
 
 MOST_TASKS = 512  # near duplicates are found with a file of each task open
+
+
+class FileRange(NamedTuple):
+    """A file, or the lines of one that start within a range of its bytes."""
+
+    path: str
+    start: int = 0
+    end: int | None = None  # None: to its end
 
 
 @checked
@@ -87,10 +95,10 @@ def repositories(
     version: list[Any] = [header]
     sizes = dict.fromkeys(paths_of, 0)
     for folder, paths in paths_of.items():
-        for path in paths:
-            size, changed = size_and_version(os.path.join(folder, path))
+        versions = versions_of(os.path.join(folder, path) for path in paths)
+        for path, (_, size, changed) in zip(paths, versions):
             sizes[folder] += size
-            version.append((folder, path, size, str(changed)))
+            version.append((folder, path, size, changed))
     read = functools.partial(_documents_of_repository, paths_of, header, on_malformed)
     noun = "repository" if len(sizes) == 1 else "repositories"
     return _source(read, version, sizes, task_bytes, noun)
@@ -122,15 +130,16 @@ def documents_of_file(
     text_field: str, on_malformed: str, file_range: FileRange
 ) -> Iterator[Document | Bad]:
     """Yields the documents of a file and its bad records, in order; raises as `_judged`."""
+    lines = (file_range.start, file_range.end)
     found = (
-        _document(one, text_field) if isinstance(one, Record) else one
-        for one in records(file_range, text_field)
-        if isinstance(one, Record) or one.rule != "blank"
+        _document(one, text_field) if isinstance(one, RawDocument) else one
+        for one in raw_documents(file_range.path, text_field, byte_range=lines)
+        if isinstance(one, RawDocument) or one.rule != "blank"
     )
     return _judged(found, on_malformed, "files")
 
 
-def _document(record: Record, text_field: str) -> Document:
+def _document(record: RawDocument, text_field: str) -> Document:
     fields = record.fields
     name = fields.get("id")
     if not isinstance(name, str | int):

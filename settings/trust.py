@@ -39,7 +39,6 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.training.devices.mesh": ("make_mesh",),
     "pretrax.training.optimizers": (),
     "pretrax.training.reporting.trackers": ("weights_and_biases",),  # see `OUTSIDE`
-    "pretrax.data.store_mixtures": ("token_store",),
 }
 # Fields of `Run` that act outside the run's directory, and what they do there. Anybody may have
 # written a config.gin, so users have to give these fields themselves. Reading elsewhere is

@@ -234,9 +234,9 @@ def run_on_a_token_store(tmp_path):
     seal(tmp_path / "store", {"train": 1, "heldout": 1})
     run = tiny.Run(tmp_path / "of_store", str(tmp_path / "store"))
     for old, new in (
-        ("from tests.training import tiny", "from pretrax.data import store_mixtures"),
-        ("tiny.slow_token_store.path", "store_mixtures.token_store.stores"),
-        ("tiny.slow_token_store", "store_mixtures.token_store"),
+        ("from tests.training import tiny", "from pretrax import corpora"),
+        ("tiny.slow_token_store.path", "corpora.token_store.stores"),
+        ("tiny.slow_token_store", "corpora.token_store"),
     ):
         run.config.write_text(run.config.read_text().replace(old, new))
     return run

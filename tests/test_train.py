@@ -296,9 +296,9 @@ def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monkeypatch):
     summary = "Read data[old]/a[/x].txt."
-    corpus = tiny.store_mixtures.token_store
+    corpus = tiny.corpora.token_store
     monkeypatch.setattr(
-        tiny.store_mixtures,
+        tiny.corpora,
         "token_store",
         lambda *args, **more: corpus(*args, **more)._replace(summary=summary),
     )

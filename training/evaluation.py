@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ..data.corpus import Corpus, DocumentStream, Piece
+from ..data.corpus import Corpus, first_documents
 from ..data.packing import Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, Row, members_of
 from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
@@ -130,7 +130,10 @@ class Evaluator:
             return by_loss[key]
 
         # Frequencies for the baseline, from eight times as much training text.
-        training_pieces = [_pieces(corpus.train(0, 1), 8 * tokens) for corpus in corpora]
+        training_pieces = [
+            first_documents(iter(corpus.train(0, 1).next_document, None), 8 * tokens)
+            for corpus in corpora
+        ]
         heldout_pieces = [corpus.heldout(tokens) for corpus in corpora]
         self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
@@ -142,7 +145,7 @@ class Evaluator:
                 packed = rows_of_documents(
                     pieces, packing, member, end_of_document=end_of_document, tokens=tokens
                 )
-                blank = empty_row(packing.column, member)
+                blank = empty_row(packing.rows.column, member)
                 packed += [blank] * (_up(len(packed), size) - len(packed))
                 return self._arranged(arrange, packed, group.row_length, size)
 
@@ -275,14 +278,6 @@ def _tally_of(recipe: Recipe, objective: Objective, labels: Labels) -> Tally:
             f"{sorted(objective.facts.heads)}: name the head that the term scores."
         )
     return tally(labels, classes=objective.facts.heads[labels.head] or recipe.ids.size)
-
-
-def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:
-    pieces = []
-    while tokens > 0:
-        pieces.append(stream.next_document())
-        tokens -= pieces[-1].tokens.size
-    return pieces
 
 
 def _up(n: int, multiple: int) -> int:

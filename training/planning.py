@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from .. import objectives
 from ..constraints import check_fields
-from ..data.corpus import Corpus, checked_for
+from ..data.corpus import Corpus
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..models import Model
 from ..models.attention_mechanisms import MECHANISMS
@@ -84,7 +84,6 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     check_columns(corpus, objective)
     _check_sources(corpus, objective)
     objective = with_counted_classes(objective, len(corpus.classes))
-    corpus = checked_for(objective, corpus)
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.facts.heads)
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
@@ -201,7 +200,7 @@ def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
     def rows(group, scheduled):
         text = array(scheduled.rows, group.row_length)
         row = Row(text, text, array(scheduled.rows))
-        return row._replace(**{column: text}) if (column := plan.packing.column) else row
+        return row._replace(**{column: text}) if (column := plan.packing.rows.column) else row
 
     return tuple(map(rows, plan.recipe.groups, plan.schedules))
 
@@ -453,7 +452,7 @@ def _check_sources(corpus: Corpus, objective: Objective) -> None:
 
 def _check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
-    may_cut = corpus.columns and not packing.column  # parts or labels that nothing reads
+    may_cut = corpus.columns and not packing.rows.column  # parts or labels that nothing reads
     if not may_cut and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the "

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...constraints import Count, checked
 from ...corpora.python_library.python_sources import library_documents, split_documents
-from ...data.reading import FileRange, good, records
+from ...data.reading import good, raw_documents
 from ...inference import Trained
 from ..figures import HIGHER, Figure
 from .parts.likelihoods import AFTER_READING, LikelihoodForm, log_probs, reading_of
@@ -129,7 +129,7 @@ def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
     """
     pairs: dict[str, list[MinimalPair]] = {}
     for path in sorted(Path(folder).glob("*.jsonl")):
-        for one in good(records(FileRange(str(path)), _sentences)):
+        for one in good(raw_documents(str(path), _sentences)):
             uid = str(one.fields.get("UID", path.stem))
             pairs.setdefault(uid, []).append(MinimalPair(uid, *one.text))
     if not pairs:

@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 
 from ...constraints import checked
-from ...data.corpus import Piece
+from ...data.corpus import Document, first_documents
 from ...data.packing import rows_of_documents, stacked
 from ...objectives import PromptForm, RowGroup, members_of
 from ...objectives.losses import at_slots
@@ -57,7 +57,8 @@ def pair_accuracy(
     length = plan.packing.limits[member].raw
     pieces = plan.corpus.heldout(pairs * length)
     held = _batches(plan, member, group, pairs, pieces, EVALUATION_SEED)
-    pieces = _training_pieces(plan, training_pairs * length)
+    stream = plan.corpus.train(0, 1)
+    pieces = first_documents(iter(stream.next_document, None), training_pairs * length)
     training = _batches(plan, member, group, training_pairs, pieces, TRAINING_SEED)
     truth = _joined(held, form, decode)
     judged = _judged(plan.recipe.model, form.head, subject.saved.params, held)
@@ -107,17 +108,8 @@ def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
     )
 
 
-def _training_pieces(plan: Plan, tokens: int) -> list[Piece]:
-    stream = plan.corpus.train(0, 1)
-    pieces = []
-    while tokens > 0:
-        pieces.append(stream.next_document())
-        tokens -= pieces[-1].tokens.size
-    return pieces
-
-
 def _batches(
-    plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Piece], seed: int
+    plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Document], seed: int
 ) -> list[dict]:
     """Returns the model's features of rows in batches, corrupted as in `Evaluator`."""
     packed = rows_of_documents(pieces, plan.packing, member, end_of_document=plan.end_of_document)[

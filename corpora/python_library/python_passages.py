@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ...data import task_metrics
-from .python_sources import Document, library_documents, split_documents
+from .python_sources import LibraryText, library_documents, split_documents
 
 SPLITS = ("train", "validation")
 SENTINEL = "<extra_id_0>"
@@ -175,7 +175,7 @@ def hideable_names(passage: str) -> list[str]:
     return [match["name"] for match in _names(passage.replace(SENTINEL, " "))]
 
 
-def library_split() -> dict[str, list[Document]]:
+def library_split() -> dict[str, list[LibraryText]]:
     """Returns the library's Python files in both splits: those held out are what runs hold out."""
     split = split_documents(library_documents())
     return {
@@ -184,7 +184,7 @@ def library_split() -> dict[str, list[Document]]:
     }
 
 
-def counted_in(split: Mapping[str, Iterable[Document]]) -> Callable[[str, str], bool]:
+def counted_in(split: Mapping[str, Iterable[LibraryText]]) -> Callable[[str, str], bool]:
     """Returns (split, passage) -> whether it counts: held out, only with a line of no training
     file, for the library has copies of its own text, as of asyncio's transports in its sslproto."""
     texts = (document.read() for document in split["train"])

@@ -25,15 +25,15 @@ HELDOUT_EVERY = 20  # by default one document in so many is held out
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-class Document(NamedTuple):
-    """A document that is read when it is needed."""
+class LibraryText(NamedTuple):
+    """A source file or a topic, which is read when it is needed."""
 
     name: str  # relative to the library, with "/"; topics are "pydoc_data/topics/…"
     fingerprint: str  # changes when the text does
     read: Callable[[], str]
 
 
-def library_documents() -> list[Document]:
+def library_documents() -> list[LibraryText]:
     """The library's sources and pydoc's topics, sorted by name.
 
     Raises FileNotFoundError for a Python without its library's sources.
@@ -47,7 +47,7 @@ def library_documents() -> list[Document]:
                 continue
             if size := path.stat().st_size:
                 read = functools.partial(path.read_text, "utf-8", "replace")
-                documents.append(Document(path.relative_to(root).as_posix(), str(size), read))
+                documents.append(LibraryText(path.relative_to(root).as_posix(), str(size), read))
     if not documents:
         raise FileNotFoundError(
             f"No Python sources in {root}: this Python comes without its library's sources. "
@@ -60,13 +60,13 @@ def library_documents() -> list[Document]:
 
 @checked
 def split_documents(
-    documents: Sequence[Document], heldout_every: AtLeastTwo = HELDOUT_EVERY
-) -> dict[str, list[Document]]:
+    documents: Sequence[LibraryText], heldout_every: AtLeastTwo = HELDOUT_EVERY
+) -> dict[str, list[LibraryText]]:
     """Documents to train on and held out: one in `heldout_every`, by a hash of its name.
 
     Raises ValueError where there is none on one side.
     """
-    split: dict[str, list[Document]] = {"train": [], "heldout": []}
+    split: dict[str, list[LibraryText]] = {"train": [], "heldout": []}
     for document in documents:
         held = zlib.crc32(document.name.encode()) % heldout_every == 0
         split["heldout" if held else "train"].append(document)
@@ -86,7 +86,7 @@ class Pair(NamedTuple):
     code: str  # from "def" or "class" on, whole
 
 
-def documented_definitions(document: Document, left_out: Counter[str]) -> Iterator[Pair]:
+def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Iterator[Pair]:
     """A pair for each function, method and class of a Python file that has a docstring.
 
         def mean(values):             ->  Pair("The mean.", "def mean(values):\n    return …")
@@ -207,12 +207,12 @@ class _Source:
         )
 
 
-def _topics() -> list[Document]:
+def _topics() -> list[LibraryText]:
     try:
         from pydoc_data.topics import topics
     except ImportError:  # some distributions leave it out
         return []
     return [
-        Document(f"pydoc_data/topics/{name}", str(len(text)), functools.partial(str, text))
+        LibraryText(f"pydoc_data/topics/{name}", str(len(text)), functools.partial(str, text))
         for name, text in topics.items()
     ]

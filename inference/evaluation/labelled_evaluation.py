@@ -101,7 +101,7 @@ def _kept(run_dir: str, split: str) -> DocumentArrays | None:
 def _labelled(run_dir: str, documents: DocumentArrays) -> Iterator[Labelled]:
     decode = load_vocabulary(run_dir).codec.decode
     for i, label in enumerate(_answers(run_dir, documents)):
-        tokens, _, parts, _ = documents.piece(i)
+        tokens, _, parts, _ = documents.document(i)
         yield Labelled(decode((tokens if parts is None else tokens[parts == 0]).tolist()), label)
 
 
@@ -111,5 +111,5 @@ def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
     decode = load_vocabulary(run_dir).codec.decode
     written = functools.lru_cache(maxsize=1024)(lambda tokens: decode(list(tokens)).strip())
     for i in range(len(documents)):
-        tokens, _, parts, labels = documents.piece(i)
+        tokens, _, parts, labels = documents.document(i)
         yield written(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data.reading import FileRange, Record, json_lines, malformed, opened
+from ...data.reading import RawDocument, json_lines, malformed, opened
 from ..trained import MODES
 from .prompts import few_shot_prompt
 
@@ -29,8 +29,8 @@ def read_items(file: str, *, strict: bool = True) -> list[dict]:
         raise ValueError(f"There is no file {file}: give the path of a JSONL file.")
     items: list[dict] = []
     with opened(file) as lines:
-        for one in json_lines(lines, FileRange(file), _item, (dict, str)):
-            if isinstance(one, Record):
+        for one in json_lines(lines, file, _item, kinds=(dict, str)):
+            if isinstance(one, RawDocument):
                 items.append(one.text)
             elif one.rule != "blank":
                 if strict:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ...data.corpus import Piece
+from ...data.corpus import Document
 from ...objectives import Objective, TokenIds, members_of, plan
 from ...objectives.contract import Row
 from ...objectives.layouts import LAYOUTS
@@ -27,7 +27,7 @@ def show_passages(
     params,
     ids: TokenIds,
     decode: Decode,
-    heldout: Callable[[int], Sequence[Piece]],
+    heldout: Callable[[int], Sequence[Document]],
     rows: int = 4,
 ) -> None:
     """Fills in passages of documents with the first member that hides tokens.
@@ -62,7 +62,7 @@ def show_passages(
         print_example(console, example, ids.sentinels, decode)
 
 
-def _cut(documents: Sequence[Piece], size: int, rows: int) -> Row:
+def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
     """Returns passages of one size spread over the documents; none of too few."""
     text = np.concatenate([document.tokens for document in documents])
     starts = np.linspace(0, text.size - size, rows if text.size >= size else 0).astype(int)
@@ -70,7 +70,7 @@ def _cut(documents: Sequence[Piece], size: int, rows: int) -> Row:
     return Row(tokens, np.ones_like(tokens), np.zeros_like(starts))
 
 
-def _whole(documents: Sequence[Piece], size: int, rows: int) -> Row:
+def _whole(documents: Sequence[Document], size: int, rows: int) -> Row:
     """Returns the first documents of at most twice that size."""
     chosen = [d for d in documents if 0 < d.tokens.size <= 2 * size][:rows]
     longest = max((d.tokens.size for d in chosen), default=0)

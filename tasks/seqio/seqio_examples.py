@@ -9,7 +9,7 @@ import numpy as np
 
 from ...constraints import checked
 from ...corpora.vocabularies.tokenization import Tokenizer
-from ...data.corpus import Piece, in_parts
+from ...data.corpus import Document, in_parts
 from ...data.token_ids_json import text_checker
 from ...objectives import TokenIds
 from ...objectives.contract import NO_LABEL
@@ -21,7 +21,7 @@ from .seqio_tasks import readable
 
 UNIT = 2048  # examples
 
-PairReader = Callable[[np.ndarray, np.ndarray], Piece]
+PairReader = Callable[[np.ndarray, np.ndarray], Document]
 Answers = Literal["text", "class", "number", "tags"]
 
 
@@ -45,8 +45,8 @@ def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) 
     def text_of(tokens: np.ndarray) -> str:
         return tokenizer.decode(tokens.tolist()).strip()
 
-    def labelled(given: np.ndarray, label: int) -> Piece:
-        return Piece(given, True, labels=np.full(given.size, label, np.int32))
+    def labelled(given: np.ndarray, label: int) -> Document:
+        return Document(given, labels=np.full(given.size, label, np.int32))
 
     def as_class(given, answer):
         return labelled(given, number_of(text_of(answer)))
@@ -65,7 +65,9 @@ def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) 
         pieces = tokenizer.encode_batch([f" {word}" for word in words])
         # A word may have no token: tokenizers drop some characters.
         labels = [[number_of(n), *[NO_LABEL] * len(p)][: len(p)] for n, p in zip(names, pieces)]
-        return Piece(np.concatenate(pieces), True, labels=np.concatenate(labels).astype(np.int32))
+        return Document(
+            np.concatenate(pieces), True, labels=np.concatenate(labels).astype(np.int32)
+        )
 
     return {"text": in_parts, "class": as_class, "number": as_number, "tags": as_tags}[answers]
 
@@ -83,7 +85,7 @@ class TaskExamples:
         task: seqio.Task,
         features: Sequence[str],
         ids: TokenIds,
-        document: Callable[..., Piece | None],
+        document: Callable[..., Document | None],
         lengths: dict[str, int] | None = None,
         *,
         use_cached: bool = False,
@@ -109,7 +111,7 @@ class TaskExamples:
                 return files
             return min(files, max(num_shards, source.num_input_examples(split) // UNIT))
 
-    def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Piece | None]:
+    def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Document | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""
         # Documents are cut later, with a warning; but some steps must know the lengths.
         how |= dict(split=split, use_cached=self.cached, sequence_length=self._lengths)
@@ -139,7 +141,7 @@ def text_examples(
     """The text of one task; with `arranged_tokens`, of at most so many, markers among them."""
     check = text_checker(ids)
 
-    def document(tokens: np.ndarray) -> Piece | None:
+    def document(tokens: np.ndarray) -> Document | None:
         text = tokens if arranged_tokens is None else tokens[~np.isin(tokens, ids.fim)]
         if not text.size:
             return None
@@ -150,7 +152,7 @@ def text_examples(
                 f"arranged_tokens={arranged_tokens}, to which `character_infilling` cuts texts "
                 "where it is given `sequence_length`: pass that on to it."
             )
-        return Piece(tokens, ends=True)
+        return Document(tokens, ends=True)
 
     lengths = arranged_tokens and {feature: arranged_tokens + 1}
     return TaskExamples(task, [feature], ids, document, lengths or None, use_cached=use_cached)
@@ -178,7 +180,7 @@ def pair_examples(
             stacklevel=2,
         )
 
-    def document(given: np.ndarray, answer: np.ndarray) -> Piece | None:
+    def document(given: np.ndarray, answer: np.ndarray) -> Document | None:
         if not given.size:
             return None
         try:

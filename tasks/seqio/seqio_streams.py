@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...data.corpus import DocumentStream, Piece, check_shard
+from ...data.corpus import Document, DocumentStream, check_shard, first_documents
 from .quiet_tensorflow import seqio
 from .seqio_examples import TaskExamples
 from .seqio_tasks import REPEATABLE_SEED
@@ -49,7 +49,7 @@ class MixtureStream(DocumentStream):
         units = [(t.name, t.cached, t.num_units(split, num_shards)) for t in texts]
         self._fingerprint = zlib.crc32((described + repr(units)).encode())
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         block, place = divmod(self._documents, _DRAWS)
         task = drawn_tasks(self._rates, self._key, block)[place]
         document = self._tasks[task].next_document()
@@ -104,7 +104,7 @@ class _TaskStream:
         self._shard = shard
         self.go_to([0, 0, 0])
 
-    def next_document(self) -> Piece:
+    def next_document(self) -> Document:
         barren = 0  # epochs without a document
         while True:
             for document in self._reader:
@@ -128,7 +128,7 @@ class _TaskStream:
         self.place = place
         self._reader = self._read(*place)
 
-    def _read(self, epoch: int, unit: int, examples: int) -> Iterator[Piece | None]:
+    def _read(self, epoch: int, unit: int, examples: int) -> Iterator[Document | None]:
         order = np.arange(len(self._units))
         if self._shuffle:
             bits = np.random.Philox(np.random.SeedSequence((*self._seed, epoch, self._shard)))
@@ -146,7 +146,7 @@ class _TaskStream:
         )
 
 
-def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list[Piece]:
+def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list[Document]:
     """Documents of the tasks in turn until they hold `n` tokens, or there are no more.
 
     Every call returns the same documents, even if a step of a task is random.
@@ -154,13 +154,7 @@ def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list
     read = functools.partial(TaskExamples.documents, split=split, shuffle=False)
     readers = [filter(None, read(text, seed=REPEATABLE_SEED)) for text in texts]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*readers))
-    documents = []
-    size = 0
-    for document in filter(None, in_turn):
-        if size >= n:
-            break
-        documents.append(document)
-        size += document.tokens.size
+    documents = first_documents(filter(None, in_turn), n)
     if not documents:
         raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")
     return documents

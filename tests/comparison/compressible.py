@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 
-from pretrax.data.corpus import Corpus, Piece
+from pretrax.data.corpus import Corpus, Document
 from tests.inference.runs import CODEC, IDS
 
 TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]
@@ -14,11 +14,11 @@ class Training:
     """An endless stream of one document."""
 
     def next_document(self):
-        return Piece(np.array(CODEC.encode("aab"), np.int32), True)
+        return Document(np.array(CODEC.encode("aab"), np.int32))
 
 
 def corpus(texts=tuple(TEXTS), codec=CODEC):
-    pieces = [Piece(np.array(CODEC.encode(text), np.int32), True) for text in texts]
+    pieces = [Document(np.array(CODEC.encode(text), np.int32)) for text in texts]
     return Corpus(IDS, lambda shard, shards: Training(), lambda n: pieces, codec=codec)
 
 

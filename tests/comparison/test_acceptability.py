@@ -21,7 +21,7 @@ from pretrax.comparison.yardsticks.parts.likelihoods import reading_of
 from pretrax.comparison.yardsticks.parts.noise import is_read_by_noise
 from pretrax.comparison.yardsticks.parts.python_pairs import KINDS, MinimalPair, python_pairs
 from pretrax.corpora.python_library.python_sources import (
-    Document,
+    LibraryText,
     library_documents,
     split_documents,
 )
@@ -44,7 +44,7 @@ def library(count: int = 2) -> list[MinimalPair]:
 
 
 def test_two_places_are_exchanged():
-    pairs = python_pairs([Document("a.py", "", lambda: CODE)], 1)
+    pairs = python_pairs([LibraryText("a.py", "", lambda: CODE)], 1)
     found = {pair.kind: pair for pair in pairs}
     assert list(found) == list(KINDS)[:4] + ["words"]  # one operator alone
     code = CODE.replace('    """Return the sum of all values but the first."""\n', "").lstrip()

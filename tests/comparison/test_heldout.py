@@ -13,7 +13,7 @@ from pretrax import models
 from pretrax.comparison.yardsticks import heldout_loss
 from pretrax.comparison.yardsticks.costs import cost
 from pretrax.comparison.yardsticks.heldout_loss import loss_under
-from pretrax.data.corpus import Piece
+from pretrax.data.corpus import Document
 from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.objectives import (
     causal_lm,
@@ -48,7 +48,7 @@ def subject(layout: str):
     stacks = {stack: 64 for stack in layout.split("_")}
     one = tiny.plan(model, objective, stacks)
     ids = ENCODER_IDS if layout == "encoder" else tiny.IDS
-    pieces = [Piece(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))]
+    pieces = [Document(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))]
     corpus = one.corpus._replace(ids=ids, heldout=lambda n: pieces)
     one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=ids))
     params = tiny.parameters(one)

@@ -11,7 +11,7 @@ from pretrax import models
 from pretrax.comparison.yardsticks import text_pairs
 from pretrax.comparison.yardsticks.parts.bags_of_words import bags_of
 from pretrax.comparison.yardsticks.text_pairs import TextPairs, bag_of_words_classes, pair_accuracy
-from pretrax.data.corpus import Piece
+from pretrax.data.corpus import Document
 from pretrax.objectives import causal_lm, next_sentence_prediction, sentence_order_prediction
 from tests.training import tiny
 
@@ -28,7 +28,7 @@ class Topics:
 
     def next_document(self):
         first = 2 + 8 * self.rng.integers(12)
-        return Piece((first + self.rng.integers(8, size=28)).astype(np.int32), ends=True)
+        return Document((first + self.rng.integers(8, size=28)).astype(np.int32), ends=True)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import pytest
 
 from pretrax.corpora import docstring_pairs, python_library
 from pretrax.corpora.python_library.python_sources import (
-    Document,
+    LibraryText,
     Pair,
     documented_definitions,
     library_documents,
@@ -56,7 +56,7 @@ class Reader:
 
 def pairs_of(text, name="a.py"):
     left_out = LeftOut()
-    return list(documented_definitions(Document(name, "", lambda: text), left_out)), left_out
+    return list(documented_definitions(LibraryText(name, "", lambda: text), left_out)), left_out
 
 
 def test_pairs_of_a_file_by_hand():

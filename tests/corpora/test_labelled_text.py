@@ -163,7 +163,7 @@ def test_heldout_text_of_files_of_its_own(tmp_path):
     [
         (LINES[::3], {}, r"Got one label, 'red', in the 20 texts of .*lines.tsv, expected two"),
         ([], {}, r"Got no label in the 0 texts"),
-        (LINES[:3], {}, r"None of the texts is held out, as one in 10 should be: give more"),
+        (LINES[:3], {}, "no token of text .heldout.*a smaller heldout_every"),
         (LINES, {"answer_tokens": 9}, r"The label 'dark green' has 10 tokens, expected at most 9"),
         (LINES, {"given_tokens": 0}, r"given_tokens must be a whole number of at least 1, got 0"),
         (

@@ -46,7 +46,7 @@ def everything(corpus):
 
 
 def texts_of(path, **settings):
-    return [part.text for part in read_documents(str(path), **settings)]
+    return [part.text for part in read_documents([str(path)], **settings)]
 
 
 def decoded(corpus, documents):
@@ -58,7 +58,7 @@ def test_a_malformed_line_is_named(tmp_path, line):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "fine"}\n' + line + b'{"text": "fine too"}')
     with pytest.raises(MalformedLine, match="a.jsonl:2: .*on_malformed") as error:
-        list(read_documents(str(path)))
+        list(read_documents([str(path)]))
     assert MALFORMED[line] in str(error.value)
     left_out = LeftOut()
     got = texts_of(path, on_malformed="skip", left_out=left_out)
@@ -70,22 +70,22 @@ def test_malformed_text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine\nalso fine\nbroken \xff\nfine again\n")
     with pytest.raises(MalformedLine, match=r"a.txt:3: not UTF-8"):
-        list(read_documents(str(path)))
+        list(read_documents([str(path)]))
     left_out = LeftOut()
     got = texts_of(path, on_malformed="skip", left_out=left_out)
     assert got == ["fine\nalso fine\nfine again\n"] and left_out["malformed lines skipped"] == 1
 
 
 def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
+    monkeypatch.setattr("pretrax.data.reading.PART", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
     with pytest.raises(MalformedLine, match=r"a.txt:101: "):
-        list(read_documents(str(path)))
+        list(read_documents([str(path)]))
 
 
 def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 7)
+    monkeypatch.setattr("pretrax.data.reading.PART", 7)
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
         path.write_bytes(text.encode())
@@ -95,13 +95,13 @@ def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
+    monkeypatch.setattr("pretrax.data.reading.PART", 16)
     content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
-    parts = list(read_documents(str(tmp_path / name), on_malformed="skip"))
+    parts = list(read_documents([str(tmp_path / name)], on_malformed="skip"))
     assert len(parts) > 10 and [part.ends for part in parts[:-1]] == [False] * (len(parts) - 1)
-    assert parts[-1] == ("", True)
+    assert (parts[-1].text, parts[-1].ends) == ("", True)
     corpus = text_files(
         str(tmp_path / "run"),
         files=str(tmp_path / name),
@@ -110,7 +110,7 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
         vocabulary=vocabularies.utf8_bytes,
     )
     stream = corpus.train(0, 1)
-    pieces = [stream.next_document() for _ in range(parts.index(("", True)))]
+    pieces = [stream.next_document() for _ in range(len(parts) - 1)]
     assert sum(piece.ends for piece in pieces) == 1
     assert [piece.ends for piece in corpus.heldout(100)] == [True]
 
@@ -139,7 +139,7 @@ def test_a_damaged_gzip_file(tmp_path):
     for content in (whole[: len(whole) // 2], b"plain text"):
         (tmp_path / "a.jsonl.gz").write_bytes(content)
         with pytest.raises(ValueError, match="a.jsonl.gz: no whole gzip file"):
-            list(read_documents(str(tmp_path / "a.jsonl.gz")))
+            list(read_documents([str(tmp_path / "a.jsonl.gz")]))
 
 
 def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
@@ -228,7 +228,7 @@ def test_a_line_without_end(tmp_path, monkeypatch):
 
 
 def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
+    monkeypatch.setattr("pretrax.data.reading.PART", 16)
     (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
     left_out = LeftOut()
     parts = texts_of(tmp_path / "a.txt", on_malformed="skip", left_out=left_out)
@@ -266,7 +266,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     first = text_files(run_dir, **settings)
     state = first.train(0, 1).state()
     with monkeypatch.context() as patch:
-        patch.setattr("pretrax.corpora.text.read_documents", None)
+        patch.setattr("pretrax.corpora.text.read_documents", pytest.fail)
         assert text_files(run_dir, **settings).summary == first.summary
     (tmp_path / "a.txt").write_text("other words " * 60)
     changed = text_files(run_dir, **settings)
@@ -327,7 +327,7 @@ def files_seen(pieces) -> set[str]:
 @pytest.mark.parametrize("sizes", [[300, 40], [1, 200, 30, 1, 90], [5, 700, 40, 1] * 8])
 def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
     """Files of several sizes, most of them read in parts, over one epoch of several shards."""
-    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 256)
+    monkeypatch.setattr("pretrax.data.reading.PART", 256)
     for i, lines in enumerate(sizes):
         (tmp_path / f"{i:02}.txt").write_text(f"file {i:02}\n" * lines)
     settings = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
@@ -380,7 +380,7 @@ def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
 
 def test_one_long_file_is_one_document(tmp_path, monkeypatch):
     """Which is cut at its end, though it is read in more parts than one in 20 of which is one."""
-    monkeypatch.setattr("pretrax.corpora.text_readers.BLOCK", 16)
+    monkeypatch.setattr("pretrax.data.reading.PART", 16)
     text = "".join(f"line {i:04}\n" for i in range(400))
     (tmp_path / "a.txt").write_text(text)
     files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pretrax import corpora
-from pretrax.data.corpus import Corpus, Piece
+from pretrax.data.corpus import Corpus, Document
 from pretrax.training.run_configuration import read_run
 from tests.training import tiny
 
@@ -14,12 +14,12 @@ class Again(tiny.Stream):
 
     def next_document(self):
         number = int(super().next_document().tokens[0])
-        return Piece(np.full(5, number % 400, np.int32), True)
+        return Document(np.full(5, number % 400, np.int32))
 
 
 def corpus(run_dir, stream=Again) -> Corpus:
     """A corpus whose own held-out text is of other documents."""
-    return Corpus(tiny.IDS, stream, lambda n: [Piece(np.full(n, 999, np.int32), True)])
+    return Corpus(tiny.IDS, stream, lambda n: [Document(np.full(n, 999, np.int32))])
 
 
 def split(**settings) -> Corpus:
@@ -60,7 +60,7 @@ def test_long_documents_are_cut_and_keep_their_columns():
         def next_document(self):
             number = int(super().next_document().tokens[0])
             column = np.full(3000, number, np.int32)
-            return Piece(column, True, parts=column % 2)
+            return Document(column, parts=column % 2)
 
     one = corpora.validation_split("", corpus=lambda run_dir: corpus(run_dir, stream=Long))
     piece, *_ = one.heldout(2049)
@@ -74,7 +74,7 @@ def test_too_few_documents_are_refused(every, which):
 
     class One(tiny.Stream):
         def next_document(self):
-            return Piece(np.array([every == 20], np.int32), True)
+            return Document(np.array([every == 20], np.int32))
 
     one = corpora.validation_split(
         "", corpus=lambda run_dir: corpus(run_dir, stream=One), every=every

@@ -9,8 +9,8 @@ import fsspec
 import pytest
 
 from pretrax.corpora import text_files, vocabularies
-from pretrax.data.finding import find_files, size_and_version
-from pretrax.data.reading import FileRange, records
+from pretrax.data.finding import find_files, versions_of
+from pretrax.data.reading import raw_documents
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 TREE, RAW = "/api/datasets/me/texts/tree/main", "/datasets/me/texts/resolve/main/"
@@ -60,11 +60,11 @@ def test_they_are_found_read_and_known_by_their_version(repository):
     repository["data/b.txt"] = b"three"
     (path,) = find_files("hf://datasets/me/texts/data/*.jsonl")
     assert path == "hf://datasets/me/texts/data/a.jsonl"
-    assert [record.text for record in records(FileRange(path), "text")] == ["one", "two"]
-    size, version = size_and_version(path)
+    assert [record.text for record in raw_documents(path, "text")] == ["one", "two"]
+    ((_, size, version),) = versions_of([path])
     repository["data/a.jsonl"] = repository["data/a.jsonl"].replace(b"one", b"six")
     huggingface_hub.HfFileSystem.clear_instance_cache()
-    assert size == 32 and version and size_and_version(path)[1] not in ("", version)
+    assert size == 32 and version and versions_of([path])[0][2] not in ("", version)
 
 
 def test_a_run_tokenises_their_text_once(repository, tmp_path):

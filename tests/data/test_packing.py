@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.packing import MODELS, filled, log_normal
 from pretrax.data import packing
-from pretrax.data.corpus import Piece
+from pretrax.data.corpus import Document, in_parts
 from pretrax.data.packing import (
     POOL,
     ShardReader,
@@ -34,6 +34,7 @@ from pretrax.objectives import (
     text_to_text,
     ul2,
 )
+from pretrax.objectives.contract import NO_LABEL
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, quick_jit
 from tests.training import tiny
@@ -56,7 +57,7 @@ class Documents:
     def next_document(self):
         start, n = 1000 * self.number, self.lengths[self.number % len(self.lengths)]
         self.number += 1
-        return Piece(np.arange(start, start + n, dtype=np.int32), ends=True)
+        return Document(np.arange(start, start + n, dtype=np.int32), ends=True)
 
     def state(self):
         return {"number": np.int64(self.number)}
@@ -76,7 +77,7 @@ def ul2_packing(layout, policy):
     return plan_packing(policy, UL2, LAYOUTS[layout][0], ul2_groups(layout, policy))
 
 
-def causal_packing(policy, length, documents=16, column=None):
+def causal_packing(policy, length, documents=16, rows=Rows()):  # noqa: B008
     groups = plan(
         causal_lm(IDS),
         layouts.decoder,
@@ -84,7 +85,7 @@ def causal_packing(policy, length, documents=16, column=None):
         [{"decoder": length}],
         documents_of_a_row(policy, documents),
     )
-    return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups)._replace(column=column)
+    return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups)._replace(rows=rows)
 
 
 def documents_of(row) -> list[list[int]]:
@@ -121,7 +122,7 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
         reader = ShardReader(stream, ul2_packing(layout, policy))
     rows = [reader.row(i % len(UL2.members)) for i in range(60)]
     served = by_document(rows)
-    left = Piece(reader.state()["waiting.tokens"])
+    left = Document(reader.state()["waiting.tokens"])
     for d, waiting in by_document([left]).items():
         served[d] = served.get(d, []) + waiting
     assert sorted(served) == list(range(stream.number))
@@ -298,7 +299,7 @@ class Epochs(Documents):
         self.number += 1
         d = at if epoch % 2 == 0 else -1 - at
         start = 1000 * (d % len(self.lengths))
-        return Piece(np.arange(start, start + self.lengths[d], dtype=np.int32), ends=True)
+        return Document(np.arange(start, start + self.lengths[d], dtype=np.int32), ends=True)
 
 
 def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
@@ -401,7 +402,7 @@ class PartedDocuments(Documents):
 @pytest.mark.parametrize("column", ["parts", "labels"])
 def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, column):
     lengths = np.random.default_rng(4).integers(1, 64, 101).tolist()
-    planned = causal_packing(policy, 64, column=column)
+    planned = causal_packing(policy, 64, rows=Rows(column))
 
     def reader():
         return ShardReader(PartedDocuments(lengths), planned)
@@ -440,16 +441,31 @@ def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
 
 @pytest.mark.parametrize("policy", packing.POLICIES["parts"])
 def test_a_document_with_parts_is_never_cut(policy):
-    reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, column="parts"))
+    reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, rows=Rows("parts")))
     with pytest.raises(ValueError, match="with parts has 65 tokens, .* holds 64, which would cut"):
         [reader.row() for _ in range(2)]
-    half = Piece(np.arange(3), False, parts=np.arange(3))
+    half = Document(np.arange(3), False, parts=np.arange(3))
     with pytest.raises(ValueError, match="whole documents, and this corpus cut one after 3 tokens"):
-        closed(half, None, "parts")
+        closed(half, None, Rows("parts"))
+
+
+def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
+    tokens = np.arange(5, 9)
+    labelled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
+    assert (
+        closed(labelled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:] == [NO_LABEL] * 2
+    )
+    with pytest.raises(ValueError, match="Got the label 3, expected a class of 0 … 2"):
+        closed(labelled, EOS, Rows("labels", num_classes=3))
+    four = in_parts([5, 6], [7], [8], [9])
+    for most in (None, 4):
+        assert closed(four, None, Rows("parts", num_parts=most)).parts.max() == 3
+    with pytest.raises(ValueError, match="a document of 4 parts, expected at most 2.*dialogue"):
+        closed(four, None, text_to_text(IDS).rows)
 
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():
-    reader = ShardReader(Documents([3]), causal_packing("single", 64, column="parts"))
+    reader = ShardReader(Documents([3]), causal_packing("single", 64, rows=Rows("parts")))
     with pytest.raises(ValueError, match="reads the parts of documents, .*seqio_pairs"):
         reader.row()
 

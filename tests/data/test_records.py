@@ -139,18 +139,3 @@ def test_a_lane_that_cannot_be_loaded_is_an_error_when_it_is_read():
     assert len(set(numbers(stream, 400))) == 400
     with pytest.raises(ValueError, match="a damaged block"):
         numbers(stream, 300)
-
-
-def test_processes_read_the_same_and_their_number_may_change():
-    """Each has its share of the shards, and rounds of its own."""
-    expected = whole(SEVERAL_ROUNDS, 800)
-    found, states = [], [None] * 4
-    for processes in (1, 2, 4, 2):
-        orders = [Shuffled(Numbers(*SEVERAL_ROUNDS), 0) for _ in range(processes)]
-        shards = [RecordStream(orders[shard % processes], shard, 4) for shard in range(4)]
-        for shard, state in zip(shards, states):
-            if state is not None:
-                shard.restore(state)
-        found += [numbers(shard, 1)[0] for _ in range(50) for shard in shards]
-        states = [shard.state() for shard in shards]
-    assert found == expected

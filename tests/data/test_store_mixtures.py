@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pretrax.data.corpus import Piece
+from pretrax.corpora import token_store
+from pretrax.data.corpus import Document
 from pretrax.data.documents import split_heldout, training_documents
 from pretrax.data.records import RecordStream, Shuffled
 from pretrax.data.store_mixtures import (
@@ -11,7 +12,6 @@ from pretrax.data.store_mixtures import (
     corpus_of_stores,
     open_stores,
     rates_of,
-    token_store,
 )
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import write_store
@@ -160,7 +160,7 @@ def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
 def test_no_held_out_block_has_a_piece_of_a_document_that_is_trained_on(tmp_path, longest):
     sizes = np.random.default_rng(0).integers(1, longest + 1, 256 * 80 // longest).tolist()
     pieces = [
-        Piece(np.array([5 + i % 200, 5 + i // 200]), at == size - 1)
+        Document(np.array([5 + i % 200, 5 + i // 200]), at == size - 1)
         for i, size in enumerate(sizes)
         for at in range(size)
     ]
@@ -218,7 +218,7 @@ def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
 
 
 def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
-    labelled = [Piece(np.array([5, 6]), True, labels=[1, 1])]
+    labelled = [Document(np.array([5, 6]), labels=[1, 1])]
     store_of(tmp_path / "labels", labelled, heldout=labelled, columns=["labels"])
     corpus = token_store("unused", stores=str(tmp_path / "labels"))
     assert corpus.columns == ("labels",) and corpus.longest == 2

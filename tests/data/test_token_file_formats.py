@@ -72,7 +72,7 @@ def test_the_documents_are_those_that_were_written_in_the_order_of_a_store(progr
     found = open_token_file(WRITERS[program](tmp_path / "a", given), GPT2)
     assert len(found) == len(given) and found.closed.all()
     for i, document in enumerate(given):
-        np.testing.assert_array_equal(found.piece(i).tokens, document)
+        np.testing.assert_array_equal(found.document(i).tokens, document)
     write_store(tmp_path / "store", given, GPT2)
     both = found, open_store(tmp_path / "store").documents("train")
     streams = [RecordStream(Shuffled(training_documents(each), 0), 0, 1) for each in both]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.data import token_store_files
-from pretrax.data.corpus import Piece
+from pretrax.data.corpus import Document
 from pretrax.data.documents import training_documents
 from pretrax.data.records import Shuffled
 from pretrax.data.token_store import open_store
@@ -37,7 +37,7 @@ def test_blocks_and_documents_one_by_one_are_read_in_one_order(place):
 def test_all_parts_files_and_columns_are_read(place, monkeypatch):
     monkeypatch.setattr(token_store_files, "FILE_BYTES", 3000)
     each = [np.arange(n) % 250 + 3 for n in range(1, 600)]
-    pieces = [Piece(tokens, True, labels=tokens % 7 - 1) for tokens in each]
+    pieces = [Document(tokens, labels=tokens % 7 - 1) for tokens in each]
     store = store_of(place, pieces[:300], pieces[300:301], pieces[301:], columns=["labels"])
     assert len(store.splits["train"]["files"]) > 3
     found = read(store.records("train"), len(pieces))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from pretrax import models
-from pretrax.data.corpus import Piece, in_parts
+from pretrax.data.corpus import Document, in_parts
 from pretrax.inference import fill_in_place, greedy_targets, infill, show_passages
 from pretrax.inference.answering.infill import Infilled
 from pretrax.inference.reporting.passages import print_example
@@ -193,7 +193,7 @@ class ForcedModel:
 @pytest.mark.parametrize("layout", MODELS)
 def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     _, model, params, _, _, _ = case(layout)
-    documents = [Piece(tokens, True) for tokens in tiny.documents(10)]
+    documents = [Document(tokens) for tokens in tiny.documents(10)]
 
     def show(objective, documents=documents, **settings):
         return printed(
@@ -219,7 +219,7 @@ def test_passages_are_of_the_text_that_the_shown_member_reads():
     _, model, params, _, _, _ = case("encoder_decoder")
     spans = functools.partial(span_corruption, mean_span_length=2)
     objective = mixture(tiny.IDS, {"causal": (causal_lm, 1), "spans": (spans, 1)})
-    texts = {1: [Piece(np.full(400, 77, np.int32), True)]}
+    texts = {1: [Document(np.full(400, 77, np.int32))]}
     shown = printed(
         lambda console: show_passages(
             console, objective, model, params, tiny.IDS, decode, texts.__getitem__, 2
@@ -257,7 +257,7 @@ def test_classes_of_tokens_are_no_blanks():
         num_layers=1,
         num_classes=3,
     )
-    documents = [Piece(tokens, True, labels=0 * tokens) for tokens in tiny.documents(10)]
+    documents = [Document(tokens, labels=0 * tokens) for tokens in tiny.documents(10)]
     shown = printed(
         lambda console: show_passages(
             console, objective, model, {}, ids, decode, lambda member: documents

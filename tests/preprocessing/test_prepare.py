@@ -220,7 +220,7 @@ def test_a_file_that_is_a_task_of_its_own_is_held_out_whole_or_not_at_all(tmp_pa
     sides = []
     for split in ("train", "heldout"):
         documents = store.documents(split)
-        pieces = [documents.piece(i).tokens.tolist() for i in range(len(documents))]
+        pieces = [documents.document(i).tokens.tolist() for i in range(len(documents))]
         sides.append(set("".join(map(decode, pieces)).replace(" ", "")))
     assert sides[0] | sides[1] == set(names) and not sides[0] & sides[1]
     assert store.counts("heldout").documents == 1

@@ -16,8 +16,8 @@ from datatrove.data import Document
 
 from pretrax.corpora.text_readers import LeftOut, read_documents
 from pretrax.data.finding import find_files
-from pretrax.data.reading import Bad, FileRange, MalformedLine, Record, records
-from pretrax.preprocessing.sources import documents_of_file, files, shares_of
+from pretrax.data.reading import Bad, MalformedLine, RawDocument, raw_documents
+from pretrax.preprocessing.sources import FileRange, documents_of_file, files, shares_of
 
 TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]
 LINES = "".join(json.dumps({"id": i, "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS))
@@ -118,7 +118,7 @@ def test_pages_of_other_statuses_than_200_are_dropped_and_counted(tmp_path):
     assert missing == Bad("http://example.com/", "http_status", "got the HTTP status 404 Not Found")
     assert "A sentence" in page.text and moved.rule == "http_status"
     left_out = LeftOut()
-    (part,) = read_documents(str(tmp_path / "a.warc"), left_out=left_out)
+    (part,) = read_documents([str(tmp_path / "a.warc")], left_out=left_out)
     assert part.text == page.text
     assert left_out.describe() == "2 web pages without HTTP status 200"
 
@@ -147,7 +147,7 @@ def test_malformed_records_of_web_archives_are_named(tmp_path):
     (tmp_path / "b.warc").write_bytes(
         whole + bare + b"Content-Length: 2\r\n\r\nxx\r\n\r\n" + whole + bare + b"\r\nxx\r\n\r\n"
     )
-    first, bad, second, lengthless = records(FileRange(str(tmp_path / "b.warc")), "text")
+    first, bad, second, lengthless = raw_documents(str(tmp_path / "b.warc"), "text")
     assert first.text == second.text == "Plain text of a page."
     assert (bad.place, bad.rule) == (f"{tmp_path}/b.warc@1", "malformed")
     assert (lengthless.place, lengthless.rule) == (f"{tmp_path}/b.warc@3", "damaged")
@@ -196,8 +196,8 @@ def test_whatever_a_file_holds_it_is_read_or_named(tmp_path, name):
     whole, draw = path.read_bytes(), random.Random(name)
     for _ in range(60):
         path.write_bytes(mutated(draw, whole))
-        for one in records(FileRange(str(path)), "text"):
-            assert isinstance(one, Record | Bad)
+        for one in raw_documents(str(path), "text"):
+            assert isinstance(one, RawDocument | Bad)
 
 
 def test_bad_lines_are_named(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from pretrax.corpora import library
 from pretrax.corpora.python_library import python_definitions, python_passages
-from pretrax.corpora.python_library.python_sources import Document, library_documents
+from pretrax.corpora.python_library.python_sources import LibraryText, library_documents
 from pretrax.tasks import sample_text
 
 # What keeps the examples it has drawn for as long as the process lives.
@@ -21,7 +21,7 @@ _KEPT = (
 
 
 @contextlib.contextmanager
-def short_library() -> Iterator[list[Document]]:
+def short_library() -> Iterator[list[LibraryText]]:
     """Lets corpora, tasks and sample texts find one document in fifty, and one package; gives them.
 
     No example drawn before or within is kept beyond it.

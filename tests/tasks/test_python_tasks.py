@@ -13,7 +13,7 @@ import seqio
 
 from pretrax import corpora
 from pretrax.corpora.python_library import python_passages
-from pretrax.corpora.python_library.python_sources import Document, library_documents
+from pretrax.corpora.python_library.python_sources import LibraryText, library_documents
 from pretrax.corpora.vocabularies import VocabularySource, utf8_bytes
 from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.data import task_metrics
@@ -209,8 +209,8 @@ def test_what_stands_in_training_files_too_is_not_held_out():
     own = "".join(f"    line_{i} = line_{i}\n" for i in range(10))
     copied = "def copied(first):\n" + "    first = second  # and some more\n" * 6
     files = {
-        "train": [Document("a.py", "", lambda: f"if True:\n{textwrap.indent(copied, '  ')}")],
-        "validation": [Document("b.py", "", lambda: copied + own)],
+        "train": [LibraryText("a.py", "", lambda: f"if True:\n{textwrap.indent(copied, '  ')}")],
+        "validation": [LibraryText("b.py", "", lambda: copied + own)],
     }
     counts = python_passages.counted_in(files)
     assert counts("train", copied) and not counts("validation", copied)

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from pretrax import models
-from pretrax.data.corpus import Codec, Corpus, Piece
+from pretrax.data.corpus import Codec, Corpus, Document
 from pretrax.data.packing import stacked
 from pretrax.objectives import (
     BatchLoss,
@@ -42,15 +42,13 @@ HELDOUT = 500  # tokens: not a multiple of a row
 
 def heldout():
     """Pieces, of which every third is not the last one of its document."""
-    return [Piece(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
+    return [Document(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
 
 
 def labelled():
     """Documents of class 1, but every fourth of class 2."""
     documents = enumerate(d[:29] for d in tiny.documents(40, seed=3))
-    return [
-        Piece(d, True, labels=np.full(d.size, 1 if i % 4 else 2, np.int32)) for i, d in documents
-    ]
+    return [Document(d, labels=np.full(d.size, 1 if i % 4 else 2, np.int32)) for i, d in documents]
 
 
 @functools.cache

@@ -6,8 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pretrax import models, objectives
-from pretrax.data import store_mixtures
+from pretrax import corpora, models, objectives
 from pretrax.data.corpus import in_parts
 from pretrax.data.token_store_files import write_store
 from pretrax.training import Bound, Hook, Run, planning
@@ -22,7 +21,7 @@ def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("runs")
     return Run(
         run_dir=str(folder / "first"),
-        corpus=Bound(store_mixtures.token_store, stores=tiny.write_documents(folder / "data")),
+        corpus=Bound(corpora.token_store, stores=tiny.write_documents(folder / "data")),
         objective=objectives.causal_lm,
         model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
         optimizer=Bound(adamw, learning_rate=Bound(warmup_constant, peak=3e-3)),
@@ -100,7 +99,7 @@ def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path)
 
 def test_a_corpus_has_the_columns_that_the_objective_reads(run, tmp_path):
     write_store(tmp_path / "pairs", [in_parts([5, 6], [7])] * 100, tiny.IDS)
-    pairs = Bound(store_mixtures.token_store, stores=str(tmp_path / "pairs"))
+    pairs = Bound(corpora.token_store, stores=str(tmp_path / "pairs"))
     run = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
     with pytest.raises(ValueError, match="of several parts, .* would read as one text"):
         tiny.planned(dataclasses.replace(run, corpus=pairs))

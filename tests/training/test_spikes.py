@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pretrax import models, objectives
-from pretrax.data import store_mixtures
+from pretrax import corpora, models, objectives
 from pretrax.data.token_store_files import write_store
 from pretrax.training import Bound, Run, loop, planning, spikes
 from pretrax.training.optimizers import adamw
@@ -58,7 +57,7 @@ def run(tmp_path_factory):
     write_store(folder / "data", documents, tiny.IDS)
     return Run(
         run_dir=str(folder / "whole"),
-        corpus=Bound(store_mixtures.token_store, stores=str(folder / "data")),
+        corpus=Bound(corpora.token_store, stores=str(folder / "data")),
         objective=poisoned_lm,
         model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
         optimizer=Bound(adamw, learning_rate=3e-3),

@@ -11,8 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from pretrax import models, objectives
-from pretrax.data import store_mixtures
+from pretrax import corpora, models, objectives
 from pretrax.models.trees import nested
 from pretrax.settings import whole_files
 from pretrax.settings.run_directory import save_classes
@@ -203,7 +202,7 @@ def adapting(tmp_path, **changes):
     sizes = dict(emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
     source = Run(
         run_dir=str(tmp_path / "decoder"),
-        corpus=Bound(store_mixtures.token_store, stores="unread"),
+        corpus=Bound(corpora.token_store, stores="unread"),
         objective=objectives.causal_lm,
         model=Bound(models.decoder, num_layers=2, **sizes),
         optimizer=Bound(adamw, learning_rate=1e-3),

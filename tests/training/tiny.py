@@ -14,9 +14,8 @@ import jax
 import numpy as np
 import optax
 
-from pretrax import cli, models
-from pretrax.data import store_mixtures
-from pretrax.data.corpus import Codec, Corpus, DocumentStream, Piece
+from pretrax import cli, corpora, models
+from pretrax.data.corpus import Codec, Corpus, Document, DocumentStream
 from pretrax.data.packing import POOL, closed
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
@@ -72,7 +71,7 @@ class Stream(DocumentStream):
 
     def next_document(self):
         number, self.number = self.number, self.number + self.step
-        return Piece(np.full(3 + number % 11, number, np.int32), ends=number % 3 != 0)
+        return Document(np.full(3 + number % 11, number, np.int32), ends=number % 3 != 0)
 
     def state(self):
         return {"number": np.int64(self.number)}
@@ -207,7 +206,7 @@ def slow_token_store(run_dir, *, path, shown=False):
     They are a variable of the environment, for a run that is resumed keeps its settings. Its ids
     can be shown as text, so that a run ends with passages, only where `shown`.
     """
-    corpus = store_mixtures.token_store(run_dir, stores=path)
+    corpus = corpora.token_store(run_dir, stores=path)
     seconds = float(os.getenv("WAIT", "0"))
     codec = Codec(lambda text: [int(t) for t in text.split()], str) if shown else None
 

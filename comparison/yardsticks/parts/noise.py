@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from ....data.corpus import Piece
-from ....data.packing import empty_row, rows_of_documents, stacked
+from ....data.corpus import Document
+from ....data.packing import Packing, empty_row, rows_of_documents, stacked
 from ....training.devices.mesh import placed_on
 from ....training.heldout import recipe_under
 from ....training.step import arranged
@@ -57,8 +57,8 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     (group,) = recipe.groups
     # Of no tokens there is no row.
     live = np.flatnonzero([text.size for text in texts])
-    pieces = [Piece(text, True) for text in texts if text.size]
-    packed = rows_of_documents(pieces, packing._replace(policy="single", column=None))
+    pieces = [Document(text) for text in texts if text.size]
+    packed = rows_of_documents(pieces, Packing("single", packing.limits))
 
     def nats_of_row(params, key, row):
         batch = arranged(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))

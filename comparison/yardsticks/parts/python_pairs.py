@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ....corpora.python_library.python_sources import Document
+from ....corpora.python_library.python_sources import LibraryText
 
 CHARACTERS = (60, 200)  # of the code of a pair, at least and at most
 WORDS = (8, 24)  # of a sentence
@@ -41,7 +41,7 @@ class MinimalPair(NamedTuple):
     bad: str
 
 
-def python_pairs(documents: Sequence[Document], count: int) -> list[MinimalPair]:
+def python_pairs(documents: Sequence[LibraryText], count: int) -> list[MinimalPair]:
     """Returns up to `count` pairs of each kind, at most one of a kind from each text."""
     code = _in_order(text for document in documents for text in functions_of(document))
     prose = _in_order(text for document in documents for text in sentences_of(document))
@@ -73,7 +73,7 @@ def _exchanged(text: str, one: slice, other: slice) -> str:
 # --- texts --------------------------------------------------------------------------------------
 
 
-def functions_of(document: Document) -> Iterator[str]:
+def functions_of(document: LibraryText) -> Iterator[str]:
     """Yields the short functions of a Python file, unindented and without their docstrings."""
     lines = document.read().splitlines(keepends=True)
     for node in _nodes(document):
@@ -90,7 +90,7 @@ def functions_of(document: Document) -> Iterator[str]:
             yield text
 
 
-def sentences_of(document: Document) -> Iterator[str]:
+def sentences_of(document: LibraryText) -> Iterator[str]:
     """Yields the first sentences of the docstrings of a Python file."""
     for node in _nodes(document):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
@@ -101,7 +101,7 @@ def sentences_of(document: Document) -> Iterator[str]:
                 yield sentence
 
 
-def _nodes(document: Document) -> Iterator[ast.AST]:
+def _nodes(document: LibraryText) -> Iterator[ast.AST]:
     if not document.name.endswith(".py"):
         return
     try:

@@ -1,0 +1,34 @@
+"""The path of a document, as docs/concepts.md draws it: every name there exists."""
+
+import importlib
+import re
+
+import pytest
+
+from tests.training.tiny import ROOT
+
+PACKAGES = ("corpora", "data", "objectives", "models")  # from the top to the bottom
+FIGURE = re.search(r"```text\nform .*?```", (ROOT / "docs/concepts.md").read_text(), re.DOTALL)[0]
+NAMES = re.findall(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+", FIGURE)
+FORMS = re.findall(r"^(\w+) .* ([\w.]+)$", FIGURE, re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_figure_names_exists(name):
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(f"pretrax.{module}"), attribute)
+
+
+def test_a_form_has_the_name_of_its_class_and_is_defined_where_the_figure_says():
+    assert len(FORMS) == 8
+    for form, name in FORMS:
+        module, _, attribute = name.rpartition(".")
+        if form[0].isupper():
+            assert attribute == form
+            defined = getattr(importlib.import_module(f"pretrax.{module}"), attribute)
+            assert defined.__module__ == f"pretrax.{module}"
+
+
+def test_packages_follow_each_other_downward_until_the_model_has_been_applied():
+    order = [PACKAGES.index(name.partition(".")[0]) for _, name in FORMS[:-1]]
+    assert order == sorted(order) and set(order) == set(range(len(PACKAGES)))
