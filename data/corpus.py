@@ -5,7 +5,7 @@ A run names a function that returns its `Corpus`: one of `corpora`, or of
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Document(NamedTuple):
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
 
     @property
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, Any]:
         """Returns the arrays of the document by name: "tokens" and, where known, the others."""
         return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
 

@@ -120,7 +120,7 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "POOL", pool)
         reader = ShardReader(stream, ul2_packing(layout, policy))
-    rows = [reader.row(i % len(UL2.members)) for i in range(60)]
+    rows = [reader.row(i % len(UL2.facts.members)) for i in range(60)]
     served = by_document(rows)
     left = Document(reader.state()["waiting.tokens"])
     for d, waiting in by_document([left]).items():
@@ -177,7 +177,7 @@ def test_no_row_of_any_member_of_ul2_takes_more_than_planned(layout, policy, len
     (group,) = ul2_groups(layout, policy)
     reader = ShardReader(Documents(lengths), ul2_packing(layout, policy))
     for i in range(60):
-        member = i % len(UL2.members)
+        member = i % len(UL2.facts.members)
         assert_fits(reader.row(member), member, layout, group)
 
 
@@ -198,7 +198,7 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
     inverses = CASES["ul2"].inverses
     lengths = np.random.default_rng(0).choice([1, 2, 3, 5, 9, 14, 30, 60], 300)
     reader = ShardReader(Documents(lengths), ul2_packing(layout, "whole"))
-    members = np.arange(56) % len(UL2.members)
+    members = np.arange(56) % len(UL2.facts.members)
     rows = [reader.row(member) for member in members.tolist()]
     rows = [row._replace(tokens=row.tokens % 30_000 + 2) for row in rows]  # ids that are text
     keys = jax.random.split(jax.random.key(0), len(rows))
@@ -461,7 +461,7 @@ def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
     for most in (None, 4):
         assert closed(four, None, Rows("parts", num_parts=most)).parts.max() == 3
     with pytest.raises(ValueError, match="a document of 4 parts, expected at most 2.*dialogue"):
-        closed(four, None, text_to_text(IDS).rows)
+        closed(four, None, text_to_text(IDS).facts.rows)
 
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():
