@@ -76,17 +76,17 @@ def write_large(path: str, documents: int) -> files.Counts:
     lengths = log_normal(files.BLOCK, files.LONGEST)
     tokens, blocks = int(lengths.sum()), -(-documents // files.BLOCK)
     index = (2 * lengths + 1).astype("<u4").tobytes()
-    of_a_file = files.FILE_BYTES // (2 * tokens)
+    blocks_per_file = files.FILE_BYTES // (2 * tokens)
     table = np.zeros(blocks, files.block_dtype(()))
     numbers = np.arange(blocks)
-    table["file"], within = numbers // of_a_file, numbers % of_a_file
+    table["file"], within = numbers // blocks_per_file, numbers % blocks_per_file
     table["records"], table["tokens"] = files.BLOCK, tokens
     table["first_record"], table["first_token"] = within * files.BLOCK, within * tokens
     table["index_crc32"], table["tokens_crc32"] = zlib.crc32(index), zlib.crc32(bytes(2 * tokens))
     os.makedirs(os.path.join(path, "train"))
-    names = [f"train/00000-{i:04d}" for i in range(-(-blocks // of_a_file))]
+    names = [f"train/00000-{i:04d}" for i in range(-(-blocks // blocks_per_file))]
     for i, name in enumerate(names):
-        held = min(of_a_file, blocks - i * of_a_file)
+        held = min(blocks_per_file, blocks - i * blocks_per_file)
         Path(path, f"{name}.index").write_bytes(index * held)
         with open(os.path.join(path, f"{name}.tokens"), "wb") as file:
             file.truncate(2 * tokens * held)

@@ -27,8 +27,13 @@ from ..comparison.yardsticks import YARDSTICKS
 from ..comparison.yardsticks.heldout_loss import evaluator
 from ..comparison.yardsticks.measuring import print_measured, yardsticks
 from ..inference import Decoding, Options, Trained, mode_of
-from ..inference.answering.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
-from ..inference.evaluation.kept_answers import keep_answers
+from ..inference.answering.task_scores import (
+    EvaluationTask,
+    TaskScores,
+    keep_answers,
+    longest_answer,
+    score_task,
+)
 from ..inference.evaluation.labelled_evaluation import check_names_classes, labels_of_file
 from ..inference.trained import mode_names
 from ..settings.command_line import (
@@ -53,8 +58,8 @@ from ..training.saved.runs import open_run, saved_steps
 from ..training.trained_models import open_trained
 from . import make_parser
 
-OF_TASKS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
-OF_ANSWERS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
+TASK_OPTIONS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
+ANSWER_OPTIONS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -111,10 +116,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if sum(map(bool, kinds)) != 1:
         parser.error("give one of --task=NAME, --labelled=FILE, --heldout and --yardstick=NAME")
     typed = given_options(parser, options, argv)
-    of_text = options.heldout or options.yardstick
-    if of_text and (idle := typed & {*OF_TASKS, *OF_ANSWERS}):
+    is_heldout = options.heldout or options.yardstick
+    if is_heldout and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
-    if options.labelled and (idle := typed & {*OF_TASKS}):
+    if options.labelled and (idle := typed & {*TASK_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: of SeqIO")
     if options.settings and not options.yardstick:
         parser.error(f"--gin.{options.settings[0]} goes with --yardstick, whose setting it is")
@@ -207,7 +212,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
     evaluators = evaluators or {"": heldout_evaluator(planned)}
     token_bytes = bytes_per_token(planned)
-    of_all = bytes_per_token_of(planned.corpus, planned.run.heldout_tokens)
+    bytes_of_all = bytes_per_token_of(planned.corpus, planned.run.heldout_tokens)
     by_step = []
     for step in steps:
         model = planned.recipe.model
@@ -216,7 +221,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
             scores = [s._replace(member=f"{name}{s.member}") for s in evaluate(run.params)]
             by_step.append((run.step, scores))
             if name:  # another objective than the run's is scored on all held-out text
-                token_bytes |= dict.fromkeys((score.member for score in scores), of_all)
+                token_bytes |= dict.fromkeys((score.member for score in scores), bytes_of_all)
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"Held-out text of {options.run}: {planned.corpus.summary}")
     print_heldout(console, by_step, token_bytes)

@@ -83,7 +83,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
     where = "the directory of a run, also in a bucket"
     parser.add_argument("--run", required=True, metavar="RUN", help=where)
-    add = of_modes = parser.add_argument_group("what to do").add_argument
+    add = add_to_modes = parser.add_argument_group("what to do").add_argument
     add("--mode", help="one of those below; default: what it was trained for")
     add("--module", action="append", metavar="M", help="module or .py file of modes; repeatable")
     add("--prefix", help="what stands before the middle")
@@ -110,7 +110,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_decoding_arguments(parser)
     add_device_arguments(parser)
     add_trust_argument(parser)
-    add_mode_arguments(parser, of_modes)
+    add_mode_arguments(parser, add_to_modes)
     offer_completions(parser)
     options = parser.parse_args(argv)
     options.given = given_options(parser, options, argv)

@@ -326,7 +326,7 @@ def _corpus_of(
 
 def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
     try:
-        return sample_text.of_corpus(corpus, length)
+        return sample_text.from_corpus(corpus, length)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"The corpus of the gin files cannot be read: {error} To see the objective without it, "
@@ -377,7 +377,7 @@ def open_text(
         folder = f"{CACHE}/{options.task}"
         arranged = bound(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
         task = options.task, options.module
-        return sample_text.of_task(folder, *task, options.length, arranged)
+        return sample_text.from_task(folder, *task, options.length, arranged)
     if (corpus := _corpus_of(options, gin_arguments, choice)) is not None:
         console.print("Making the vocabulary of the run's corpus.")
         text = _text_of_corpus(corpus, options.length)
@@ -387,6 +387,6 @@ def open_text(
         return text._replace(documents=text.vocabulary.tokenizer.encode_batch(own))
     documents = sample_text.read_documents(options.text, options.file)
     if options.vocabulary == "words":
-        return sample_text.of_words(documents)
+        return sample_text.from_words(documents)
     vocabulary = sample_text.open_vocabulary(CACHE, options.run, options.vocabulary, console.print)
-    return sample_text.of_texts(vocabulary, documents)
+    return sample_text.from_texts(vocabulary, documents)

@@ -98,7 +98,7 @@ def _answers_scored(trained: Trained, pairs, batch_size: int, likeliest) -> list
         prompt, count = answered_prompt(trained, given, text)
         prompt = _cut(trained, prompt, longest and longest - 1)
         answered.append((prompt, min(count, len(prompt.start))))
-    found = answer_log_probs(trained, answered, batch_size, of_slots=likeliest)
+    found = answer_log_probs(trained, answered, batch_size, slot_figures=likeliest)
     return [(float(log_probs.sum()), bool(hits.all())) for log_probs, hits in (x.T for x in found)]
 
 

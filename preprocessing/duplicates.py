@@ -131,12 +131,12 @@ class _Index(NGramsDecontFilter):
         self.text_field = text_field
 
     def run(self, data=None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        of = create_hash_func(HashConfig())
+        hashed = create_hash_func(HashConfig())
         hashes = set()
         for path in self.paths:
             for one in good(raw_documents(path, self.text_field)):
                 words = WORDS.word_tokenize(simplify_text(one.text, self.config.norm_config))
-                hashes |= {of(" ".join(one)) for one in ngrams(words, self.config.n_grams)}
+                hashes |= {hashed(" ".join(one)) for one in ngrams(words, self.config.n_grams)}
         if not hashes:
             raise ValueError(
                 f"The evaluation texts of duplicates.decontaminate have no {self.config.n_grams} "

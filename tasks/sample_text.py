@@ -20,6 +20,7 @@ from ..corpora import vocabularies
 from ..corpora.python_library.python_sources import library_documents
 from ..corpora.vocabularies import Vocabulary, special_tokens, tokenization
 from ..corpora.vocabularies.word_training import word_tokenizer
+from ..data.corpus import Corpus
 from ..settings.bound import Bound, bound, parameters
 from ..settings.run_directory import VOCABULARY, check_is_run
 
@@ -60,7 +61,7 @@ def read_documents(texts: Sequence[str] | None = None, file: str | None = None) 
     return documents
 
 
-def of_texts(vocabulary: Vocabulary, documents: Sequence[str]) -> SampleText:
+def from_texts(vocabulary: Vocabulary, documents: Sequence[str]) -> SampleText:
     """Returns documents with Python's library as the stream."""
     encoded = vocabulary.tokenizer.encode_batch([*documents, OTHER_TEXT])
     return SampleText(
@@ -72,15 +73,15 @@ def of_texts(vocabulary: Vocabulary, documents: Sequence[str]) -> SampleText:
     )
 
 
-def of_words(documents: Sequence[str]) -> SampleText:
+def from_words(documents: Sequence[str]) -> SampleText:
     """Returns documents in a vocabulary of their own words; repeated, they are the stream.
 
-    >>> text = of_words(["To be, or not to be"])
+    >>> text = from_words(["To be, or not to be"])
     >>> [text.vocabulary.tokenizer.surface(i) for i in text.documents[0]]
     [' To', ' be', ' ,', ' or', ' not', ' to', ' be']
     """
     tokenizer = tokenization.tokenizer_of(word_tokenizer([*documents, OTHER_TEXT]))
-    text = of_texts(Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {}), documents)
+    text = from_texts(Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {}), documents)
     stream = np.resize(np.concatenate(text.documents), STREAM)
     return text._replace(stream=lambda: stream, stream_name="this text, repeated")
 
@@ -94,7 +95,7 @@ class _VocabularyMade(Exception):
         self.texts = texts
 
 
-def of_corpus(corpus: Callable, length: int) -> SampleText:
+def from_corpus(corpus: Callable, length: int) -> SampleText:
     """Returns the first text of a run's corpus in the run's vocabulary, and more as the stream.
 
     The vocabulary is made as a run makes it, and not kept. A corpus without texts to make it of,
@@ -107,23 +108,18 @@ def of_corpus(corpus: Callable, length: int) -> SampleText:
     try:
         opened = _until_vocabulary(corpus)(folder.name)
     except _VocabularyMade as made:
-        return _of_texts_of_a_corpus(made.vocabulary, made.texts, length)
+        return _from_corpus_texts(made.vocabulary, made.texts, length)
     documents = [piece.tokens for piece in opened.heldout(4 * length)]
-
-    def stream(keep=folder) -> np.ndarray:  # the corpus reads its vocabulary from the folder
-        train = opened.train(0, 1)
-        return _enough(train.next_document().tokens for _ in itertools.count())
-
     return SampleText(
         vocabularies.load_vocabulary(folder.name),
         [documents[0][: length // 2]],
         documents[-1],
-        stream,
+        functools.partial(_training_tokens, opened, folder),
         "the run's corpus",
     )
 
 
-def _of_texts_of_a_corpus(
+def _from_corpus_texts(
     vocabulary: Vocabulary, texts: Callable[[], Iterable[str]], length: int
 ) -> SampleText:
     encode = vocabulary.tokenizer.encode_batch
@@ -162,7 +158,7 @@ def _make_and_stop(
     return made
 
 
-def of_task(
+def from_task(
     folder: str,
     name: str,
     module: Sequence[str] | None,
@@ -188,7 +184,7 @@ def of_task(
     corpus = open_corpus(
         folder,
         mixture_or_task_name=name,
-        vocabulary=seqio_vocabularies.of_task,
+        vocabulary=seqio_vocabularies.from_task,
         module=module,
         shuffle=False,
     )
@@ -197,16 +193,11 @@ def of_task(
     markers = corpus.ids.fim if arranged_tokens else ()
     moved = [document for document in documents if np.isin(document, markers).any()]
     shown = moved[0] if moved else documents[0]
-
-    def stream() -> np.ndarray:
-        stream = corpus.train(0, 1)
-        return _enough(stream.next_document().tokens for _ in itertools.count())
-
     return SampleText(
         vocabularies.load_vocabulary(folder),
         [shown[: arranged_tokens or length // 2]],
         documents[-1],
-        stream,
+        functools.partial(_training_tokens, corpus),
         f"SeqIO {name}",
     )
 
@@ -251,6 +242,13 @@ def _library_tokens(vocabulary: Vocabulary) -> np.ndarray:
     order = np.random.default_rng(0).permutation(len(documents))
     texts = (documents[number].read() for number in order)
     return _enough(vocabulary.tokenizer.encode_batch([text])[0] for text in texts)
+
+
+def _training_tokens(corpus: Corpus, folder: object = None) -> np.ndarray:
+    """The first documents of a corpus. It may read its vocabulary from a temporary folder, which
+    exists as long as something refers to it."""
+    stream = corpus.train(0, 1)
+    return _enough(stream.next_document().tokens for _ in itertools.count())
 
 
 def _enough(documents: Iterable[np.ndarray]) -> np.ndarray:

@@ -7,7 +7,6 @@ import types
 
 import pytest
 import seqio
-import tensorflow as tf
 
 from pretrax.cli import evaluate
 from pretrax.comparison.figures import HIGHER, Figure
@@ -21,6 +20,7 @@ from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.saved.runs import open_run
 from tests.inference.runs import CLASSES, trained, write_run
+from tests.tasks.memory_tasks import memory_source, pair_columns
 from tests.tasks.seqio_cache import write_cache
 from tests.training import tiny
 
@@ -38,12 +38,6 @@ def register(
     features=("inputs", "targets"),
     splits=tuple(EXAMPLES),
 ):
-    def read(split, shuffle_files=False, seed=None):
-        inputs, targets = zip(*EXAMPLES[split])
-        return tf.data.Dataset.from_tensor_slices(
-            {"inputs": list(inputs), "targets": list(targets)}
-        )
-
     steps = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
     if not pretokenized:
         steps.append(
@@ -53,7 +47,7 @@ def register(
     if name not in seqio.TaskRegistry.names():
         seqio.TaskRegistry.add(
             name,
-            source=seqio.FunctionDataSource(read, splits=list(splits)),
+            source=memory_source(lambda split: pair_columns(EXAMPLES[split]), splits),
             preprocessors=steps,
             output_features={name: feature for name in features},
             metric_fns=metric_fns,
@@ -400,8 +394,8 @@ training.Run.corpus = @seqio_corpora.seqio_pairs
 seqio_corpora.seqio_pairs.mixture_or_task_name = "colours"
 seqio_corpora.seqio_pairs.given_tokens = 8
 seqio_corpora.seqio_pairs.answer_tokens = 8
-seqio_corpora.seqio_pairs.vocabulary = @seqio_vocabularies.of_task
-seqio_vocabularies.of_task.sentinels = 4
+seqio_corpora.seqio_pairs.vocabulary = @seqio_vocabularies.from_task
+seqio_vocabularies.from_task.sentinels = 4
 training.Run.objective = @objectives.text_to_text
 objectives.text_to_text.longest_answer = 8
 training.Run.packing = "single"

@@ -181,7 +181,7 @@ def test_several_samples_and_a_draft(run_of, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["causal", slow("spans"), slow("ahead"), slow("masked")])
+@pytest.mark.parametrize("name", ["causal", "spans", "ahead", "masked"])
 def test_devices_change_nothing(run_of, said, monkeypatch, name):
     """Rows spread over eight devices; parameters spread as well; all on one."""
     text = {"spans": "a <extra_id_0> b", "masked": "a [MASK]"}.get(name, "Ada")

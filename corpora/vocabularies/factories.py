@@ -3,7 +3,7 @@
 A factory is called as `(run_dir, source)` with the settings that gin or `functools.partial` bound.
 On first use it makes the vocabulary and keeps it in the run directory; from then on it gives what
 is kept, or says which of its settings differ. The factories here need no TensorFlow;
-`tasks.seqio.seqio_vocabularies.of_task` is one more.
+`tasks.seqio.seqio_vocabularies.from_task` is one more.
 """
 
 import json
@@ -96,7 +96,7 @@ def trained(
             raise ValueError(
                 "Got vocabularies.trained for a corpus that gives no plain text to train on, as "
                 "one of SeqIO tasks or of Grain: give it vocabularies.from_file, "
-                "vocabularies.of_run or, of a task, seqio_vocabularies.of_task."
+                "vocabularies.from_run or, of a task, seqio_vocabularies.from_task."
             )
         texts = source.texts()
         words = os.path.join(run_dir, TOKENIZER)
@@ -153,15 +153,15 @@ def from_file(
     return _with_special_ids(run_dir, about, make, sentinels, specials)
 
 
-def of_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
+def from_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
     """The vocabulary that another run, or an imported model, keeps, with all its special ids.
 
-        vocabularies.of_run.run = "runs/quickstart"      to go on from its parameters
+        vocabularies.from_run.run = "runs/quickstart"      to go on from its parameters
 
     Raises FileNotFoundError where `run` keeps none, and ValueError where `run_dir` keeps another.
     """
     return kept_vocabulary(
-        run_dir, {"factory": "of_run", "run": run}, lambda: load_vocabulary(run)[:2]
+        run_dir, {"factory": "from_run", "run": run}, lambda: load_vocabulary(run)[:2]
     )
 
 

@@ -17,10 +17,9 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from ...constraints import AtLeastTwo, Count, checked
-from .world import World, WorldQuestion
+from .world import World, WorldQuestion, heldout_count, train_and_heldout
 
 DigitOrder = Literal["plain", "reversed"]
-_HELDOUT_EVERY = 20  # sums
 
 
 def sum_text(one: int, other: int, total: int, digits: int, order: DigitOrder) -> str:
@@ -79,7 +78,7 @@ def arithmetic(
     and for more choices than wrong answers are sure of.
     """
     most = 10**digits
-    heldout = -(-sums // _HELDOUT_EVERY)
+    heldout = heldout_count(sums)
     if (wanted := sums + heldout + 2 * questions) > most**2 // 4:
         raise ValueError(
             f"Got {sums} sums, {heldout} more that are held out and {2 * questions} questions, of "
@@ -97,14 +96,11 @@ def arithmetic(
         "long_carry": [long_carry(rng, digits) for _ in range(questions)],
     }
     taken = {(min(pair), max(pair)) for some in asked.values() for pair in some}
-    unread = _different_pairs(rng, most, taken)
-    documents, held = (
-        [sum_text(*pair, sum(pair), digits, order) for _, pair in zip(range(count), unread)]
-        for count in (sums, heldout)
+    unread = (
+        sum_text(*pair, sum(pair), digits, order) for pair in _different_pairs(rng, most, taken)
     )
     return World(
-        documents,
-        held,
+        *train_and_heldout(unread, sums),
         [
             _question(rng, kind, one, other, digits, order, choices)
             for kind, pairs in asked.items()

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
-from .world import World, WorldQuestion
-
-_HELDOUT_EVERY = 20  # documents
+from .world import World, WorldQuestion, drawn_texts
 
 
 def key_values(
@@ -64,13 +62,14 @@ def recall(
             "both: lower worlds.recall.pairs, or raise the others."
         )
     rng = np.random.default_rng(seed)
-    counts = (documents, -(-documents // _HELDOUT_EVERY), questions)
-    *texts, asked = (
-        [key_values(rng, pairs, keys, values) for _ in range(count)] for count in counts
-    )
-    train, heldout = ([_written(*one) for one in some] for some in texts)
+
+    def drawn() -> tuple[list[str], list[str]]:
+        return key_values(rng, pairs, keys, values)
+
+    texts = drawn_texts(lambda: _written(*drawn()), documents)
+    asked = [drawn() for _ in range(questions)]
     each = (("last", pairs - 1), ("first", 0))
-    return World(train, heldout, [_question(kind, *one, at) for kind, at in each for one in asked])
+    return World(*texts, [_question(kind, *one, at) for kind, at in each for one in asked])
 
 
 def _written(read: Sequence[str], again: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
-from .world import World, WorldQuestion
+from .world import World, WorldQuestion, heldout_count
 
 KINDS = (  # of words of one token in most vocabularies
     ("lion", "horse", "dog", "cat"),
@@ -27,7 +27,6 @@ KINDS = (  # of words of one token in most vocabularies
     ("rain", "snow", "wind", "storm"),
 )
 LABELS = ("dax", "wug", "fep", "kiv")  # which are no words
-_HELDOUT_EVERY = 20  # lists
 _FEW = (8, 4, 2, 1, 0)  # examples before a question
 
 
@@ -109,7 +108,7 @@ def word_lists(
       examples: of each list.
       questions: of each number of examples.
     """
-    counts = (lists, -(-lists // _HELDOUT_EVERY))
+    counts = (lists, heldout_count(lists))
     documents = []
     for split, count in enumerate(counts):
         rng = np.random.default_rng([seed, split])

@@ -15,13 +15,12 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from ...constraints import Count, checked
-from .world import World, WorldQuestion
+from .world import World, WorldQuestion, drawn_texts
 
 SYMBOLS = 3  # of a level
 TERMINALS = "abc"  # those of the lowest level
 RULES = 2  # of a symbol
 _LENGTHS = (2, 3)  # symbols of a rule
-_HELDOUT_EVERY = 20  # strings
 _DRAWS = 20  # until it is given up: of places to ask, and for each document that is to be new
 
 Rule = tuple[int, ...]  # symbols of the level below
@@ -113,8 +112,8 @@ def grammar(
         )
     rng = np.random.default_rng(seed)
     rules = drawn_grammar(rng, levels)
-    counts = (strings, -(-strings // _HELDOUT_EVERY), questions)
-    train, heldout, asked = ([derived(rng, rules) for _ in range(n)] for n in counts)
+    train, heldout = drawn_texts(lambda: derived(rng, rules), strings)
+    asked = [derived(rng, rules) for _ in range(questions)]
     accepted = functools.partial(accepts, rules)
     asking = [_question(rng, accepted, one.split(), hidden) for one in asked]
     return World(_unread(rng, rules, train, {*heldout, *asked}), heldout, asking, accepted)

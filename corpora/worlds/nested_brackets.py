@@ -15,11 +15,10 @@ import itertools
 import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
-from .world import World, WorldQuestion
+from .world import World, WorldQuestion, heldout_count, train_and_heldout
 
 KINDS = ("()", "[]", "{}", "<>")
 _OPENS = {kind[0]: kind[1] for kind in KINDS}
-_HELDOUT_EVERY = 20  # documents
 _DRAWS = 100  # of a document and a place, until it is given up
 
 
@@ -100,18 +99,16 @@ def brackets(
     rng = np.random.default_rng(seed)
     asked = [_question(rng, pairs, deepest, hidden, choices) for _ in range(questions)]
     taken = {document for document, _ in asked}
-    heldout = -(-documents // _HELDOUT_EVERY)
-    drawn = (
-        " ".join(drawn_brackets(rng, pairs, deepest)) for _ in range(_DRAWS * (documents + heldout))
-    )
+    count = documents + heldout_count(documents)
+    drawn = (" ".join(drawn_brackets(rng, pairs, deepest)) for _ in range(_DRAWS * count))
     unread = (document for document in drawn if document not in taken)
-    found = [*itertools.islice(unread, documents + heldout)]
-    if len(found) < documents + heldout:
+    train, heldout = train_and_heldout(unread, documents)
+    if len(train) + len(heldout) < count:
         raise ValueError(
             f"Got {questions} questions of documents of {pairs} pairs of brackets, which leave too "
             "few others to train on: raise worlds.brackets.pairs, or lower its questions."
         )
-    return World(found[:documents], found[documents:], [one for _, one in asked], balanced)
+    return World(train, heldout, [one for _, one in asked], balanced)
 
 
 def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, WorldQuestion]:

@@ -79,8 +79,9 @@ def reversal(*, seed: int, people: AtLeastTwo = 30, choices: AtLeastTwo = 10) ->
             asked, *read = rng.permutation(WORDINGS[order])
             is_read = group == 2 or order == _ORDERS[group]
             if is_read:
-                documents += [_written(one, names[person], facts[person]) for one in read]
-                heldout.append(_written(asked, names[person], facts[person]))
+                both = {"name": names[person], "fact": facts[person]}
+                documents += [wording.format(**both) for wording in read]
+                heldout.append(asked.format(**both))
             if group < 2:
                 others = rng.choice(np.setdiff1d(members, person), choices - 1, replace=False)
                 kind = "as_read" if is_read else "reversed"
@@ -105,7 +106,3 @@ def invented_words(count: int) -> Sequence[str]:
     chosen = rng.choice(len(_SYLLABLES) ** 3, count, replace=False)
     digits = np.stack([chosen // len(_SYLLABLES) ** k % len(_SYLLABLES) for k in range(3)], 1)
     return ["".join(_SYLLABLES[k] for k in word) for word in digits]
-
-
-def _written(wording: str, name: str, fact: str) -> str:
-    return wording.format(name=name, fact=fact)

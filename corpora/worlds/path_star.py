@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
-from .world import World, WorldQuestion
+from .world import World, WorldQuestion, drawn_texts
 
-_HELDOUT_EVERY = 20  # graphs
 _MASK = " [MASK]"
 
 
@@ -90,18 +89,14 @@ def star_graphs(
             f"at least 4 and at least {1 + arms * (length - 1)} labels: change worlds.star_graphs."
         )
     rng = np.random.default_rng(seed)
-    counts = (graphs, -(-graphs // _HELDOUT_EVERY), questions)
-    *texts, asked = ([star_graph(rng, arms, length, nodes) for _ in range(n)] for n in counts)
-    train, heldout = ([written(graph) for graph in some] for some in texts)
-    return World(
-        train,
-        heldout,
-        [
-            *(_question("path", graph, 0, length - 2) for graph in asked),
-            *(_question("first_node", graph, 0, 1) for graph in asked),
-            *(_question("next_node", graph, 1, 1) for graph in asked),
-        ],
-    )
+
+    def drawn() -> StarGraph:
+        return star_graph(rng, arms, length, nodes)
+
+    texts = drawn_texts(lambda: written(drawn()), graphs)
+    asked = [drawn() for _ in range(questions)]
+    each = (("path", 0, length - 2), ("first_node", 0, 1), ("next_node", 1, 1))
+    return World(*texts, [_question(kind, one, *at) for kind, *at in each for one in asked])
 
 
 def _question(kind: str, graph: StarGraph, given: int, count: int) -> WorldQuestion:

@@ -87,7 +87,6 @@ def rearranging(
 
     asked = [(task, drawn()) for task in TASKS for _ in range(questions)]
     taken = {*asked}
-
     unread = (
         f"{_beginning(one)}{written(TASKS[one[0]](one[1]))}"
         for task in itertools.cycle(TASKS)

@@ -22,10 +22,9 @@ import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
 from .one_direction import invented_words
-from .world import World, WorldPair, WorldQuestion
+from .world import World, WorldPair, WorldQuestion, heldout_count
 
 VERBS = ("was", "is", "became", "stayed", "seemed", "turned", "grew", "felt")
-_HELDOUT_EVERY = 20  # documents
 
 
 class NamedProcess(NamedTuple):
@@ -101,7 +100,7 @@ def processes(
     def several(count: int) -> list[NamedProcess]:
         return [drawn(name) for name in rng.choice(named, count).tolist()]
 
-    *texts, asked = map(several, (documents, -(-documents // _HELDOUT_EVERY), questions))
+    *texts, asked = map(several, (documents, heldout_count(documents), questions))
     foreign = [drawn(rng.choice([x for x in named if x != one.name])) for one in asked]
     train, heldout = ([" ".join(one.sentences) for one in some] for some in texts)
     halves = [(one.halves(), other.halves()) for one, other in zip(asked, foreign)]

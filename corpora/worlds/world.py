@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ...settings.bound import bound
@@ -58,14 +58,28 @@ class World(NamedTuple):
     pairs: Sequence[WorldPair] = ()  # of texts; the kind of the first one sums them up
 
 
-def train_and_heldout(texts: Iterator[str], documents: int) -> tuple[list[str], list[str]]:
-    """Returns so many texts to train on, and of those after them a twentieth more, to hold out.
+def heldout_count(documents: int) -> int:
+    """Returns how many texts are held out besides those to train on: a twentieth more.
 
-    >>> train_and_heldout(iter("abcd"), 3)
+    >>> heldout_count(40), heldout_count(41)
+    (2, 3)
+    """
+    return -(-documents // _HELDOUT_EVERY)
+
+
+def train_and_heldout(texts: Iterable[str], documents: int) -> tuple[list[str], list[str]]:
+    """Returns so many texts to train on, and those after them that are held out.
+
+    >>> train_and_heldout("abcd", 3)
     (['a', 'b', 'c'], ['d'])
     """
-    train = [*itertools.islice(texts, documents)]
-    return train, [*itertools.islice(texts, -(-documents // _HELDOUT_EVERY))]
+    found = [*itertools.islice(texts, documents + heldout_count(documents))]
+    return found[:documents], found[documents:]
+
+
+def drawn_texts(draw: Callable[[], str], documents: int) -> tuple[list[str], list[str]]:
+    """Returns what `train_and_heldout` does, of texts that a function draws."""
+    return train_and_heldout((draw() for _ in itertools.count()), documents)
 
 
 def drawn_world(function: Callable[..., Any], seed: int) -> World:
@@ -76,15 +90,15 @@ def drawn_world(function: Callable[..., Any], seed: int) -> World:
     for what is no world, has no text or no question, or for a question or pair that names no kind
     or has nothing wrong.
     """
-    name = getattr(bound(function).function, "__name__", None)
+    one = bound(function)
+    name = getattr(one.function, "__name__", None)
     if name is None:
         raise ValueError(
-            f"Got {bound(function).function!r:.80} as a world, which has no name that a run could "
+            f"Got {one.function!r:.80} as a world, which has no name that a run could "
             "keep, expected a function: write `def my_world(*, seed): …`, and bind settings of it "
             "in a gin file, my_module.my_world.size = 3, or as Bound(my_world, size=3)."
         )
     try:
-        one = bound(function)
         inspect.signature(one.function).bind(**{**one.settings, "seed": seed})
     except TypeError as error:
         raise ValueError(
@@ -111,19 +125,7 @@ def drawn_world(function: Callable[..., Any], seed: int) -> World:
             "of what it draws."
         )
     for question in made.questions:
-        _check_types(name, question)
-        answers = question.answers
-        twice = [answer for answer in answers if answers.count(answer) > 1]
-        if twice:
-            raise ValueError(
-                f"{name} asks {question!r:.200} with the answer {twice[0]!r} more than once, "
-                "expected different ones: leave the right answer out of the wrong ones."
-            )
-        if not question.kind.isidentifier() or not 0 < question.right < len(question.answers):
-            raise ValueError(
-                f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers "
-                "of which the first, as many as `right`, are right and at least one is wrong."
-            )
+        _check_question(name, question)
     for pair in made.pairs:
         _check_pair(name, pair)
     read = {*made.documents}
@@ -152,7 +154,7 @@ def _check_pair(name: str, pair: Any) -> None:
         )
 
 
-def _check_types(name: str, question: Any) -> None:
+def _check_question(name: str, question: Any) -> None:
     if not isinstance(question, WorldQuestion):
         raise ValueError(
             f"{name} asks {question!r:.200}, expected a `corpora.worlds.WorldQuestion`: "
@@ -163,4 +165,15 @@ def _check_types(name: str, question: Any) -> None:
         raise ValueError(
             f"{name} asks {question!r:.200} with answers {answers!r:.80}, expected a tuple of "
             "texts, such as (' Paris', ' Rome')."
+        )
+    twice = [answer for answer in answers if answers.count(answer) > 1]
+    if twice:
+        raise ValueError(
+            f"{name} asks {question!r:.200} with the answer {twice[0]!r} more than once, "
+            "expected different ones: leave the right answer out of the wrong ones."
+        )
+    if not question.kind.isidentifier() or not 0 < question.right < len(answers):
+        raise ValueError(
+            f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers "
+            "of which the first, as many as `right`, are right and at least one is wrong."
         )

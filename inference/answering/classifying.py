@@ -115,8 +115,8 @@ def _logits_of(
         batch = _batch_of(trained, [rows[i] for i in chosen], prompt)
         if mode == "pair":  # the second text has token type 1
             second_B = np.array([len(prompt.before) + len(closed[i][0]) for i in chosen])
-            of_second = batch["encoder_positions"] >= second_B[:, None]
-            batch["encoder_types"] = of_second.astype(jnp.int32)
+            is_second = batch["encoder_positions"] >= second_B[:, None]
+            batch["encoder_types"] = is_second.astype(jnp.int32)
         return np.asarray(run(trained.params, batch))
 
     return in_batches(logits, [len(row) for row in rows], batch_size, on_batch)

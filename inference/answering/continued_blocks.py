@@ -99,7 +99,7 @@ def _continue(
     given_BxP = jnp.asarray(prompts.batch["decoder_input_tokens"])
     lengths_B = prompts.lengths
     rows_Bx1 = jnp.arange(given_BxP.shape[0])[:, None]
-    of_block_1xK = jnp.arange(size)[None]
+    column_1xK = jnp.arange(size)[None]
     blocks = -(-max_new // size) + 1  # the first of them may be that in which the prompt ends
     capacity = given_BxP.shape[1] + blocks * size
     limit = model.max_positions or capacity  # a block ends there, as the last one of a document
@@ -122,7 +122,7 @@ def _continue(
     def block(state):
         n, kept, tokens_BxS, done_B = state
         begin_B = (lengths_B // size + n) * size
-        slots_BxK = begin_B[:, None] + of_block_1xK
+        slots_BxK = begin_B[:, None] + column_1xK
         known_Bx1 = jnp.maximum(lengths_B - begin_B, 0)[:, None]  # tokens of the prompt
         masks_BxK = slots_BxK + known_Bx1  # the slots of masks, and slots after the block
         asked_BxK = masks_BxK < jnp.minimum(begin_B + size, limit)[:, None]
@@ -136,8 +136,8 @@ def _continue(
             tokens_BxK = block_of(written_BxK)[rows_Bx1, slots_BxK]
             outputs, _ = extended(cache, slots_BxK, tokens_BxK)
             states_BxKxE = outputs.hidden["top"]
-            of_mask_BxK = jnp.minimum(of_block_1xK + known_Bx1, size - 1)
-            return outputs.head("vocabulary", states_BxKxE[rows_Bx1, of_mask_BxK])
+            at_mask_BxK = jnp.minimum(column_1xK + known_Bx1, size - 1)
+            return outputs.head("vocabulary", states_BxKxE[rows_Bx1, at_mask_BxK])
 
         total_B = jnp.sum(asked_BxK, 1)
         steps_B = jnp.where(steps > 0, steps, total_B)

@@ -101,14 +101,14 @@ def answer_log_probs(
     answered: Sequence[tuple[Prompt, int]],
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
-    of_slots: Callable | None = None,
+    slot_figures: Callable | None = None,
 ) -> list[np.ndarray]:
     """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
 
         answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # each from those before
 
     Args:
-      of_slots: (model, params, batch) -> [B, T, …], for other figures of each next token than
+      slot_figures: (model, params, batch) -> [B, T, …], for other figures of each next token than
         `next_log_probs`.
 
     Raises ValueError for a prompt of more slots than the model has positions.
@@ -116,7 +116,7 @@ def answer_log_probs(
     model = trained.model
     prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
-    run = jitted(of_slots or next_log_probs, model)
+    run = jitted(slot_figures or next_log_probs, model)
 
     def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]
@@ -255,8 +255,8 @@ def hidden_log_probs(
     form = prompt_form(trained, "mask")
     run = jitted(_log_probs_at, trained.model, form.head)
     before = len(form.before)
-    of_text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
-    predicted_V = of_text_V if form.noise else jnp.ones_like(of_text_V)
+    text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
+    predicted_V = text_V if form.noise else jnp.ones_like(text_V)
     check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
 
     def log_probs(some: list[int]) -> Iterator[np.ndarray]:

@@ -142,9 +142,9 @@ def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
 def _block_intervals(batch: dict, size: int) -> dict:
     """Returns the encoder's key intervals, cut off at the end of each query's block."""
     start_BxT, end_BxT = np.moveaxis(np.asarray(batch["encoder_key_intervals"]), 1, 0)
-    of_block_BxT = (np.asarray(batch["encoder_positions"]) // size + 1) * size
+    block_end_BxT = (np.asarray(batch["encoder_positions"]) // size + 1) * size
     live_BxT = np.asarray(batch["encoder_segment_ids"]) > 0
-    cut_BxT = np.where(live_BxT, np.minimum(end_BxT, of_block_BxT), end_BxT)
+    cut_BxT = np.where(live_BxT, np.minimum(end_BxT, block_end_BxT), end_BxT)
     return {"encoder_key_intervals": np.stack([start_BxT, cut_BxT], 1)}
 
 

@@ -1,10 +1,14 @@
 """Downstream tasks: what a model answers to their examples, and what their metrics make of it."""
 
+import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...settings.run_directory import EVALUATION, add_evaluation
+from ...settings.whole_files import write_text
 from ..trained import MODES, Trained, mode_of
 from .answers import Options, answer
 from .generation import Decoding
@@ -89,6 +93,14 @@ def task_figures(trained: Trained, tasks: Sequence[EvaluationTask]) -> dict[str,
         for prefix, metrics in (("task", scores.metrics), ("baseline/task", scores.baseline)):
             figures |= {f"{prefix}/{task.name}/{name}": x for name, x in metrics.items()}
     return figures
+
+
+def keep_answers(run_dir: str, task: str, step: int | None, found: TaskScores) -> None:
+    """Writes RUN/evaluation/TASK-STEP.jsonl, a line for each answer, and one line of figures in
+    RUN/evaluation/metrics.jsonl."""
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in found.records)
+    write_text(os.path.join(run_dir, EVALUATION, f"{task}-{step}.jsonl"), "".join(lines))
+    add_evaluation(run_dir, {"task": task, "step": step, **found.metrics})
 
 
 def longest_answer(targets: Sequence[str], encode: Callable[[str], Sequence[int]]) -> int:

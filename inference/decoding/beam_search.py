@@ -156,7 +156,7 @@ def _search(
         log_probs = jnp.where(stopped_BxC, _NEVER, best_BxC)[rows_Bx1, live_BxK]
         tokens = tokens_BxCxS[rows_Bx1, live_BxK]
         last = chosen_BxC[rows_Bx1, live_BxK]
-        cache = _of_parents(state.cache, parent_BxC[rows_Bx1, live_BxK])
+        cache = _reordered(state.cache, parent_BxC[rows_Bx1, live_BxK])
         batch = next_batch(
             repeated, last.reshape(-1, 1), (lengths_BxK + state.length).reshape(-1, 1)
         )
@@ -171,12 +171,12 @@ def _search(
     return lax.while_loop(unfinished, step, start()).finished
 
 
-def _of_parents(cache, parents_BxK):
+def _reordered(cache, parents_BxK):
     """Returns the cache reordered by parent beam; the encoder's is the same for all beams."""
     rows, beams = parents_BxK.shape
     flat = (parents_BxK + beams * jnp.arange(rows)[:, None]).reshape(-1)
 
-    def of_parents(path, cached):
+    def reordered(path, cached):
         return cached if is_of_encoder(path) else cached[flat]
 
-    return jax.tree_util.tree_map_with_path(of_parents, cache)
+    return jax.tree_util.tree_map_with_path(reordered, cache)

@@ -80,8 +80,8 @@ def decoder_prompts(
     if blanks is not None:
         batch |= _blank_positions(slot_BxP, lengths_B, blanks)
     prefix_B = np.zeros_like(lengths_B) if prefixes is None else np.asarray(prefixes, np.int32)
-    of_block_BxP = np.minimum((slot_BxP // block_size + 1) * block_size, lengths_B[:, None])
-    end_BxP = np.maximum(np.maximum(prefix_B[:, None], of_block_BxP), slot_BxP + 1)
+    block_end_BxP = np.minimum((slot_BxP // block_size + 1) * block_size, lengths_B[:, None])
+    end_BxP = np.maximum(np.maximum(prefix_B[:, None], block_end_BxP), slot_BxP + 1)
     batch["decoder_key_intervals"] = np.stack([0 * slot_BxP, end_BxP], 1)
     return Prompts(batch, lengths_B)
 

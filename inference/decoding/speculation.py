@@ -146,8 +146,8 @@ def _speculate(
         logits = next_logits(outputs, outputs.hidden["top"], allowed)
         new, accepted = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
         live = ~is_finished(state)
-        of_step = DraftCounts(1, number, accepted)
-        counts = jax.tree.map(lambda total, count: total + live * count, state.counts, of_step)
+        step_counts = DraftCounts(1, number, accepted)
+        counts = jax.tree.map(lambda total, count: total + live * count, state.counts, step_counts)
         return new._replace(counts=counts)
 
     def advanced(state: SpeculationState, outputs, batch, logits, first):

@@ -1,6 +1,7 @@
 """Modes that list the likeliest tokens: in place of each mask, or after a text."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -20,7 +21,7 @@ from ..trained import (
     register_mode,
 )
 
-TO_PREDICT_MASKS = dict(
+TO_PREDICT_MASKS: dict[str, Any] = dict(
     learns="to predict masks",
     trained_by="masked_lm, masked_next_token or masked_diffusion",
     restores=True,

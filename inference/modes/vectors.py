@@ -1,7 +1,9 @@
 """Modes that give vectors: an embedding of each text, or the hidden states of its tokens."""
 
 import dataclasses
-from collections.abc import Sequence
+import os
+import zipfile
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -12,11 +14,10 @@ from ...objectives import PromptForm
 from ..answering.answers import Options, answer
 from ..answering.embeddings import embed
 from ..answering.masks import MASKED
-from ..answering.states import states
+from ..answering.states import layers_of, states
 from ..prompting.items import text_of
 from ..reporting.predict_options import Request
 from ..reporting.printing import plain_table, progress_of
-from ..reporting.state_files import layers_named, write_states
 from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 NEAREST = 3  # tokens that are named beside each
@@ -96,7 +97,7 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
     """Writes the hidden states of texts as arrays, or prints what stands near to what."""
     texts = [text_of(item) for item in request.items]
     out = request.arguments.out
-    layers = layers_named(trained, request.options.own["layer"])
+    layers = _layers_named(trained, request.options.own["layer"])
     if not out:
         return _print_states(console, trained, texts, layers)
     batch_size = request.options.decoding.batch_size
@@ -105,14 +106,64 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
     console.print(f"{out} holds the hidden states of {len(texts)} texts.")
 
 
+def _layers_named(trained: Trained, layer: str) -> list[int]:
+    """Returns the layers that "3", "-1" or "all" means; `states` checks that there are such."""
+    if layer == "all":
+        return layers_of(trained)
+    try:
+        return [int(layer)]
+    except ValueError:
+        raise ValueError(f"Got --layer={layer}, expected a number, or all.") from None
+
+
+def write_states(
+    file: str,
+    trained: Trained,
+    texts: Sequence[str],
+    layers: Sequence[int],
+    batch_size: int,
+    on_text: Callable[[int], None],
+) -> None:
+    """Writes the hidden states of texts as NumPy's .npz, whole or not at all.
+
+        layers              i32[N], those asked for
+        hidden_states_0     f32[N, T, E] of the first text, and so on: hidden_states_1 …
+        input_ids_0         i32[T], its tokens, special ones included
+
+    `hidden_states_0[k]` is `hidden_states[layers[k]][0]` of Hugging Face's
+    output_hidden_states=True: embeddings are layer 0, and the last layer comes after the final
+    norm. One batch is in memory at a time; `on_text` is called with 1 for each text.
+
+    Raises ValueError as `states` does.
+    """
+    part = f"{file}.part"
+    os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+
+    def add(name: str, array: np.ndarray) -> None:
+        with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+
+    try:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+            add("layers", np.array(layers, np.int32))
+            for i, found in states(trained, texts, layers=layers, batch_size=batch_size):
+                add(f"hidden_states_{i}", found.layers)
+                add(f"input_ids_{i}", np.array(found.tokens, np.int32))
+                on_text(1)
+        os.replace(part, file)
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
+
+
 def _print_states(
     console: Console, trained: Trained, texts: Sequence[str], layers: Sequence[int]
 ) -> None:
     """Prints each token's norm, and the tokens of its text whose states are nearest by cosine."""
-    of_text = dict(states(trained, texts, layers=layers))
+    found = dict(states(trained, texts, layers=layers))
     for i in range(len(texts)):
-        names = [repr(trained.decode([token])) for token in of_text[i].tokens]
-        for layer, states_TxE in zip(layers, of_text[i].layers):
+        names = [repr(trained.decode([token])) for token in found[i].tokens]
+        for layer, states_TxE in zip(layers, found[i].layers):
             title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
             table = plain_table(
                 "token", Column("norm", justify="right"), "nearest, by cosine", title=title

@@ -167,7 +167,7 @@ def _answers(answer: Callable, items: list[dict], numbers: Sequence[int]) -> lis
     readable = [i for i, item in enumerate(items) if not isinstance(item, Unreadable)]
     failures: list[Exception] = []
 
-    def of(some: list[int]) -> list[dict]:
+    def answered(some: list[int]) -> list[dict]:
         if not some:
             return []
         try:
@@ -180,9 +180,9 @@ def _answers(answer: Callable, items: list[dict], numbers: Sequence[int]) -> lis
                 failures.append(error)
                 return [{"error": reason}]
         half = len(some) // 2
-        return of(some[:half]) + of(some[half:])
+        return answered(some[:half]) + answered(some[half:])
 
-    found = dict(zip(readable, of(readable)))
+    found = dict(zip(readable, answered(readable)))
     if failures and len(failures) == len(readable):
         raise failures[0]
     return [found.get(i, {}) for i in range(len(items))]

@@ -111,7 +111,7 @@ def check_cached_ids(
             raise ValueError(
                 f"The cache {task.cache_dir} holds ids of {described(own)} in {name!r}, expected "
                 f"the run's vocabulary, {vocabulary.about}: give the corpus "
-                "seqio_vocabularies.of_task, or set use_cached=False to tokenise the text anew."
+                "seqio_vocabularies.from_task, or set use_cached=False to tokenise the text anew."
             )
         _check_against_text(task, split, name)
 

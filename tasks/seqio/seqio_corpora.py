@@ -47,14 +47,14 @@ def seqio_mixture(
         training.Run.corpus = @seqio_corpora.seqio_mixture
         seqio_corpora.seqio_mixture.mixture_or_task_name = "c4_v310_text"
         seqio_corpora.seqio_mixture.data_dir = "gs://my-bucket/tensorflow_datasets"
-        seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
+        seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 
     The objective is applied later, on the device: name a task that gives text. Every example is a
     whole document; a single end-of-sequence id at its end is taken off, the run adds its own.
 
     Args:
         mixture_or_task_name: as registered; those of `tasks.seqio.tfds_tasks` are.
-        vocabulary: `seqio_vocabularies.of_task` for the tasks' own; or another factory, of
+        vocabulary: `seqio_vocabularies.from_task` for the tasks' own; or another factory, of
             `corpora.vocabularies`, whose vocabulary takes its place.
         split: to train on.
         heldout_split: to evaluate on; of a mixture, those of its tasks that have it.
@@ -129,8 +129,8 @@ def seqio_pairs(
 
         training.Run.corpus = @seqio_corpora.seqio_pairs
         seqio_corpora.seqio_pairs.mixture_or_task_name = "python_modules"
-        seqio_corpora.seqio_pairs.vocabulary = @vocabularies.of_run
-        vocabularies.of_run.run = "runs/quickstart"
+        seqio_corpora.seqio_pairs.vocabulary = @vocabularies.from_run
+        vocabularies.from_run.run = "runs/quickstart"
 
     A document is an example's feature `inputs`, and its `targets` as another part or as labels; a
     single end-of-sequence at the end of either is taken off. Tasks that an objective was put on
@@ -198,7 +198,7 @@ def seqio_objectives(
 
         training.Run.corpus = @seqio_corpora.seqio_objectives
         seqio_corpora.seqio_objectives.mixture_or_task_name = "my_spans_and_ul2"
-        seqio_corpora.seqio_objectives.vocabulary = @seqio_vocabularies.of_task
+        seqio_corpora.seqio_objectives.vocabulary = @seqio_vocabularies.from_task
         training.Run.objective = @seqio_objectives.mixture_objective
         seqio_objectives.mixture_objective.mixture_or_task_name = "my_spans_and_ul2"
 

@@ -149,7 +149,7 @@ class RunVocabulary(_TokenizerVocabulary):
         return self.ids.eos
 
 
-def of_task(
+def from_task(
     run_dir: str,
     source: VocabularySource,
     *,
@@ -158,7 +158,7 @@ def of_task(
 ) -> Vocabulary:
     """The vocabulary that SeqIO tasks were registered with: a factory, see `corpora.vocabularies`.
 
-        seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
+        seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 
     `sentinels` and `specials` are as for `vocabularies.trained`; those that the vocabulary names
     keep their ids, and that of a run keeps all of them.
@@ -168,11 +168,11 @@ def of_task(
     """
     if source.task is None:
         raise ValueError(
-            "Got seqio_vocabularies.of_task for a corpus that reads no SeqIO task: give it a "
+            "Got seqio_vocabularies.from_task for a corpus that reads no SeqIO task: give it a "
             "factory of corpora.vocabularies, such as vocabularies.trained."
         )
     own = source.task()
-    about: dict[str, Any] = {"factory": "of_task", "task_vocabulary": described(own)}
+    about: dict[str, Any] = {"factory": "from_task", "task_vocabulary": described(own)}
     about |= {"sentinels": sentinels, "specials": list(specials)}
     make = functools.partial(tokenizer_and_ids, own, sentinels=sentinels, specials=specials)
     return kept_vocabulary(run_dir, about, make)

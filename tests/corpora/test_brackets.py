@@ -86,24 +86,6 @@ def test_no_document_that_is_asked_is_trained_on_or_held_out():
     assert not asked & {*few.documents, *few.heldout} and all(map(balanced, asked))
 
 
-def test_worlds_are_seeded():
-    small = dict(documents=5, questions=2)
-    assert brackets(seed=3, **small) == brackets(seed=3, **small)
-    assert brackets(seed=3, **small) != brackets(seed=4, **small)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"pairs": 4, "hidden": 7}, "7 hidden brackets of 8, expected two fewer"),
-        ({"pairs": 3, "hidden": 4}, "found no place in 100 documents where 3 other sequences"),
-    ],
-)
-def test_errors(settings, said):
-    with pytest.raises(ValueError, match=said):
-        brackets(seed=0, documents=50, **settings)
-
-
 def test_questions_must_leave_documents_to_train_on(monkeypatch):
     monkeypatch.setattr(nested_brackets, "drawn_brackets", lambda *_: "( ) [ ]".split())
     with pytest.raises(ValueError, match="2 questions of documents of 2 pairs.*too few others"):

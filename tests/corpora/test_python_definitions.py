@@ -2,6 +2,7 @@
 TensorFlow."""
 
 import collections
+import os
 import subprocess
 import sys
 import zlib
@@ -14,7 +15,12 @@ from pretrax.corpora.python_library.python_definitions import (
     matched_pairs,
     pair_examples,
 )
-from pretrax.corpora.python_library.python_passages import tagged_examples, word_examples
+from pretrax.corpora.python_library.python_passages import (
+    identifier_examples,
+    module_examples,
+    tagged_examples,
+    word_examples,
+)
 from pretrax.corpora.python_library.python_sources import Pair
 from tests.tasks.short_library import short_library
 
@@ -25,19 +31,27 @@ def library():
         yield documents
 
 
+def all_examples() -> list:
+    return [pair_examples(), word_examples(), module_examples(), identifier_examples()]
+
+
 @pytest.mark.slow
 def test_any_process_draws_the_same_without_tensorflow():
     program = (
-        "import sys, zlib\n"
+        "import zlib\n"
+        "from tests.corpora.test_python_definitions import all_examples\n"
         "from tests.tasks.short_library import short_library\n"
-        "from pretrax.corpora.python_library.python_definitions import pair_examples\n"
-        "from pretrax.corpora.python_library.python_passages import word_examples\n"
         "with short_library():\n"
-        "    print(zlib.crc32(repr([pair_examples(), word_examples()]).encode()))\n"
+        "    print(zlib.crc32(repr(all_examples()).encode()))\n"
         # tests.tasks.short_library imports corpora that may use it; the examples' modules may not.
     )
-    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    here = repr([pair_examples(), word_examples()])
+    there = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+    )
+    here = repr(all_examples())
     assert there.stdout.strip() == str(zlib.crc32(here.encode())), there.stderr
     module = "pretrax.corpora.python_library.python_definitions"
     alone = f"import sys, {module}; print('tensorflow' in sys.modules)"

@@ -2,8 +2,6 @@
 
 import collections
 
-import pytest
-
 from pretrax.corpora.worlds import rearranging
 from tests.corpora.worlds import shares_of_reader
 
@@ -70,22 +68,3 @@ def test_no_list_that_is_asked_is_trained_on_or_held_out_with_its_task():
     asked = {question.text for question in few.questions}
     read = {text.partition(" =")[0] + " =" for text in [*few.documents, *few.heldout]}
     assert not asked & read and len(read) == 3 * 6 - len(asked)
-
-
-def test_worlds_are_seeded():
-    small = dict(documents=5, questions=2)
-    assert rearranging(seed=3, **small) == rearranging(seed=3, **small)
-    assert rearranging(seed=3, **small) != rearranging(seed=4, **small)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"items": 7}, "lists of 8 of 7 items and 4 choices, expected as many items or more"),
-        ({"length": 3}, "lists of 3 of 32 items and 4 choices"),
-        ({"length": 4, "items": 4}, "200 questions of each task and 24 lists of 4 of 4 items"),
-    ],
-)
-def test_errors(settings, said):
-    with pytest.raises(ValueError, match=said):
-        rearranging(seed=0, **settings)

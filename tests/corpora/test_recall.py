@@ -58,8 +58,3 @@ def test_who_reads_all_other_pairs_need_not_look_up_the_key():
     assert from_left == {"last": 1.0, "first": pytest.approx(1 / 5)}
     both_ways = shares_of_reader(WORLD, lambda question: left_over(question, True))
     assert both_ways == {"last": 1.0, "first": 1.0}
-
-
-def test_errors():
-    with pytest.raises(ValueError, match="9 pairs of 8 keys and 32 values, expected at most"):
-        key_values.recall(seed=0, pairs=9, keys=8)

@@ -68,9 +68,3 @@ def test_the_place_of_the_edges_tells_nothing():
         edges, source, _, path = parsed(document)
         first += next(end for start, end in edges if start == source) == path[1]
     assert abs(first / 1000 - 0.5) < 0.06
-
-
-@pytest.mark.parametrize("settings", [{"length": 3}, {"nodes": 6}])
-def test_errors(settings):
-    with pytest.raises(ValueError, match="expected paths of at least 4 and at least"):
-        path_star.star_graphs(seed=0, graphs=1, questions=1, **settings)

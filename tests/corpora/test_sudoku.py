@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import pytest
 
 from pretrax.corpora.worlds import sudoku
 from pretrax.corpora.worlds.small_sudoku import drawn_puzzles, grids
@@ -87,21 +86,3 @@ def test_no_puzzle_that_is_asked_is_trained_on_or_held_out():
         text.partition(" =")[0] + " =" for text in itertools.chain(many.documents, many.heldout)
     }
     assert not asked & read
-
-
-def test_worlds_are_seeded():
-    small = dict(puzzles=5, questions=2)
-    assert sudoku(seed=3, **small) == sudoku(seed=3, **small)
-    assert sudoku(seed=3, **small) != sudoku(seed=4, **small)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"given": 13}, "13 given cells of 16, expected 12 at most"),
-        ({"given": 12, "choices": 9}, "Got 9 choices, expected fewer"),
-    ],
-)
-def test_errors(settings, said):
-    with pytest.raises(ValueError, match=said):
-        sudoku(seed=0, puzzles=5, **settings)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import answer, denoise, unmask
+from pretrax.inference import answer, unmask
 from pretrax.inference.answering.ancestral import became, earlier_weights, masks_alone
-from pretrax.inference.answering.masks import DiffusionNoise, written
+from pretrax.inference.answering.masks import MaskSlots, Unmasking, written
 from tests.inference.runs import IDS, trained
 
 TEXT, MASK, SIZE = (1, 5), 6, 7  # four ids of text among seven
@@ -54,7 +54,6 @@ def test_the_noise_of_a_time_is_a_distribution_and_the_chain_goes_back_through_e
 @pytest.mark.parametrize("name", NOISES)
 def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
     rows, slots = 256, np.arange(32)[None].repeat(256, 0)
-    noise = DiffusionNoise(NOISES[name], MASK, TEXT, random=name == "uniform")
 
     def logits_of(tokens):
         return jnp.broadcast_to(jnp.log(jnp.asarray(P)), (*tokens.shape, SIZE))
@@ -62,15 +61,15 @@ def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
     @functools.partial(jax.jit, static_argnums=1)
     def draw(steps, temperature):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), jnp.arange(rows))
-        settings = jnp.asarray(slots), jnp.asarray(slots >= 0), jnp.full(rows, steps), keys
-        allowed = {"noise": noise, "allowed_V": jnp.asarray(P > 0)}
-        return written(logits_of, "ancestral", temperature, *settings, **allowed)
+        masks = MaskSlots(slots, slots >= 0, jnp.full(rows, steps), keys)
+        how = Unmasking("ancestral", temperature > 0, NOISES[name], MASK, TEXT, name == "uniform")
+        return written(logits_of, masks, how, temperature, jnp.asarray(P > 0))
 
     for steps in (1, 5):
         found = np.asarray(draw(steps, 1.0))
         share = np.bincount(found.ravel(), minlength=SIZE) / found.size
         assert np.abs(share - P).max() < 4 * np.sqrt(0.25 / found.size)
-    assert (np.asarray(draw(5, None)) == P.argmax()).all()
+    assert (np.asarray(draw(5, 0.0)) == P.argmax()).all()
 
 
 def test_what_is_written_stays_where_the_noise_has_masks_alone():
@@ -78,34 +77,34 @@ def test_what_is_written_stays_where_the_noise_has_masks_alone():
         written = (tokens != MASK).sum(1, keepdims=True) % 4 + 1
         return jax.nn.one_hot(jnp.broadcast_to(written, tokens.shape), SIZE) * 9.0
 
-    rows, seen = (jnp.arange(24)[None], jnp.ones((1, 24), bool)), []
-    keys, noise = jax.random.key(5)[None], DiffusionNoise(None, MASK, TEXT)
+    seen = []
+    how = Unmasking("ancestral", sampled=False, noise=None, mask=MASK, text=TEXT)
     for steps in (1, 2, 3, 4):
-        settings = {"noise": noise, "allowed_V": jnp.asarray(P > 0)}
-        found = written(logits_of, "ancestral", None, *rows, jnp.array([steps]), keys, **settings)
+        rows = jnp.arange(24)[None], jnp.ones((1, 24), bool), jnp.array([steps])
+        masks = MaskSlots(*rows, jax.random.key(5)[None])
+        found = written(logits_of, masks, how, 0.0, jnp.asarray(P > 0))
         seen.append(set(np.asarray(found).ravel().tolist()))
     assert seen[0] == {1} and all(1 <= min(some) and max(some) < 5 for some in seen)
     assert len(seen[3]) > 1
 
 
-MODELS = [("encoder", "uniform_diffusion", denoise), ("decoder", "hybrid_diffusion", unmask)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("layout, objective, write", MODELS)
-def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective, write):
-    one, order = trained(layout, objective), {} if write is denoise else {"order": "ancestral"}
+@pytest.mark.parametrize(
+    "layout, objective, mode",
+    [("encoder", "uniform_diffusion", "denoise"), ("decoder", "hybrid_diffusion", "unmask")],
+)
+def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective, mode):
+    one = trained(layout, objective)
+    write = functools.partial(unmask, one, mode=mode, order="ancestral")
     texts = ["a [MASK]", "[MASK]bc[MASK]d, and more", "so[MASK][MASK]"]
     for temperature in (0.0, 1.0):
-        found = write(one, texts, steps=3, temperature=temperature, **order)
-        assert found == write(one, texts, steps=3, temperature=temperature, batch_size=2, **order)
+        found = write(texts, steps=3, temperature=temperature)
+        assert found == write(texts, steps=3, temperature=temperature, batch_size=2)
         assert all(len(text) >= 3 for text in found)
         assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
-    again = write(one, texts, steps=3, temperature=1.0, seed=1, **order)
-    assert again != found
-    mode = "denoise" if write is denoise else "unmask"
+    assert write(texts, steps=3, temperature=1.0, seed=1) != found
     records = answer(one, mode, [{"text": text} for text in texts])
-    assert [record["answer"] for record in records] == write(one, texts)
+    assert [record["answer"] for record in records] == unmask(one, texts, mode=mode)
 
 
 def test_a_model_of_random_tokens_fills_no_masks_and_one_of_masks_takes_no_random_tokens():

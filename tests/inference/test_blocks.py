@@ -214,12 +214,7 @@ def pairs_written(layout, prompt, temperature):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout, prompt",  # which ends with a block, or within one
-    [
-        ("encoder_decoder", "ab"),
-        pytest.param("encoder_decoder", "abc", marks=pytest.mark.slow),
-        pytest.param("decoder", "abc", marks=pytest.mark.slow),
-        pytest.param("decoder", "ab", marks=pytest.mark.slow),
-    ],
+    [(layout, prompt) for layout in ("encoder_decoder", "decoder") for prompt in ("ab", "abc")],
 )
 def test_blocks_are_drawn_from_the_distribution_of_the_model(layout, prompt):
     """Chi-squared test, significance 0.001."""

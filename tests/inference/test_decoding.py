@@ -124,9 +124,7 @@ def test_decoding_with_the_kv_cache_equals_one_full_pass(name, both_ways):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["parallel heads", pytest.param("parallel heads, windows", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["parallel heads", "parallel heads, windows"])
 def test_the_kv_cache_serves_parallel_heads(name):
     assert_steps_equal_one_run(name, *unrolled(*made(name)), False)
 

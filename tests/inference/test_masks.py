@@ -97,10 +97,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["masked_lm", pytest.param("gpt_bert", marks=pytest.mark.slow), "replaced_token_detection"],
-)
+@pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
 def test_guesses_are_those_of_the_model(name):
     one = model(name)
     found = fill_masks(one, TEXTS, top=4, batch_size=3)
@@ -326,14 +323,9 @@ def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
 @pytest.mark.parametrize(
     "order, temperature, steps",
     [
-        ("random", 1.0, None),
         ("gibbs", 1.0, 2),
-        pytest.param("mask_predict", 1.0, 3, marks=pytest.mark.slow),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in itertools.product(("confidence", "random"), (0.0, 1.0), (None, 2))
-            if case != ("random", 1.0, None)
-        ),
+        ("mask_predict", 1.0, 3),
+        *itertools.product(("confidence", "random"), (0.0, 1.0), (None, 2)),
     ],
 )
 def test_a_text_does_not_depend_on_its_batch(order, temperature, steps):

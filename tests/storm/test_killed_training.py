@@ -32,7 +32,7 @@ from pretrax.tasks.seqio import seqio_vocabularies
 training.Run.corpus = @seqio_corpora.seqio_mixture
 seqio_corpora.seqio_mixture.mixture_or_task_name = "storm_text"
 seqio_corpora.seqio_mixture.module = %DATA
-seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
+seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 """
 MODULE = """
 import seqio

@@ -25,6 +25,7 @@ from pretrax.training.run_configuration import read_run
 from tests.inference.runs import arranged, live
 from tests.objectives.cuts import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
+from tests.tasks.memory_tasks import memory_source
 from tests.training import tiny
 
 BYTES = tokenization.byte_tokenizer()
@@ -132,15 +133,9 @@ def test_seeds_tasks_and_texts_are_cut_each_in_its_own_way():
 
 @pytest.mark.slow
 def test_examples_are_what_seqio_packs():
-    source = seqio.FunctionDataSource(
-        lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
-            {"targets": TEXTS}
-        ),
-        splits=["train"],
-    )
     task = seqio.Task(
         "infilling",
-        source=source,
+        source=memory_source({"targets": TEXTS}, ["train"]),
         preprocessors=[character_infilling(name="infilling", rate=1.0)],
         output_features={"targets": seqio.Feature(VOCABULARY)},
     )
@@ -156,17 +151,12 @@ def corpus(tmp_path, name="infilling_to_train", rate=0.8, **how):
     if name not in seqio.TaskRegistry.names():
         seqio.TaskRegistry.add(
             name,
-            source=seqio.FunctionDataSource(
-                lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
-                    {"targets": TEXTS}
-                ),
-                splits=["train", "validation"],
-            ),
+            source=memory_source({"targets": TEXTS}),
             preprocessors=[character_infilling(name=name, rate=rate)],
             output_features={"targets": seqio.Feature(VOCABULARY)},
         )
     return seqio_mixture(
-        str(tmp_path), mixture_or_task_name=name, vocabulary=seqio_vocabularies.of_task, **how
+        str(tmp_path), mixture_or_task_name=name, vocabulary=seqio_vocabularies.from_task, **how
     )
 
 
@@ -194,7 +184,9 @@ def test_a_text_whose_middle_was_moved_is_shown(tmp_path, length):
     heldout = [piece.tokens.tolist() for piece in made.heldout(10_000)]
     assert set(ids.fim).isdisjoint(heldout[0])
     first = next(tokens for tokens in heldout if set(ids.fim) & set(tokens))
-    (shown,) = sample_text.of_task(str(tmp_path), name, None, length, arranged_tokens=60).documents
+    (shown,) = sample_text.from_task(
+        str(tmp_path), name, None, length, arranged_tokens=60
+    ).documents
     assert shown.tolist() == first and shown.size <= 60
 
 

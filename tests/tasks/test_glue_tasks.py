@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import seqio
-import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pretrax.cli import evaluate
@@ -17,6 +16,7 @@ from pretrax.tasks.seqio import glue_tasks
 from pretrax.tasks.seqio.seqio_tasks import found_tasks
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from tests.inference.runs import write_run
+from tests.tasks.memory_tasks import memory_source
 
 SETS = [(benchmark, name) for benchmark, sets in glue_tasks.SETS.items() for name in sets]
 
@@ -277,14 +277,11 @@ def register(name: str, examples: list[dict]) -> str:
     benchmark = "super_glue" if name in glue_tasks.SETS["super_glue"] else "glue"
     task = f"tiny_{benchmark}_{name}_{len(examples)}"
 
-    def read(split, shuffle_files=False, seed=None):
-        columns = {key: [example[key] for example in examples] for key in examples[0]}
-        if "idx" in columns:
-            columns["idx"] = {k: [x[k] for x in columns["idx"]] for k in columns["idx"][0]}
-        return tf.data.Dataset.from_tensor_slices(columns)
-
+    columns = {key: [example[key] for example in examples] for key in examples[0]}
+    if "idx" in columns:
+        columns["idx"] = {k: [x[k] for x in columns["idx"]] for k in columns["idx"][0]}
     if task not in seqio.TaskRegistry.names():
-        source = seqio.FunctionDataSource(read, splits=["train", "validation"])
+        source = memory_source(columns)
         glue_tasks.add_class_task(task, name, glue_tasks.SETS[benchmark][name], source)
     return task
 

@@ -1,6 +1,5 @@
 import contextlib
 import functools
-import json
 import typing
 import zlib
 
@@ -17,6 +16,8 @@ from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
 from tests.objectives.registry import quick_jit
+from tests.tasks.memory_tasks import memory_source, renew, renew_pairs
+from tests.tasks.seqio_cache import write_cache
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 IDS = token_ids(tokenizer_of(VOCABULARY))
@@ -48,18 +49,13 @@ BUILDERS = {
 def text_task(name, documents):
     """A registered task whose `targets` are these documents."""
 
-    def read(split, shuffle_files=False, seed=None):
-        values = tf.ragged.constant([list(map(int, d)) for d in documents], dtype=tf.int32)
-        return tf.data.Dataset.from_tensor_slices({"targets": values})
-
-    source = seqio.FunctionDataSource(read, splits=["train"])
-    return fresh(seqio.TaskRegistry.add, name, source=source, output_features={"targets": TOKENS})
+    values = tf.ragged.constant([list(map(int, d)) for d in documents], dtype=tf.int32)
+    source = memory_source({"targets": values}, ["train"])
+    return renew(name, source=source, output_features={"targets": TOKENS})
 
 
 def fresh(add, name, *arguments, **settings):
-    if name in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.remove(name)
-    return add(name, *arguments, **settings)
+    return renew(name, add, *arguments, **settings)
 
 
 def documents_for():
@@ -121,16 +117,8 @@ def corrupted_on_the_device(build, name, lengths, seed):
     return {column: np.asarray(x)[: len(rows)] for column, x in features.items()}
 
 
-# One for each kind of columns; the others are compiled by `pytest -m slow`.
-QUICK = {
-    *("causal_lm", "span_corruption", "masked_lm", "mixture", "blank_infilling", "contrastive"),
-    *("then", "multi_token_prediction"),
-}
-CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", BUILDERS)
 def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     build = BUILDERS[name]
     text_task("text", documents_for())
@@ -154,26 +142,11 @@ def test_noise_that_adapts_to_a_model_has_none_here():
         seqio.get_dataset("task", {"inputs": 48}, seqio.PassThroughFeatureConverter())
 
 
-def supervised_task(name):
-    def read(split, shuffle_files=False, seed=None):
-        return tf.data.Dataset.from_tensor_slices(
-            {"inputs": ["2 + 2 ="] * 30, "targets": ["4"] * 30}
-        )
-
-    return fresh(
-        seqio.TaskRegistry.add,
-        name,
-        source=seqio.FunctionDataSource(read, splits=["train"]),
-        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
-        output_features={k: seqio.Feature(VOCABULARY) for k in ("inputs", "targets")},
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [False, True])
 def test_a_mixture_with_a_supervised_task(pack):
     text_task("text", documents_for() * 5)
-    supervised = supervised_task("supervised")
+    supervised = renew_pairs("supervised", [("2 + 2 =", "4")] * 30, VOCABULARY)
     spans = fresh(add_objective_task, "spans", "text", objectives.span_corruption)
     both = seqio.Mixture("both", [(spans, 2), (supervised, 1)])
     lengths = {"inputs": 48, "targets": 40}
@@ -199,30 +172,6 @@ def test_a_mixture_of_objectives_with_labels():
     assert {x["labels_weights"].sum() for x in got} - {0}
 
 
-def write_cache(folder, name, dataset):
-    """What SeqIO's tool for caching writes: the examples of a task, and what they are."""
-    rows = list(dataset.as_numpy_iterator())
-    described = {
-        key: {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
-        for key, spec in dataset.element_spec.items()
-    }
-    (folder / name).mkdir()
-    (folder / name / "info.train.json").write_text(
-        json.dumps({"num_shards": 1, "features": described, "seqio_version": seqio.__version__})
-    )
-    (folder / name / "stats.train.json").write_text(json.dumps({"examples": len(rows)}))
-    (folder / name / "COMPLETED").write_text("")
-    with tf.io.TFRecordWriter(str(folder / name / "train.tfrecord-00000-of-00001")) as file:
-        for row in rows:
-            values = {
-                key: tf.train.Feature(int64_list=tf.train.Int64List(value=np.atleast_1d(x)))
-                for key, x in row.items()
-            }
-            example = tf.train.Example(features=tf.train.Features(feature=values))
-            file.write(example.SerializeToString())
-    return rows
-
-
 @pytest.fixture
 def cache(tmp_path):
     before = list(seqio.utils.get_global_cache_dirs())
@@ -238,8 +187,9 @@ def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
     text_task("text", documents)
     task = fresh(add_objective_task, "cached", "text", BUILDERS[name])
     text = task.source.get_dataset("train", shuffle=False)
-    rows = write_cache(cache, "cached", task.preprocess_precache(text))
+    rows = task.preprocess_precache(text).as_numpy_iterator()
     assert [x["targets"].tolist() for x in rows] == [d.tolist() for d in documents]
+    write_cache(task, cache, num_files=1)
     plain = examples("cached", lengths, num_epochs=2)
     text_task("text", [[7]])  # the cache alone holds the text now
     fresh(add_objective_task, "cached", "text", BUILDERS[name])
@@ -256,14 +206,16 @@ def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
 def test_a_task_cached_after_its_objective(cache):
     text_task("text", documents_for())
     masks = fresh(add_objective_task, "masks", "text", objectives.masked_lm)
-    write_cache(cache, "frozen", masks.get_dataset({"inputs": 48}, shuffle=False, seed=1))
-    frozen = fresh(
-        seqio.TaskRegistry.add,
+    rows = masks.get_dataset({"inputs": 48}, shuffle=False, seed=1)
+    frozen = renew(
         "frozen",
-        source=masks.source,
+        source=seqio.FunctionDataSource(
+            lambda split, shuffle_files=False, seed=None: rows, splits=["train"]
+        ),
         preprocessors=[seqio.CacheDatasetPlaceholder(required=True)],
         output_features=masks.output_features,
     )
+    write_cache(frozen, cache, num_files=1)
     got = examples(frozen, {"inputs": 48}, use_cached=True)
     expected = list(masks.get_dataset({"inputs": 48}, shuffle=False, seed=1).as_numpy_iterator())
     assert_same_examples(got, expected)
@@ -284,10 +236,7 @@ def _rename(dataset):
 )
 @pytest.mark.parametrize("build", [objectives.causal_lm, objectives.masked_next_token])
 def test_text_may_be_tokenised_or_not(steps, build):
-    def read(split, shuffle_files=False, seed=None):
-        return tf.data.Dataset.from_tensor_slices({"text": ["some text", "héllo"]})
-
-    source = seqio.FunctionDataSource(read, splits=["train"])
+    source = memory_source({"text": ["some text", "héllo"]}, ["train"])
     features = {"targets": seqio.Feature(VOCABULARY)}
     task = seqio.Task("raw", source=source, preprocessors=steps, output_features=features)
     assert fresh(add_objective_task, "made", task, build).supports_caching

@@ -13,6 +13,7 @@ from pretrax.objectives import Row, batched, layouts, plan
 from pretrax.objectives.streams import stream_of_columns
 from pretrax.tasks.seqio.preprocessors import ApplyObjective, CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
+from tests.tasks.memory_tasks import memory_source, renew
 
 LENGTHS = {"inputs": 48, "targets": 40}
 BUILDERS = {
@@ -27,17 +28,12 @@ DOCUMENTS = [np.arange(n) % 200 + 10 for n in (5, 300, 1, 70, 0, 41, 2000, 3, 90
 
 
 def source():
-    def documents(split, shuffle_files=False, seed=None):
-        values = tf.ragged.constant([d.tolist() for d in DOCUMENTS], dtype=tf.int32)
-        return tf.data.Dataset.from_tensor_slices(values).map(lambda x: {"targets": x})
-
-    return seqio.FunctionDataSource(documents, splits=["train"])
+    values = tf.ragged.constant([d.tolist() for d in DOCUMENTS], dtype=tf.int32)
+    return memory_source({"targets": values}, ["train"])
 
 
 def add_task(name, build, **settings):
-    if name in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.remove(name)
-    return seqio.TaskRegistry.add(
+    return renew(
         name,
         source=source(),
         preprocessors=[CutToRows(build), ApplyObjective(build, name=name, **settings)],

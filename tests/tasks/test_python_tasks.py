@@ -2,10 +2,7 @@ import ast
 import collections
 import keyword
 import re
-import subprocess
-import sys
 import textwrap
-import zlib
 
 import numpy as np
 import pytest
@@ -23,7 +20,6 @@ from pretrax.tasks.seqio.seqio_vocabularies import (
     RunVocabulary,
     tokenizer_of,
 )
-from tests.training import tiny
 
 NAMES = ("python_modules", "python_identifiers")
 EXAMPLES = dict(
@@ -64,26 +60,6 @@ def test_registering_twice_is_harmless_and_reads_nothing():
     python_tasks.register()
     assert set(NAMES) <= set(seqio.TaskRegistry.names())
     assert calls == [examples_of.cache_info() for examples_of in EXAMPLES.values()]
-
-
-@pytest.mark.slow
-def test_any_process_reads_the_same():
-    program = (
-        "import sys, zlib\n"
-        "from pretrax.corpora.python_library.python_passages import identifier_examples, "
-        "module_examples\nprint(zlib.crc32(repr([module_examples(), "
-        "identifier_examples()]).encode()))\nassert 'tensorflow' not in sys.modules\n"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tiny.ROOT,
-        env=tiny.environment(PYTHONHASHSEED="7"),
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    here = repr([examples_of() for examples_of in EXAMPLES.values()])
-    assert int(there.stdout) == zlib.crc32(here.encode())
 
 
 @pytest.mark.parametrize("corpus", [corpora.python_library, corpora.docstring_pairs])

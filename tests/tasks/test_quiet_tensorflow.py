@@ -37,7 +37,7 @@ def test_a_corpus_of_seqio_tasks_starts_without_a_word(tmp_path):
     program = (
         "from pretrax.tasks.seqio import seqio_corpora, seqio_vocabularies as v\n"
         f"seqio_corpora.seqio_mixture({str(tmp_path)!r}, mixture_or_task_name='python_modules',"
-        " vocabulary=v.of_task).heldout(10)\n"
+        " vocabulary=v.from_task).heldout(10)\n"
     )
     said = subprocess.run(
         [sys.executable, "-c", program],

@@ -30,11 +30,11 @@ def test_documents(tmp_path):
     assert read(["one\n \ntwo", " ", "three"]) == ["one", "two", "three"]
     assert read(file=str(file)) == ["one\n\ntwo"]
     assert read()[0].startswith("Beautiful is better than ugly.")
-    assert decoded(sample_text.of_texts(BYTES, ["one", "two"])) == ["one", "two"]
+    assert decoded(sample_text.from_texts(BYTES, ["one", "two"])) == ["one", "two"]
 
 
 def test_a_text_word_by_word():
-    text = sample_text.of_words(["The cat sat.", "The dog!"])
+    text = sample_text.from_words(["The cat sat.", "The dog!"])
     assert decoded(text) == ["The cat sat.", "The dog!"]
     tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
     assert [len(document) for document in text.documents] == [4, 3]

@@ -17,7 +17,7 @@ from pretrax.corpora import vocabularies
 from pretrax.tasks.seqio import seqio_examples
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_objectives, seqio_pairs
-from pretrax.tasks.seqio.seqio_vocabularies import of_task
+from pretrax.tasks.seqio.seqio_vocabularies import from_task
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from tests.tasks.seqio_cache import write_cache
 
@@ -59,7 +59,7 @@ def register(name, steps, features=("targets",), vocabulary=VOCABULARY, **more):
 
 
 def corpus_of(run_dir, name, reader=seqio_mixture, **settings):
-    settings = {"vocabulary": of_task, "use_cached": True} | settings
+    settings = {"vocabulary": from_task, "use_cached": True} | settings
     return reader(str(run_dir), mixture_or_task_name=name, **settings)
 
 
@@ -204,7 +204,7 @@ def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
     task, _ = register("cached_text", [tokenize, CACHE], vocabulary=pieces(model))
     write_cache(task, tmp_path)
     with pytest.raises(
-        ValueError, match="holds ids of SentencePiece.*of_task, or set use_cached=F"
+        ValueError, match="holds ids of SentencePiece.*from_task, or set use_cached=F"
     ):
         corpus_of(tmp_path / "1", "cached_text", vocabulary=vocabularies.utf8_bytes, **settings)
     shutil.copy(model, tmp_path / "the_same.model")

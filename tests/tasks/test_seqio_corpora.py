@@ -14,17 +14,18 @@ from pretrax.tasks.seqio.seqio_streams import drawn_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import (
     HuggingFaceVocabulary,
     RunVocabulary,
-    of_task,
+    from_task,
     tokenizer_of,
 )
 from pretrax.tasks.seqio.tfds_tasks import register_text
 from pretrax.training.conversion.converted_vocabularies import export_vocabulary
 from pretrax.training.planning import open_corpus, plan
 from pretrax.training.run_configuration import read_fields, read_run
+from tests.tasks.memory_tasks import memory_source
 from tests.training.tiny import mesh_of
 
 
-def seqio_mixture(run_dir, *, vocabulary=of_task, **settings):
+def seqio_mixture(run_dir, *, vocabulary=from_task, **settings):
     return seqio_corpora.seqio_mixture(str(run_dir), vocabulary=vocabulary, **settings)
 
 
@@ -34,13 +35,7 @@ def tiny(tfds_dir, model):
     vocabulary = seqio.SentencePieceVocabulary(model, extra_ids=100)
     register_text("tiny", seqio.TfdsDataSource("tiny_texts:1.0.0", tfds_dir), vocabulary)
 
-    def numbers(split, shuffle_files=False, seed=None):
-        import tensorflow as tf
-
-        texts = [f"number {i}" for i in range(30)]
-        return tf.data.Dataset.from_tensor_slices({"text": texts})
-
-    source = seqio.FunctionDataSource(numbers, splits=["train", "validation"])
+    source = memory_source({"text": [f"number {i}" for i in range(30)]})
     register_text("numbers", source, vocabulary)
     seqio.MixtureRegistry.add("tiny_and_numbers", [("tiny_text", 3), ("numbers_text", 1)])
 
@@ -96,12 +91,9 @@ def test_random_steps_repeat_on_held_out_text(tmp_path):
         digits = tf.strings.as_string(tf.random.stateless_uniform([], seed, 0, 10**9, tf.int32))
         return {"targets": tf.strings.join([example["text"], digits])}
 
-    def read_texts(split, shuffle_files=False, seed=None):
-        return tf.data.Dataset.from_tensor_slices({"text": [f"text {i}: " for i in range(20)]})
-
     seqio.TaskRegistry.add(
         "random_digits",
-        source=seqio.FunctionDataSource(read_texts, splits=["train", "validation"]),
+        source=memory_source({"text": [f"text {i}: " for i in range(20)]}),
         preprocessors=[append_random_digits, seqio.preprocessors.tokenize],
         output_features={"targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=False)},
     )
@@ -292,7 +284,7 @@ def test_another_vocabulary(tmp_path, tiny):
     assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
     assert corpus.ids.text == (3, 259)
     (tmp_path / "config.gin").write_text("")  # something was trained there
-    with pytest.raises(ValueError, match="factory was 'utf8_bytes', is 'of_task'"):
+    with pytest.raises(ValueError, match="factory was 'utf8_bytes', is 'from_task'"):
         seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
 
 
@@ -480,7 +472,7 @@ def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model
         "bytes": lambda: seqio.ByteVocabulary(extra_ids),
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], extra_ids),
     }[kind]()
-    made = of_task(
+    made = from_task(
         str(tmp_path), vocabularies.VocabularySource(task=lambda: vocabulary), sentinels=4
     )
     kept = vocabularies.load_vocabulary(str(tmp_path))
@@ -499,7 +491,7 @@ def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], 100),
     }[kind]()
     run_dir, target = str(tmp_path / "run"), tmp_path / "exported"
-    made = of_task(run_dir, vocabularies.VocabularySource(task=lambda: vocabulary), sentinels=4)
+    made = from_task(run_dir, vocabularies.VocabularySource(task=lambda: vocabulary), sentinels=4)
     target.mkdir()
     model = models.decoder(512, num_layers=1, emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8)
     assert export_vocabulary(run_dir, str(target), model, ()) == ""
@@ -565,7 +557,7 @@ def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model
         task=lambda: seqio.SentencePieceVocabulary(elsewhere, 100)
     )
     for _ in range(2):
-        made = of_task(str(tmp_path / "run"), source)
+        made = from_task(str(tmp_path / "run"), source)
     assert (tmp_path / "run" / "vocabulary.model").read_bytes() == open(model, "rb").read()
     assert made.ids.sentinels[:100] == tuple(range(619, 519, -1))
     assert len(list((tmp_path / "temporary").glob("vocabulary-*"))) == 1
@@ -574,14 +566,10 @@ def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["span_corruption", "ul2"])
 def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere, suffix):
-    def long_texts(split, shuffle_files=False, seed=None):
-        import tensorflow as tf
-
-        return tf.data.Dataset.from_tensor_slices({"text": ["some text and more of it " * 20] * 8})
-
     vocabulary = seqio.SentencePieceVocabulary(elsewhere, extra_ids=100)
     name = f"far_{suffix}"
-    register_text(name, seqio.FunctionDataSource(long_texts, splits=["train"]), vocabulary)
+    texts = memory_source({"text": ["some text and more of it " * 20] * 8}, ["train"])
+    register_text(name, texts, vocabulary)
     dataset = seqio.get_mixture_or_task(f"{name}_{suffix}").get_dataset(
         {"inputs": 64, "targets": 64}, split="train", shuffle=False, seed=0
     )

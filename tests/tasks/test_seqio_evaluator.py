@@ -14,6 +14,7 @@ from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio_evaluator import evaluator_functions
 from pretrax.training.trained_models import open_trained
 from tests.inference.runs import CLASSES, trained, write_run
+from tests.tasks.memory_tasks import renew_pairs
 
 PAIRS = [("a text <extra_id_0>", "red"), ("é 🤖", "dark green"), ("more of it", "blue")]
 
@@ -28,21 +29,7 @@ def log_likelihood(targets, scores):
 
 
 def register(name, vocabulary, metric_fns=(checksum, log_likelihood), add_eos=True):
-    def read(split, shuffle_files=False, seed=None):
-        inputs, targets = zip(*PAIRS)
-        return tf.data.Dataset.from_tensor_slices(
-            {"inputs": list(inputs), "targets": list(targets)}
-        )
-
-    seqio.TaskRegistry.remove(name)
-    feature = seqio.Feature(vocabulary, add_eos=add_eos)
-    seqio.TaskRegistry.add(
-        name,
-        source=seqio.FunctionDataSource(read, splits=["train", "validation"]),
-        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
-        output_features={"inputs": feature, "targets": feature},
-        metric_fns=list(metric_fns),
-    )
+    renew_pairs(name, PAIRS, vocabulary, add_eos=add_eos, metric_fns=list(metric_fns))
 
 
 def evaluated(name, functions, converter=seqio.EncDecFeatureConverter, **settings):

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 import seqio
-import tensorflow as tf
 
 from pretrax import objectives
 from pretrax.corpora.vocabularies.special_tokens import token_ids
@@ -16,9 +15,10 @@ from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import ApplyObjective
 from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, text_of
 from pretrax.tasks.seqio.seqio_tasks import found_tasks
-from pretrax.tasks.seqio.seqio_vocabularies import of_task, tokenizer_of
+from pretrax.tasks.seqio.seqio_vocabularies import from_task, tokenizer_of
 from pretrax.training.planning import open_batches, open_corpus, plan
 from pretrax.training.run_configuration import read_run
+from tests.tasks.memory_tasks import memory_source
 from tests.training.tiny import mesh_of
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=300)
@@ -28,13 +28,9 @@ SPANS = functools.partial(objectives.span_corruption, noise_density=0.3)
 
 def add_text(name, letter, splits=("train", "validation")):
     """Registers documents that consist of one letter."""
-
-    def read(split, shuffle_files=False, seed=None):
-        return tf.data.Dataset.from_tensor_slices({"text": [letter * n for n in range(5, 60)]})
-
     seqio.TaskRegistry.add(
         name,
-        source=seqio.FunctionDataSource(read, splits=list(splits)),
+        source=memory_source({"text": [letter * n for n in range(5, 60)]}, splits),
         preprocessors=[
             lambda dataset: dataset.map(lambda example: {"targets": example["text"]}),
             seqio.preprocessors.tokenize,
@@ -59,7 +55,7 @@ def tasks():
 
 
 def corpus_of(directory, name, corpus=seqio_corpora.seqio_objectives, **settings):
-    return corpus(str(directory), mixture_or_task_name=name, vocabulary=of_task, **settings)
+    return corpus(str(directory), mixture_or_task_name=name, vocabulary=from_task, **settings)
 
 
 def read(name, directory, *lines, gin="runs/quickstart.gin"):

@@ -18,35 +18,20 @@ from pretrax.settings.run_directory import load_classes
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_pairs
 from pretrax.tasks.seqio.seqio_examples import pair_reader
-from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, of_task, tokenizer_of
+from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, from_task, tokenizer_of
 from tests.objectives.registry import quick_jit
+from tests.tasks.memory_tasks import renew, renew_pairs
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 CLASSES = ("red", "dark green", "blue")
 
 
-def register(name, pairs, vocabulary=VOCABULARY, add_eos=True):
-    """A task with these (inputs, targets) in both splits."""
-
-    def read(split, shuffle_files=False, seed=None):
-        inputs, targets = zip(*pairs)
-        return tf.data.Dataset.from_tensor_slices(
-            {"inputs": list(inputs), "targets": list(targets)}
-        )
-
-    if name in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.remove(name)
-    feature = seqio.Feature(vocabulary, add_eos=add_eos)
-    return seqio.TaskRegistry.add(
-        name,
-        source=seqio.FunctionDataSource(read, splits=["train", "validation"]),
-        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
-        output_features={"inputs": feature, "targets": feature},
-    )
+def register(name, pairs, add_eos=True):
+    return renew_pairs(name, pairs, VOCABULARY, add_eos=add_eos)
 
 
 def corpus_of(directory, name, **settings):
-    settings = {"shuffle": False, "vocabulary": of_task} | settings
+    settings = {"shuffle": False, "vocabulary": from_task} | settings
     return seqio_pairs(str(directory), mixture_or_task_name=name, **settings)
 
 
@@ -193,9 +178,9 @@ def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
     tokenizer = tokenization.byte_tokenizer()
     ids = special_tokens.token_ids(tokenizer, sentinels=7, specials=("sep", "Q", "cls"))
     vocabularies.save_vocabulary(run, Vocabulary(tokenizer, ids, {}))
-    of_run = functools.partial(vocabularies.of_run, run=run)
+    from_run = functools.partial(vocabularies.from_run, run=run)
     register("pairs_text", PAIRS)
-    corpus = corpus_of(tmp_path / "new", "pairs_text", vocabulary=of_run)
+    corpus = corpus_of(tmp_path / "new", "pairs_text", vocabulary=from_run)
     assert corpus.ids == ids == load_vocabulary(str(tmp_path / "new")).ids
     assert told_of(corpus, documents(corpus, 2)[1]) == "é 🤖|dark green"
     made = RunVocabulary(run)
@@ -219,17 +204,13 @@ def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
         ids = special_tokens.token_ids(tokenizer, sentinels=40, specials=("sep", "Q"))
         run = str(tmp_path / "run")
         vocabularies.save_vocabulary(run, Vocabulary(tokenizer, ids, {}))
-        settings["vocabulary"] = functools.partial(vocabularies.of_run, run=run)
+        settings["vocabulary"] = functools.partial(vocabularies.from_run, run=run)
     register("pairs_text", PAIRS)
     texts = register("pairs_plain", [("x", "some plain text to hide parts of")] * 60, add_eos=False)
     spans = functools.partial(objectives.span_corruption, noise_density=0.3)
-    for names, name in (
-        (seqio.TaskRegistry, "pairs_spans"),
-        (seqio.MixtureRegistry, "pairs_and_spans"),
-    ):
-        if name in names.names():
-            names.remove(name)
-    add_objective_task("pairs_spans", texts, spans)
+    renew("pairs_spans", add_objective_task, texts, spans)
+    if "pairs_and_spans" in seqio.MixtureRegistry.names():
+        seqio.MixtureRegistry.remove("pairs_and_spans")
     seqio.MixtureRegistry.add("pairs_and_spans", [("pairs_text", 1), ("pairs_spans", 1)])
     corpus = corpus_of(tmp_path / "new", "pairs_and_spans", **settings)
     read = documents(corpus, 12)
@@ -263,23 +244,16 @@ def test_what_is_refused(tmp_path):
         with pytest.raises(ValueError, match=said):
             pair_reader(answers, tokenizer, classes)
     register("pairs_text", PAIRS)
-    text_only = seqio.TaskRegistry.get("pairs_text").replace(
-        output_features={"targets": seqio.Feature(VOCABULARY)}
-    )
-    if "pairs_only" not in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.add(
-            "pairs_only",
-            source=text_only.source,
-            preprocessors=[],
-            output_features=text_only.output_features,
-        )
+    source = seqio.TaskRegistry.get("pairs_text").source
+    features = {"targets": seqio.Feature(VOCABULARY)}
+    renew("pairs_only", source=source, preprocessors=[], output_features=features)
     with pytest.raises(ValueError, match="'pairs_only' has no feature 'inputs'"):
         corpus_of(tmp_path / "2", "pairs_only")
 
 
 def test_a_supervised_task_as_text_is_warned_of(tmp_path):
     register("warned_of", [("a", "b"), ("c", "d")])
-    given = dict(mixture_or_task_name="warned_of", vocabulary=of_task)
+    given = dict(mixture_or_task_name="warned_of", vocabulary=from_task)
     said = seqio_mixture(str(tmp_path / "a"), **given).summary
     assert "warning: warned_of is supervised, and 'targets' alone is read" in said
     assert "seqio_corpora.seqio_pairs" in said and "seqio_mixture.feature" in said

@@ -8,7 +8,7 @@ import seqio
 import tensorflow as tf
 
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
-from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, of_task
+from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, from_task
 from tests.tasks.seqio_cache import write_cache
 
 LINES, STOP = 1000, 900
@@ -87,7 +87,7 @@ def corpus_of(tmp_path, steps, *, shuffle=True, **settings):
         output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
         shuffle_buffer_size=50,
     )
-    settings |= {"mixture_or_task_name": "lines", "vocabulary": of_task, "shuffle": shuffle}
+    settings |= {"mixture_or_task_name": "lines", "vocabulary": from_task, "shuffle": shuffle}
     return functools.partial(seqio_mixture, str(tmp_path / "run"), **settings)
 
 

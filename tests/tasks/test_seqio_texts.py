@@ -8,6 +8,7 @@ from pretrax.preprocessing.blocks import Dropped
 from pretrax.preprocessing.sources import seqio_task, tensorflow_dataset
 from pretrax.tasks.seqio.quiet_tensorflow import seqio
 from pretrax.tasks.seqio.seqio_texts import DatasetTexts, TaskTexts
+from tests.tasks.memory_tasks import memory_source
 
 TEXTS = ["One text.", "Zwei Wörter.", " ", "three"]
 
@@ -16,20 +17,13 @@ def register(name, *steps):
     """Registers a task whose vocabulary is nowhere to be had."""
     if name not in seqio.TaskRegistry.names():
         rekey = functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"})
-        source = seqio.FunctionDataSource(examples, splits=["train"])
         unread = seqio.SentencePieceVocabulary("gs://nowhere/spiece.model")
         seqio.TaskRegistry.add(
             name,
-            source=source,
+            source=memory_source({"text": TEXTS}, ["train"]),
             preprocessors=[rekey, *steps],
             output_features={"targets": seqio.Feature(unread)},
         )
-
-
-def examples(split, shuffle_files=False, seed=None):
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensor_slices({"text": TEXTS})
 
 
 def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):

@@ -41,7 +41,7 @@ def test_characters_of_several_tokens_are_hidden_whole(text, piece, tmp_path):
 @pytest.mark.parametrize("piece", ["cat", "东京", "京", "cafe\u0301", "they're"])
 def test_words_are_those_of_the_vocabulary(piece):
     text = "the cat 在东京 drinks cafe\u0301, they're well"
-    vocabulary = sample_text.of_words([text]).vocabulary
+    vocabulary = sample_text.from_words([text]).vocabulary
     found = hidden(vocabulary.tokenizer, vocabulary.ids, text, piece)
     assert found.replace(" ", "") == piece
 

@@ -104,13 +104,14 @@ def _inputs(trained: Trained, mode: str) -> str:
     """Returns the arguments of `pretrax predict` that give a mode its text."""
     text = "The capital of France is"
     rest = ""
+    in_place = mode in MODES and MODES[mode].in_place
     if mode == "middle":
         return '--prefix="def add(a, b):" --suffix="    return total"'
     if mode == "pair":
         return f'"{text} Paris." "It is a large city."'
     if mode == "infill":
         rest = " <extra_id_0>."
-    elif MODES[mode].in_place or (mode == "restore" and not trained.prompt_forms):
+    elif in_place or (mode == "restore" and not trained.prompt_forms):
         mask = trained.ids.mask
         rest = "" if mask is None else f" {trained.decode([mask])}."
     return f'"{text}{rest}"'

@@ -95,8 +95,8 @@ def config_text(
         "from pretrax.corpora import vocabularies",
         "",
         # Without one there too: to learn another vocabulary would make the embeddings nonsense.
-        *(f"corpora.{name}.vocabulary = @vocabularies.of_run" for name in CORPORA),
-        f"vocabularies.of_run.run = {run_dir!r}",
+        *(f"corpora.{name}.vocabulary = @vocabularies.from_run" for name in CORPORA),
+        f"vocabularies.from_run.run = {run_dir!r}",
     ]
     return "\n".join(lines) + "\n"
 

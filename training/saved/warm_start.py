@@ -229,8 +229,8 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
     if moved:
         raise ValueError(
             f"The parameters of {source} are of another vocabulary than that of {run_dir}: "
-            f"{', '.join(moved[:5])}. Give the corpus vocabularies.of_run, in a new run directory: "
-            f"vocabularies.of_run.run = {source!r}."
+            f"{', '.join(moved[:5])}. Give the corpus vocabularies.from_run, in a new run "
+            f"directory: vocabularies.from_run.run = {source!r}."
         )
 
 
