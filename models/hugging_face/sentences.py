@@ -22,9 +22,6 @@ POOLING = "1_Pooling"
 SETTINGS = "config_sentence_transformers.json"
 # The name of a pooling in their files -> its name here.
 POOLINGS: dict[str, Literal["first", "mean"]] = {"cls": "first", "mean": "mean"}
-    "cls": "first",
-    "mean": "mean",
-}  # their name -> ours
 KNOWN_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 PACKAGE = "sentence_transformers.models"
 TANH = "torch.nn.modules.activation.Tanh"
