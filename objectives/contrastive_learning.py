@@ -215,7 +215,7 @@ def _heads(temperature) -> dict[str, None]:
     return {"embedding": None} | ({"logit_scale": None} if temperature is None else {})
 
 
-def _form(ids: TokenIds, pooling: str) -> PromptForm:
+def _form(ids: TokenIds, pooling: Pooling) -> PromptForm:
     return PromptForm("embed", before=(ids.special("cls"),), head="embedding", pooling=pooling)
 
 

@@ -34,7 +34,7 @@ from .contract import (
 from .features import input_sequence, labels_in_place, pool_columns, target_sequence
 from .language_modeling import divided
 from .losses import at_slots, class_loss, pool_class_loss, predictions, token_loss
-from .prompt_forms import PromptForm
+from .prompt_forms import Pooling, PromptForm
 from .splicing import alternated, documents, frame_of, framed, kept, part_of
 from .token_ids import TokenIds
 
@@ -242,7 +242,7 @@ def _labelled(
     loss: Loss,
     num_classes: int | None,
     mode: str = "classify",
-    pooling: str | None = "first",
+    pooling: Pooling | None = "first",
 ) -> Objective:
     """Returns the objective that predicts labels of framed text; without classes, numbers."""
     before = (ids.special("cls"),)

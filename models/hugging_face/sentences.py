@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -20,7 +20,8 @@ from .files import WEIGHTS, read_json
 MODULES = "modules.json"
 POOLING = "1_Pooling"
 SETTINGS = "config_sentence_transformers.json"
-POOLINGS = {"cls": "first", "mean": "mean"}  # their name -> ours
+Pooling = Literal["first", "mean"]
+POOLINGS: dict[str, Pooling] = {"cls": "first", "mean": "mean"}  # their name -> ours
 KNOWN_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 PACKAGE = "sentence_transformers.models"
 TANH = "torch.nn.modules.activation.Tanh"
@@ -29,7 +30,7 @@ TANH = "torch.nn.modules.activation.Tanh"
 class Modules(NamedTuple):
     """What the modules after the Transformer do."""
 
-    pooling: str  # "first" or "mean"
+    pooling: Pooling
     dense: Mapping[str, np.ndarray] | None = None  # kernel [E, E] and bias [E] of a layer with tanh
 
 
@@ -67,7 +68,7 @@ def open_modules(directory: Path | str) -> Modules | None:
     return Modules(_pooling(path), dense)
 
 
-def _pooling(path: Path) -> str:
+def _pooling(path: Path) -> Pooling:
     pooling = read_json(path / POOLING / "config.json")
     flags = (
         re.fullmatch("pooling_mode_(.*?)(_tokens?)?", name) for name, on in pooling.items() if on

@@ -14,6 +14,7 @@ from ...models.hugging_face import Recognised, TensorFiles
 from ...models.hugging_face.kept import files_to_keep
 from ...models.hugging_face.sentences import POOLINGS, Modules, open_modules
 from ...objectives import PromptForm
+from ...objectives.prompt_forms import Pooling
 from ...settings.whole_files import check_checksums
 from ..run_configuration import read_fields
 from ..saved.imported_runs import settings_of
@@ -143,7 +144,7 @@ def _prompt_forms(
             )
         # Of causal states the last alone has read the whole text; "classifier_pooling" is
         # ModernBERT's.
-        pooling = "last"
+        pooling: Pooling = "last"
         if found.model.layout == "encoder":
             pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
         start = frame[1][-1:] if found.family.wraps_text else ()
