@@ -20,8 +20,8 @@ from .files import WEIGHTS, read_json
 MODULES = "modules.json"
 POOLING = "1_Pooling"
 SETTINGS = "config_sentence_transformers.json"
-# The name of a pooling in their files -> its name here.
-POOLINGS: dict[str, Literal["first", "mean"]] = {"cls": "first", "mean": "mean"}
+Pooling = Literal["first", "mean"]
+POOLINGS: dict[str, Pooling] = {"cls": "first", "mean": "mean"}  # their name -> ours
 KNOWN_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 PACKAGE = "sentence_transformers.models"
 TANH = "torch.nn.modules.activation.Tanh"
@@ -30,7 +30,7 @@ TANH = "torch.nn.modules.activation.Tanh"
 class Modules(NamedTuple):
     """What the modules after the Transformer do."""
 
-    pooling: Literal["first", "mean"]
+    pooling: Pooling
     dense: Mapping[str, np.ndarray] | None = None  # kernel [E, E] and bias [E] of a layer with tanh
 
 
@@ -68,7 +68,7 @@ def open_modules(directory: Path | str) -> Modules | None:
     return Modules(_pooling(path), dense)
 
 
-def _pooling(path: Path) -> Literal["first", "mean"]:
+def _pooling(path: Path) -> Pooling:
     pooling = read_json(path / POOLING / "config.json")
     flags = (
         re.fullmatch("pooling_mode_(.*?)(_tokens?)?", name) for name, on in pooling.items() if on
