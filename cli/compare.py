@@ -27,7 +27,7 @@ from ..comparison.cells import Cell, cells_of
 from ..comparison.collecting import results_of
 from ..comparison.comparison import Comparison, check, trained_variants
 from ..comparison.facts import (
-    Facts,
+    VariantFacts,
     check_unchanged,
     facts_of,
     plan_variants,
@@ -264,7 +264,7 @@ def run_missing(
     console: Console,
     options: argparse.Namespace,
     directory: str,
-    facts: Mapping[str, Facts],
+    facts: Mapping[str, VariantFacts],
     cells: Sequence[Cell],
 ) -> list[Cell]:
     """Runs what cells lack; returns those that failed."""
@@ -282,7 +282,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
 
 
 def how_to_start(
-    options: argparse.Namespace, directory: str, facts: Mapping[str, Facts], runs: int
+    options: argparse.Namespace, directory: str, facts: Mapping[str, VariantFacts], runs: int
 ) -> tuple[Start, list[list[int]]]:
     """Returns what starts a run, and the cores of each of those that run at a time."""
     if options.slurm:
@@ -295,7 +295,7 @@ def how_to_start(
 
 def planned(
     console: Console, comparison: Comparison, search_paths: Sequence[str], cores: Sequence[int]
-) -> dict[str, Facts]:
+) -> dict[str, VariantFacts]:
     """Returns the facts of each variant, of which a process plans those that are missing.
 
     It is alone on a worker's cores, so that it can time steps; this process leaves devices alone.

@@ -23,7 +23,7 @@ from ..training.reporting.metrics import read_metrics
 from ..training.run import Run, fields_of
 from ..training.saved.result import Result, local_result
 from .comparison import Comparison, folder_of
-from .facts import Facts
+from .facts import VariantFacts
 from .failures import STOPPED, exit_status, failure_words
 from .figures import name_of_yardstick
 from .measured_checkpoints import measured_steps, with_checkpoints
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
     variant: str
     seed: int
     run: Run  # that trains it
-    facts: Facts  # of the variant
+    facts: VariantFacts  # of the variant
     yardsticks: Sequence[Callable]
     trusted: tuple[str, ...] = ()  # modules that the run's directory may name
     earlier: tuple[int, ...] = ()  # steps of checkpoints before its end that are measured too
@@ -154,7 +154,7 @@ class CellState:
 def cells_of(
     comparison: Comparison,
     runs: Mapping[str, Run],
-    facts: Mapping[str, Facts],
+    facts: Mapping[str, VariantFacts],
     trusted: Sequence[str] = (),
 ) -> list[Cell]:
     """Returns the cells of a comparison, by seed first, so that few seeds are soon complete.
@@ -194,7 +194,7 @@ def cell_of(
     variant: str,
     seed: int,
     run: Run,
-    facts: Facts,
+    facts: VariantFacts,
     yardsticks: Sequence[Callable],
     trusted: Sequence[str],
 ) -> Cell:

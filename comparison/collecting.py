@@ -11,7 +11,7 @@ from ..training.run import Run
 from .budgets import budget_words
 from .cells import Cell, CellState
 from .comparison import Comparison, trained_variants
-from .facts import Facts
+from .facts import VariantFacts
 from .failures import failure_of
 from .figures import Figure, labelled, settings_in_words
 from .results import (
@@ -150,7 +150,7 @@ def _trained_run(state: CellState) -> TrainedRun:
     )
 
 
-def flops_of_a_token(facts: Facts, logged: Mapping[float, float]) -> float:
+def flops_of_a_token(facts: VariantFacts, logged: Mapping[float, float]) -> float:
     """Returns the FLOPs of a run for each token that it read: those of its steps, which all seeds
     share, over its own tokens, which differ by the text of its seed.
 

@@ -1,4 +1,4 @@
-"""`Facts` of a variant: what planning finds before it is trained, kept in its facts.json."""
+"""`VariantFacts` of a variant: what planning finds before it is trained, kept in its facts.json."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ FACTS = "facts.json"
 COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
 
 
-class Facts(NamedTuple):
+class VariantFacts(NamedTuple):
     settings: str  # of its run before it is tuned, as a gin file
     budget: str  # with its settings, which gave the steps
     steps: int
@@ -51,7 +51,7 @@ class Facts(NamedTuple):
         return self.flops_per_step * self.steps / self.text_tokens
 
 
-def read_facts(directory: str, variant: str) -> Facts | None:
+def read_facts(directory: str, variant: str) -> VariantFacts | None:
     """Returns the facts of a variant; None where it has not been planned.
 
     Raises ValueError, naming the file, where it is damaged or of another version.
@@ -59,10 +59,10 @@ def read_facts(directory: str, variant: str) -> Facts | None:
     path = _path(directory, variant)
     if not path.exists():
         return None
-    return whole_files.read_record(path, lambda record: of_fields(Facts, record))
+    return whole_files.read_record(path, lambda record: of_fields(VariantFacts, record))
 
 
-def write_facts(directory: str, variant: str, facts: Facts) -> None:
+def write_facts(directory: str, variant: str, facts: VariantFacts) -> None:
     whole_files.write_record(_path(directory, variant), facts._asdict())
 
 
@@ -70,14 +70,14 @@ def _path(directory: str, variant: str) -> Path:
     return Path(directory) / RUNS / folder_of(variant) / FACTS
 
 
-def facts_of(comparison: Comparison) -> dict[str, Facts]:
+def facts_of(comparison: Comparison) -> dict[str, VariantFacts]:
     """Returns the facts of the variants that have been planned."""
     known = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
     return {variant: facts for variant, facts in known.items() if facts is not None}
 
 
 def planned_runs(
-    facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
+    facts: Mapping[str, VariantFacts], comparison: Comparison, search_paths: Sequence[str]
 ) -> dict[str, Run]:
     """Returns the run of each variant before it is tuned, with what was found as it was planned."""
     solved = {variant: one.solved for variant, one in facts.items()}
@@ -85,7 +85,7 @@ def planned_runs(
 
 
 def runs_with(
-    facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
+    facts: Mapping[str, VariantFacts], comparison: Comparison, search_paths: Sequence[str]
 ) -> dict[str, Run]:
     """Returns the run of each variant, with what was found as it was planned and tuned."""
     runs = planned_runs(facts, comparison, search_paths)
@@ -106,7 +106,7 @@ def tuning_text(comparison: Comparison) -> str:
 
 
 def check_unchanged(
-    comparison: Comparison, runs: Mapping[str, Run], planned: Mapping[str, Facts]
+    comparison: Comparison, runs: Mapping[str, Run], planned: Mapping[str, VariantFacts]
 ) -> None:
     """Raises ValueError where variants were planned with another budget, or other settings.
 
@@ -163,7 +163,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     return exit_status(c.directory, work)
 
 
-def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> Facts:
+def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> VariantFacts:
     one = trained_variants(comparison)[variant]
     shared = str(Path(comparison.directory) / SHARED)
 
@@ -184,7 +184,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     measured_steps(steps, comparison.checkpoints, run.checkpoint_every)  # before any is trained
     final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
     _check_trials(comparison, run, steps)
-    return Facts(
+    return VariantFacts(
         settings=settings_text(run),
         budget=call_text(one.budget),
         steps=steps,
@@ -240,7 +240,7 @@ def _check_trials(comparison: Comparison, run: Run, steps: int) -> None:
         )
 
 
-def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:
+def _matched(macro: str, run_with: Callable[[str], Run], reference: VariantFacts) -> int:
     run = run_with(solved_line(macro, 1))
     first = plan(run, open_corpus(run))
     rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)

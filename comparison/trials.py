@@ -15,7 +15,7 @@ from ..training.evaluation import total_loss
 from ..training.run import Run
 from .cells import Cell, cell_of
 from .comparison import Comparison, folder_of
-from .facts import Facts, runs_with, write_facts
+from .facts import VariantFacts, runs_with, write_facts
 from .failures import failure_of, has_diverged
 from .results import Trial, read_trials, write_trials
 from .tuning import Tuning, best_values, trial_steps, values_for, with_value
@@ -24,11 +24,11 @@ from .variants import TUNING
 
 def tune(
     comparison: Comparison,
-    facts: Mapping[str, Facts],
+    facts: Mapping[str, VariantFacts],
     search_paths: Sequence[str],
     trusted: Sequence[str],
     run_all: Callable[[Sequence[Cell]], Any],
-) -> dict[str, Facts]:
+) -> dict[str, VariantFacts]:
     """Returns the facts of the variants, each with the value that its trials have chosen.
 
     Args:
@@ -85,7 +85,7 @@ def _kept_losses(directory: str) -> dict[tuple[str, float, int, int], float]:
 
 
 def _with_cell(
-    directory: str, tuning: Tuning, trial: Trial, run: Run, facts: Facts, trusted: Sequence[str]
+    directory: str, tuning: Tuning, trial: Trial, run: Run, facts: VariantFacts, trusted: Sequence[str]
 ) -> tuple[Trial, Cell]:
     """Returns a trial with its directory and steps, and its cell."""
     variant = trial.variant

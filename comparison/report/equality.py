@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.markup import escape
 
-from ..facts import Facts
+from ..facts import VariantFacts
 from ..formatting import MINUS, plain_table, spread
 from ..matching import PARAMETERS, WHAT, macro_of_solved
 from .summary import Summary
 
-# What a variant takes, and the field of a `TrainedRun` or of its `Facts`.
+# What a variant takes, and the field of a `TrainedRun` or of its `VariantFacts`.
 COSTS = {
     "parameters": "parameters",
     "FLOPs a token": "flops_per_token",
@@ -21,7 +21,7 @@ COSTS = {
     "steps": "steps",
     "seconds": "seconds",
 }
-PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")  # those of `Facts`
+PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")  # those of `VariantFacts`
 
 Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 
@@ -102,7 +102,7 @@ def unequal(summary: Summary) -> str:
     return f"Variants differ by up to {', '.join(different)}."
 
 
-def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
+def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
     """Prints what each variant will cost, and by how much variants of one budget differ."""
     of = {v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()}
     table = plain_table("variant", *PLANNED)

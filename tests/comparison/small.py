@@ -9,7 +9,7 @@ import pytest
 
 from pretrax.cli import compare
 from pretrax.comparison import cells
-from pretrax.comparison.facts import Facts
+from pretrax.comparison.facts import VariantFacts
 from pretrax.comparison.figures import LOWER, Figure
 from tests.training import tiny
 
@@ -90,9 +90,9 @@ def broken(subject) -> list[Figure]:
     raise KeyError("a slip")
 
 
-def facts(steps: int) -> Facts:
-    """Facts of a variant of which the steps alone matter."""
-    return Facts("", "", steps, 1, 1, 1, "cpu")
+def facts(steps: int) -> VariantFacts:
+    """VariantFacts of a variant of which the steps alone matter."""
+    return VariantFacts("", "", steps, 1, 1, 1, "cpu")
 
 
 class Done:

@@ -13,7 +13,7 @@ from pretrax.comparison.collecting import (
     spent_at,
     tokens_by_step,
 )
-from pretrax.comparison.facts import Facts, read_facts, write_facts
+from pretrax.comparison.facts import VariantFacts, read_facts, write_facts
 from pretrax.comparison.figures import HIGHER, Figure
 from pretrax.comparison.results import Measurement, Spent, TrainedRun
 from pretrax.comparison.yardsticks import kept_figures
@@ -119,7 +119,7 @@ def test_a_question_of_another_kind_names_its_file(tmp_path, content):
 
 @pytest.mark.parametrize("content", ["[]", "3", '{"steps": 6}', '{"steps": null}'])
 def test_facts_of_another_kind_name_their_file(tmp_path, content):
-    write_facts(str(tmp_path), "a", Facts("", "", 6, 1500, 10, 99, "cpu"))
+    write_facts(str(tmp_path), "a", VariantFacts("", "", 6, 1500, 10, 99, "cpu"))
     file = tmp_path / "runs/a/facts.json"
     if "null" in content:
         content = json.dumps(whole_files.sealed(whole_files.read_json(file) | {"steps": None}))

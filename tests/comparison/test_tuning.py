@@ -11,7 +11,7 @@ import pytest
 from pretrax.comparison import cells, facts
 from pretrax.comparison.comparison import check
 from pretrax.comparison.facts import (
-    Facts,
+    VariantFacts,
     check_unchanged,
     planned_runs,
     read_facts,
@@ -160,7 +160,7 @@ def compared(tmp_path):
     one = read_comparison(small.write(tmp_path, *LINES))
     planned = {}
     for variant, run in runs_of_variants(one).items():
-        planned[variant] = Facts(
+        planned[variant] = VariantFacts(
             settings_text(run), "text_tokens(number=1,500)", 40, 1, 1, 1, "cpu",
             tuning=facts.tuning_text(one),
         )  # fmt: skip
