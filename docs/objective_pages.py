@@ -3,7 +3,7 @@
     python docs/objective_pages.py                         all of them: some two minutes of one core
     python docs/objective_pages.py bert span_corruption    the pictures of these alone
 
-A page has what is said of its objective elsewhere: objectives/catalogue.py, its gin file, the table
+A page has what is said of its objective elsewhere: objectives/catalog.py, its gin file, the table
 of docs/performance.md, the laws of tests/objectives/registry.py. Its picture is what `pretrax show`
 prints. Written are docs/objectives/NAME.md and NAME.svg, and the table of docs/objectives.md; and
 docs/images/objectives.svg, which README.md shows.
@@ -29,7 +29,7 @@ from rich.console import Console
 
 from benchmarks.objectives import BINDINGS
 from pretrax.cli import show
-from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of, run_of
+from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
 from pretrax.visualization.examples import Example
 from pretrax.visualization.terminal import print_examples
@@ -43,7 +43,7 @@ TEXT = (
 )
 TEXTS = {"number_token_loss": "Of 9 8 7 6 dogs 5 4 3 sleep, and 2 or 1 or 0 dream of a fox."}
 SEED, WIDTH, MARGIN = 2, 84, 12  # of a picture: of its noise, characters, pixels at each side
-# What rich fills in; colours are legible beside a light page and a dark one.
+# What rich fills in; colors are legible beside a light page and a dark one.
 SVG = """<svg viewBox="0 0 {terminal_width} {terminal_height}" xmlns="http://www.w3.org/2000/svg">
 <style>text {{ font: 20px ui-monospace, Menlo, "DejaVu Sans Mono", monospace; white-space: pre }}
 {styles}</style>
@@ -123,7 +123,7 @@ def main(names: Sequence[str]) -> None:
     folder.mkdir(exist_ok=True)
     for file, text in pages().items():
         (DOCS / file).write_text(text, encoding="utf-8")
-    for name in names or CATALOGUE:
+    for name in names or CATALOG:
         (folder / f"{name}.svg").write_text(picture(name), encoding="utf-8")
         print(f"docs/{FOLDER}/{name}.svg")
     (DOCS / PICTURE).write_text(overview(), encoding="utf-8")
@@ -132,7 +132,7 @@ def main(names: Sequence[str]) -> None:
 def pages() -> dict[str, str]:
     """Returns {file: text} of the page of each objective and of the page that lists them."""
     text = (DOCS / PAGE).read_text(encoding="utf-8")
-    files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOGUE}
+    files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOG}
     return files | {PAGE: guide.filled(text, "objectives", index(), PAGE)}
 
 
@@ -148,14 +148,14 @@ def index() -> str:
             f"`{run_of(name)}`",
             _paper(entry.paper),
         ]
-        for name, entry in CATALOGUE.items()
+        for name, entry in CATALOG.items()
     ]
     return guide.table(heads, rows)
 
 
 def page(name: str) -> str:
     """Returns the page of an objective, in Markdown."""
-    entry, builder = CATALOGUE[name], _builder(name)
+    entry, builder = CATALOG[name], _builder(name)
     config = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
     about = re.match(r"(?:#.*\n)+", config)
     assert about, f"{name}.gin has a comment at its head"
@@ -268,7 +268,7 @@ def _learned(name: str) -> str:
     row = re.search(rf"^\| `{name}` \|(.+)\|$", text, re.MULTILINE)
     if not row:
         return "What it learns of the small run's text is [not measured](../performance.md) yet."
-    run, steps, loss, baseline, better = (cell.strip() for cell in row[1].split("|"))
+    run, steps, loss, baseline, better = (trial.strip() for trial in row[1].split("|"))
     figure, _, least = loss.rstrip(")").partition(" (")
     of = f"the loss of `{least}`, which gained least of what it trains," if least else "its loss"
     return (

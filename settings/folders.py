@@ -13,8 +13,8 @@ from typing import BinaryIO
 import numpy as np
 from fsspec.core import url_to_fs
 
+from .atomic_writes import write_bytes
 from .extras import words_of_absent
-from .whole_files import write_bytes
 
 
 class Folder:

@@ -59,6 +59,7 @@ from tests.conversion import (
 from tests.inference.runs import write_run
 from tests.models import t5x_checkpoints
 from tests.models.small_models import make_batch
+from tests.refusals import refuses
 from tests.training import tiny
 
 
@@ -311,7 +312,7 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
     scanned = one.arguments(models__decoder__scan_layers=True)  # as the import is
     tiny.run_here([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     said = capsys.readouterr().out.replace("\n", " ")
-    assert f"Starting from step 0 of {tmp_path}/run" in said and "initialised" not in said
+    assert f"Starting from step 0 of {tmp_path}/run" in said and "initialized" not in said
     after = named(open_run(str(one.dir), trusted=["tests"]).params)
     for name, x in named(params).items():  # a step as good as none
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
@@ -635,7 +636,7 @@ def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
     (tmp_path / "text.txt").write_text("some text\n" * 99)
     files = ["corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
     fields = read_fields(files, [f"FILES = '{tmp_path}/text.txt'"])
-    with pytest.raises(FileNotFoundError, match="run/vocabulary.json does not exist"):
+    with refuses(FileNotFoundError, "run/vocabulary.json"):
         fields["corpus"](f"{tmp_path}/run_2")
 
 
@@ -977,7 +978,7 @@ def test_one_file_is_read_before_an_index_of_several_as_transformers_does(tmp_pa
 
 def test_a_model_that_no_family_has_is_refused_with_what_differs(tmp_path):
     model = models.decoder(64, **SMALL, num_layers=1, logit_softcap=3.0)
-    with pytest.raises(ValueError, match="nearest, 'llama', differs in logit_softcap: 3.0"):
+    with refuses(ValueError, "llama", "logit_softcap", "3.0"):
         write_model(str(tmp_path), model.config, random_params(model))
 
 

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from tests import import_graph
+from tests.refusals import refuses
 
 FILES = {
     "data/__init__.py": "",
@@ -81,7 +82,7 @@ def test_new_edited_and_deleted_files_are_changes(project):
 
 
 def test_an_unknown_commit_is_refused(project):
-    with pytest.raises(ValueError, match="--changed=nonsense"):
+    with refuses(ValueError, "--changed=nonsense"):
         import_graph.changed_files("nonsense", project)
 
 

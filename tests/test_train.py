@@ -8,9 +8,10 @@ import jax
 import pytest
 
 from pretrax.cli import train
-from pretrax.settings import run_directory, whole_files
+from pretrax.settings import atomic_writes, run_directory
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import read_result
+from tests.refusals import refuses
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs" / "runs"
@@ -73,7 +74,7 @@ def test_help_explains_and_exits_0(capsys):
             r"--gin_file=corpora/token_store.gin has it, but a later file .* last",
         ),
         (["--stepz=8"], r"unknown argument '--stepz=8'; did you mean '--steps'\?"),
-        (["--colour=8"], r"unknown argument '--colour=8'; other settings are --gin.NAME=VALUE"),
+        (["--color=8"], r"unknown argument '--color=8'; other settings are --gin.NAME=VALUE"),
         (["--steps"], r"argument --steps: expected one argument"),
         (["--gin.STEPS=[8"], r"STEPS = \[8 cannot be read: expected a Python literal"),
         (["--gin.STEPS"], r"unknown argument '--gin.STEPS'"),
@@ -209,7 +210,7 @@ def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
     )
     assert read_run(["runs/quickstart.gin", str(mine)]).steps == 5
     mine.write_text("STEPZ = 5\n")
-    with pytest.raises(ValueError, match="uses STEPZ, .*mine.gin, line 1"):
+    with refuses(ValueError, "mine.gin", "1"):
         read_run(["runs/quickstart.gin", str(mine)])
 
 
@@ -260,7 +261,7 @@ def test_what_nobody_foresaw_keeps_its_traceback(data, tmp_path, monkeypatch, er
 
 def test_two_trainings_in_one_directory(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
-    with whole_files.locked(run.dir / run_directory.LOCK, "It is trained"):
+    with atomic_writes.locked(run.dir / run_directory.LOCK, "It is trained"):
         said = fails(capsys, run.arguments())
     assert f"{run.dir} is trained already, in another process" in said
     assert not (run.dir / "checkpoints").exists()

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ..settings.atomic_writes import locked, read_json, write_bytes, write_json
 from ..settings.folders import Folder
 from ..settings.gin_reader import plain_field
 from ..settings.run_directory import (
@@ -28,7 +29,6 @@ from ..settings.run_directory import (
     damaged_folder,
     stand_in,
 )
-from ..settings.whole_files import locked, read_json, write_bytes, write_json
 from .run import Run
 
 _COPIED = ".bucket.json"  # size, time and checksum of what was copied, by name

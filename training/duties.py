@@ -11,8 +11,8 @@ from rich.console import Console
 from .buckets import push_or_warn
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook
+from .prefetch import Prefetcher
 from .processes import as_the_first
-from .read_ahead import ReadAhead
 from .reporting.console import print_warning
 from .reporting.metrics import MetricsWriter
 from .reporting.monitor import Monitor
@@ -37,7 +37,7 @@ class Duties:
     def __init__(
         self,
         training: Training,
-        ahead: ReadAhead,
+        ahead: Prefetcher,
         monitor: Monitor,
         evaluate: Callable[[int, dict], Evaluation],
         reports: Reports,

@@ -21,7 +21,13 @@ COSTS = {
     "steps": "steps",
     "seconds": "seconds",
 }
-PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")  # those of `VariantFacts`
+PLANNED = (
+    "parameters",
+    "steps",
+    "text tokens",
+    "FLOPs",
+    "FLOPs a token",
+)  # those of `VariantFacts`
 
 Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 

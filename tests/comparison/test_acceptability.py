@@ -8,18 +8,18 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import acceptability as module
-from pretrax.comparison.yardsticks.acceptability import (
+from pretrax.comparison.eval_metrics import acceptability as module
+from pretrax.comparison.eval_metrics.acceptability import (
     blimp_pairs,
     log_probs_by_form,
     log_probs_by_noise,
     minimal_pairs,
     scored,
 )
-from pretrax.comparison.yardsticks.parts import python_pairs as making
-from pretrax.comparison.yardsticks.parts.likelihoods import reading_of
-from pretrax.comparison.yardsticks.parts.noise import is_read_by_noise
-from pretrax.comparison.yardsticks.parts.python_pairs import KINDS, MinimalPair, python_pairs
+from pretrax.comparison.eval_metrics.parts import python_pairs as making
+from pretrax.comparison.eval_metrics.parts.likelihoods import reading_of
+from pretrax.comparison.eval_metrics.parts.noise import is_read_by_noise
+from pretrax.comparison.eval_metrics.parts.python_pairs import KINDS, MinimalPair, python_pairs
 from pretrax.corpora.python_library.python_sources import (
     LibraryText,
     library_documents,
@@ -27,6 +27,7 @@ from pretrax.corpora.python_library.python_sources import (
 )
 from tests.comparison.subjects import subject_of, subject_with_noise
 from tests.inference.runs import trained
+from tests.refusals import refuses
 
 CODE = '''
 def total_of(values):
@@ -155,7 +156,7 @@ def test_files_of_blimp(tmp_path):
     _, kind = minimal_pairs(subject_of(one), blimp=str(tmp_path))
     assert kind.name == "minimal_pairs/agreement"
     (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
-    with pytest.raises(ValueError, match="wrong.jsonl:1: expected an object with sentence_good"):
+    with refuses(ValueError, "wrong.jsonl", "1", "sentence_good"):
         blimp_pairs(str(tmp_path), 2)
     with pytest.raises(ValueError, match="holds no pairs"):
         blimp_pairs(str(tmp_path / "nothing"), 2)

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import compression as module
-from pretrax.comparison.yardsticks.compression import bits_per_byte, heldout_rows
+from pretrax.comparison.eval_metrics import compression as module
+from pretrax.comparison.eval_metrics.compression import bits_per_byte, heldout_rows
 from pretrax.objectives import PromptForm
 from tests.comparison.compressible import TEXTS, corpus, subject
 from tests.comparison.subjects import subject_with_noise
 from tests.inference.runs import CODEC, IDS, ROWS, trained
+from tests.refusals import refuses
 
 BYTES = len("".join(TEXTS).encode())
 
@@ -102,10 +103,7 @@ def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
     assert module.diffusion_nats(None, rows, 8) == pytest.approx((expected, 0.0))
     rough = module.diffusion_nats(None, rows * 200, 2)
     assert rough.error > 0 and rough.total == pytest.approx(200 * expected, abs=4 * rough.error)
-    with pytest.raises(
-        ValueError,
-        match="draws must be a whole number of at least 2 and that is a multiple of 2, got 3",
-    ):
+    with refuses(ValueError, "draws", "2", "3"):
         module.diffusion_nats(None, rows, 3)
 
 
@@ -165,7 +163,7 @@ def test_a_mixture_with_diffusion_is_read_by_its_member_that_gives_a_likelihood(
 
 def test_noise_of_a_narrow_range_bounds_nothing():
     one = trained("decoder", "block_diffusion")
-    with pytest.raises(ValueError, match="bounds no likelihood.*lowest_rate of at most .001"):
+    with refuses(ValueError, "lowest_rate", ".001"):
         bits_per_byte(of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))
     exact = of_run(one, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9)
     assert exact.plan.recipe.objective.facts.bound == "tokens"

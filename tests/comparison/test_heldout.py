@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.comparison.yardsticks import heldout_loss
-from pretrax.comparison.yardsticks.costs import cost
-from pretrax.comparison.yardsticks.heldout_loss import loss_under
+from pretrax.comparison.eval_metrics import heldout_loss
+from pretrax.comparison.eval_metrics.costs import cost
+from pretrax.comparison.eval_metrics.heldout_loss import loss_under
 from pretrax.data.corpus import Document
 from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.objectives import (
@@ -31,6 +31,7 @@ from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import evaluator_under
 from pretrax.training.planning import abstract_state_of
+from tests.refusals import refuses
 from tests.training import tiny
 
 ROW, TOKENS = 24, 300
@@ -76,7 +77,7 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
     elsewhere = dataclasses.replace(
         own.plan.run, mesh=functools.partial(make_mesh, fsdp=16), batch_size=12, data_shards=4
     )
-    with pytest.raises(ValueError, match="takes 16 devices, there are 8"):
+    with refuses(ValueError, "16", "8"):
         tiny.planned(elsewhere)
     here = planning.plan_evaluation(elsewhere)
     assert here.mesh.shape["fsdp"] == 8
@@ -96,7 +97,7 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
 
 
 def test_rows_have_the_tokens_asked_for():
-    """Every token of causal language modelling is a target, the ends of documents too."""
+    """Every token of causal language modeling is a target, the ends of documents too."""
     (score,) = scores("decoder", causal_lm(tiny.IDS))
     assert score.targets == TOKENS
 
@@ -180,7 +181,7 @@ def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
     said = "No mean: it cannot compute causal_lm. A model with the layout 'encoder'"
     assert math.isnan(summary.value) and summary.note.startswith(said)
     assert one.name == "loss_under/masked_lm"
-    with pytest.raises(ValueError, match="row_tokens must be a whole number of at least 1, got 0"):
+    with refuses(ValueError, "row_tokens", "1", "0"):
         loss_under(subject("encoder"), objectives=["masked_lm"], tokens=TOKENS, row_tokens=0)
 
 
@@ -227,13 +228,13 @@ def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, s
 
 
 def test_sentinels_and_positions_are_those_that_there_are(tmp_path):
-    with pytest.raises(ValueError, match="need 18 sentinels, the vocabulary has 16"):
+    with refuses(ValueError, "18", "16"):
         heldout_loss.evaluator(subject("decoder").plan, "t5", row_tokens=360)
     one = subject("decoder").plan
     short = one._replace(
         recipe=one.recipe._replace(model=one.recipe.model._replace(max_positions=20))
     )
-    with pytest.raises(ValueError, match="has positions for 20: give fewer row_tokens"):
+    with refuses(ValueError, "20", "row_tokens"):
         heldout_loss.evaluator(short, "clm", row_tokens=ROW)
     assert "causal_lm" in heldout_loss.computable(one, ROW)
     assert not heldout_loss.computable(short, ROW)

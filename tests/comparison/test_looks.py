@@ -19,6 +19,7 @@ from pretrax.comparison.statistics import LEVEL, differences, power, undecided
 from tests.comparison import planted
 from tests.comparison.planted import compared
 from tests.comparison.simulations import at_most_five_in_a_hundred, simulated
+from tests.refusals import refuses
 
 LOOKS = (3, 5, 8)
 
@@ -88,7 +89,7 @@ def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
                 y: {v: dict([*s.items()][:look]) for v, s in of.items()} for y, of in every.items()
             }
             found = differences(some, None, len(LOOKS))
-            if not undecided(found, {"yardstick_0": 2.0}):
+            if not undecided(found, {"eval_metric_0": 2.0}):
                 break
         early += look < LOOKS[-1]
         false += any(d.holds for d in found)
@@ -105,7 +106,7 @@ def test_what_is_decided():
     assert undecided(found, {"y": 0.45}) == [] and len(undecided(found, {"y": 0.44})) == 1
     assert [d.figure for d in undecided(found, {"y": 0.45, "z": 1.0})] == ["z"]
     assert undecided([found[1]._replace(holds=True)], {}) == []
-    with pytest.raises(ValueError, match="wanted has 'x', of which there is no .* one of 'y', 'z'"):
+    with refuses(ValueError, "x", "y", "z"):
         undecided(found, {"x": 1.0})
 
 
@@ -148,7 +149,7 @@ def test_looks_are_not_changed_after_a_pilot(tmp_path):
     """Which has shown figures of the first seeds, though it writes no results."""
     keep_looks(compared(directory=str(tmp_path)))
     check_looks(compared(directory=str(tmp_path), seeds=range(8)))
-    with pytest.raises(ValueError, match="to be tested once, at the end, and now after 3, 5 seeds"):
+    with refuses(ValueError, "3", "5"):
         check_looks(compared(directory=str(tmp_path), looks=[3]))
 
 
@@ -163,22 +164,22 @@ def test_looks_are_not_changed_after_a_pilot(tmp_path):
     ],
 )
 def test_seeds_run_up_to_the_look_that_decides(monkeypatch, decided, failing, expected, run):
-    cells = [SimpleNamespace(seed=seed) for seed in range(8) for _ in "ab"]
+    trials = [SimpleNamespace(seed=seed) for seed in range(8) for _ in "ab"]
     begun = []
 
     def run_some(some):
-        begun.append(list(dict.fromkeys(cell.seed for cell in some)))
-        return [cell for cell in some if cell.seed in failing]
+        begun.append(list(dict.fromkeys(trial.seed for trial in some)))
+        return [trial for trial in some if trial.seed in failing]
 
     monkeypatch.setattr(compare, "ends_early", lambda _, some: len(some) >= 2 * decided)
     one = compared(seeds=range(8), looks=[3, 5])
-    some, failed = compare.run_to_the_last_look(one, cells, run_some)
+    some, failed = compare.run_to_the_last_look(one, trials, run_some)
     assert begun == run and len(some) == 2 * expected
-    assert [cell.seed for cell in failed] == [seed for seed in failing for _ in "ab"]
+    assert [trial.seed for trial in failed] == [seed for seed in failing for _ in "ab"]
 
 
 def test_reports_say_at_which_look_it_ended():
-    effect = {("40%", name): 1.0 for name in planted.YARDSTICKS}
+    effect = {("40%", name): 1.0 for name in planted.EVAL_METRICS}
     made = planted.results(["15%", "40%"], range(5), effect)
 
     def told(**changes):

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.comparison.yardsticks import text_pairs
-from pretrax.comparison.yardsticks.parts.bags_of_words import bags_of
-from pretrax.comparison.yardsticks.text_pairs import TextPairs, bag_of_words_classes, pair_accuracy
+from pretrax.comparison.eval_metrics import text_pairs
+from pretrax.comparison.eval_metrics.parts.bags_of_words import bags_of
+from pretrax.comparison.eval_metrics.text_pairs import (
+    TextPairs,
+    bag_of_words_classes,
+    pair_accuracy,
+)
 from pretrax.data.corpus import Document
 from pretrax.objectives import causal_lm, next_sentence_prediction, sentence_order_prediction
+from tests.refusals import refuses
 from tests.training import tiny
 
 IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
@@ -108,9 +113,9 @@ def test_figures_of_other_tasks_have_other_units(monkeypatch):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="pairs must be a whole number of at least 50, got 10"):
+    with refuses(ValueError, "pairs", "50", "10"):
         pair_accuracy(subject(next_sentence_prediction), pairs=10, training_pairs=320)
     causal = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
     other = types.SimpleNamespace(plan=causal, trained=types.SimpleNamespace(decode=str))
-    with pytest.raises(ValueError, match="makes no pairs of texts, expected one such as next_sent"):
+    with refuses(ValueError, "next_sent"):
         pair_accuracy(other)

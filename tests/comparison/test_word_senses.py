@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import word_senses
-from pretrax.comparison.yardsticks.word_senses import (
+from pretrax.comparison.eval_metrics import word_senses
+from pretrax.comparison.eval_metrics.word_senses import (
     CODE,
     PROSE,
     WordUse,
@@ -18,6 +18,7 @@ from pretrax.comparison.yardsticks.word_senses import (
 )
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import trained
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("few_library_files")
 
@@ -79,7 +80,7 @@ def test_separation_by_hand():
 def test_embeddings_tell_nothing(builder, uses, monkeypatch):
     found = measured(builder, uses, monkeypatch)
     assert found["word_in_context/layer_0"].value == 0.5
-    assert {"word_in_context", "word_in_context/layer_1", "word_in_context/neighbours"} < set(found)
+    assert {"word_in_context", "word_in_context/layer_1", "word_in_context/neighbors"} < set(found)
     assert found["word_in_context"].note.startswith("layer ")
 
 
@@ -105,15 +106,13 @@ def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, m
     monkeypatch.setattr(word_senses, "token_states", states)
     found = measured("encoder", uses, monkeypatch)
     assert found["word_in_context"].value == 1.0 and "layer 1" in found["word_in_context"].note
-    assert (
-        found["word_in_context/layer_0"].value == found["word_in_context/neighbours"].value == 0.5
-    )
+    assert found["word_in_context/layer_0"].value == found["word_in_context/neighbors"].value == 0.5
 
 
 def test_errors(uses, monkeypatch):
-    with pytest.raises(ValueError, match="No word stands 4000 times in each meaning"):
+    with refuses(ValueError, "4000"):
         measured("encoder", uses, monkeypatch, uses=4000)
-    with pytest.raises(ValueError, match="uses must be a whole number of at least 4, got 3"):
+    with refuses(ValueError, "uses", "4", "3"):
         measured("encoder", uses, monkeypatch, uses=3)
     with pytest.raises(ValueError, match="layer 7, expected one of"):
         measured("encoder", uses, monkeypatch, layers=[7])

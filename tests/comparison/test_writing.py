@@ -1,18 +1,19 @@
-"""Fine-tuning to write: what is learnt, what it is worth, and by hand."""
+"""Fine-tuning to write: what is learned, what it is worth, and by hand."""
 
 import math
 
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import writing
-from pretrax.comparison.yardsticks.parts import two_languages
-from pretrax.comparison.yardsticks.parts.two_languages import translations
-from pretrax.comparison.yardsticks.writing import finetune_to_write
+from pretrax.comparison.eval_metrics import writing
+from pretrax.comparison.eval_metrics.parts import two_languages
+from pretrax.comparison.eval_metrics.parts.two_languages import translations
+from pretrax.comparison.eval_metrics.writing import finetune_to_write
 from pretrax.inference import Decoding, Options, answer
 from pretrax.inference.answering.scoring import answered_prompt, score
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import IDS, trained
+from tests.refusals import refuses
 
 MODELS = {"decoder": "causal_lm", "encoder_decoder": "span_corruption"}
 PAIRS = [(f"{'ab'[i % 2] * 3} {i}", ("x y", "y x")[i % 2]) for i in range(40)]
@@ -62,7 +63,8 @@ def test_sentences_are_drawn_once_and_the_same_every_time():
     assert not {first for first, _ in translations(40, seed=1)} & {first for first, _ in some}
 
 
-# --- what is learnt -------------------------------------------------------------------------------
+# --- what is learned
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -135,7 +137,7 @@ def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
 
 
 def test_models_that_do_not_write_are_refused():
-    with pytest.raises(ValueError, match="layout 'encoder'.* expected an encoder-decoder or a dec"):
+    with refuses(ValueError, "encoder"):
         finetune_to_write(subject_of(trained("encoder", "masked_lm")), task="translation")
-    with pytest.raises(ValueError, match="task must be .*'translation', got 'summaries'"):
+    with refuses(ValueError, "task", "translation", "summaries"):
         finetune_to_write(subject_of(trained("decoder", "causal_lm")), task="summaries")

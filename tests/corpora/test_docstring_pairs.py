@@ -14,6 +14,7 @@ from pretrax.corpora.python_library.python_sources import (
 )
 from pretrax.corpora.text_readers import LeftOut
 from pretrax.corpora.vocabularies import trained
+from tests.refusals import refuses
 
 
 def of_size(size):
@@ -165,7 +166,7 @@ def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
         kept, expected = some.heldout(10**9), every.heldout(10**9)
         assert [x.tokens.tolist() for x in kept] == [x.tokens.tolist() for x in expected]
     assert 0 < tokens_of_an_epoch(one) < tokens_of_an_epoch(two) < tokens_of_an_epoch(every)
-    with pytest.raises(ValueError, match="documents = 1000, expected at most"):
+    with refuses(ValueError, "1000"):
         read(1000)
 
 
@@ -181,11 +182,9 @@ def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeyp
 
 
 def test_pairs_that_cannot_be(tmp_path):
-    with pytest.raises(
-        ValueError, match="docstring_tokens must be a whole number of at least 1, got 0"
-    ):
+    with refuses(ValueError, "docstring_tokens", "1", "0"):
         docstring_pairs(str(tmp_path), vocabulary=trained, docstring_tokens=0)
-    with pytest.raises(ValueError, match="at most 2047 tokens together"):
+    with refuses(ValueError, "2047"):
         docstring_pairs(str(tmp_path), vocabulary=trained, code_tokens=4000)
-    with pytest.raises(ValueError, match="heldout_every must be a whole number of at least 2"):
+    with refuses(ValueError, "heldout_every", "2"):
         docstring_pairs(str(tmp_path), vocabulary=trained, heldout_every=1)

@@ -13,6 +13,7 @@ from pretrax.data.grain_sources import StoreSource  # noqa: E402
 from pretrax.data.token_store import open_store  # noqa: E402
 from pretrax.data.token_store_files import write_store  # noqa: E402
 from pretrax.objectives import TokenIds  # noqa: E402
+from tests.refusals import refuses  # noqa: E402
 
 IDS = TokenIds(size=20_000, text=(3, 19_000))
 
@@ -35,9 +36,9 @@ def test_records_by_number(store):
     assert repr(pickle.loads(pickle.dumps(source))) == repr(source)
     assert repr(source) != repr(StoreSource(store, "heldout"))
     for index in (-1, 602):
-        with pytest.raises(IndexError, match="expected one of 0 … 601"):
+        with refuses(IndexError, "0", "601"):
             source[index]
-    with pytest.raises(ValueError, match="no split 'test', expected one of .*heldout"):
+    with refuses(ValueError, "test"):
         StoreSource(store, "test")
 
 
@@ -95,5 +96,5 @@ def test_what_is_no_document_is_refused(tmp_path):
         first(np.array([5, 1]))
     with pytest.raises(ValueError, match=r"ended after 1 elements.*repeat\(\)"):
         first("")
-    with pytest.raises(ValueError, match="shard must be in 0…1"):
+    with refuses(ValueError, "shard", "0", "1"):
         corpus(tmp_path, of_texts).train(2, 2)

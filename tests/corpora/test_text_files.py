@@ -20,6 +20,7 @@ from pretrax.corpora.text_readers import LeftOut, read_documents
 from pretrax.corpora.vocabularies import Vocabulary, special_tokens, tokenization
 from pretrax.data.finding import find_files
 from pretrax.data.reading import MalformedLine
+from tests.refusals import refuses
 
 MALFORMED = {
     b"not json\n": "not JSON",
@@ -57,7 +58,7 @@ def decoded(corpus, documents):
 def test_a_malformed_line_is_named(tmp_path, line):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "fine"}\n' + line + b'{"text": "fine too"}')
-    with pytest.raises(MalformedLine, match="a.jsonl:2: .*on_malformed") as error:
+    with refuses(MalformedLine, "a.jsonl", "2", "on_malformed") as error:
         list(read_documents([str(path)]))
     assert MALFORMED[line] in str(error.value)
     left_out = LeftOut()
@@ -69,7 +70,7 @@ def test_a_malformed_line_is_named(tmp_path, line):
 def test_malformed_text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine\nalso fine\nbroken \xff\nfine again\n")
-    with pytest.raises(MalformedLine, match=r"a.txt:3: not UTF-8"):
+    with refuses(MalformedLine, "a.txt", "3", "8"):
         list(read_documents([str(path)]))
     left_out = LeftOut()
     got = texts_of(path, on_malformed="skip", left_out=left_out)
@@ -80,7 +81,7 @@ def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("pretrax.data.reading.PART", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
-    with pytest.raises(MalformedLine, match=r"a.txt:101: "):
+    with refuses(MalformedLine, "a.txt", "101"):
         list(read_documents([str(path)]))
 
 
@@ -138,7 +139,7 @@ def test_a_damaged_gzip_file(tmp_path):
     whole = gzip.compress(b'{"text": "a"}\n' * 10000)
     for content in (whole[: len(whole) // 2], b"plain text"):
         (tmp_path / "a.jsonl.gz").write_bytes(content)
-        with pytest.raises(ValueError, match="a.jsonl.gz: no whole gzip file"):
+        with refuses(ValueError, "a.jsonl.gz"):
             list(read_documents([str(tmp_path / "a.jsonl.gz")]))
 
 
@@ -160,10 +161,10 @@ def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
 
 def test_a_file_that_holds_no_text_at_all_is_named(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"a.txt.gz: no whole gzip file \(it is empty\)"):
+    with refuses(ValueError, "a.txt.gz"):
         texts_of(tmp_path / "a.txt.gz", on_malformed="skip")
     (tmp_path / "a.tar").write_text("text")
-    with pytest.raises(MalformedLine, match="a.tar: an archive, expected text: unpack it"):
+    with refuses(MalformedLine, "a.tar"):
         texts_of(tmp_path / "a.tar")
 
 
@@ -197,13 +198,13 @@ def test_a_file_is_found_once_however_it_is_linked(tmp_path, monkeypatch):
     assert find_files("d/**/*.txt") == ["d/a.txt", "d/e/b.txt"]
     assert find_files("**/*.txt, linked/*.txt") == ["d/a.txt", "d/e/b.txt"]
     assert find_files("d/**") == ["d/a.txt", "d/e/b.txt", "d/itself"]
-    with pytest.raises(ValueError, match="linked/a.txt is both in `files` and in"):
+    with refuses(ValueError, "linked/a.txt"):
         found_files("run", "d/*.txt", "linked/a.txt")
 
 
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(MalformedLine, match="pipe.txt: a pipe, socket or device, expected a file"):
+    with refuses(MalformedLine, "pipe.txt"):
         texts_of(tmp_path / "pipe.txt")
     left_out = LeftOut()
     assert texts_of(tmp_path / "pipe.txt", on_malformed="skip", left_out=left_out) == []
@@ -217,7 +218,7 @@ def test_a_line_without_end(tmp_path, monkeypatch):
     lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(lines)))
-    with pytest.raises(MalformedLine, match="a.jsonl.gz:1: longer than 1 MiB"):
+    with refuses(MalformedLine, "a.jsonl.gz", "1"):
         texts_of(path)
     tracemalloc.start()
     try:
@@ -304,7 +305,7 @@ def test_unknown_words_are_counted(tmp_path):
     assert decoded(corpus, everything(corpus)[1]) == ["one [UNK] [UNK]"]
 
 
-def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
+def test_text_is_tokenized_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []
     for model_type in ("bpe", "unigram"):
@@ -400,7 +401,7 @@ def test_heldout_files(tmp_path):
     corpus = text_files(str(tmp_path / "run"), heldout_files=held, **settings)
     train, heldout = everything(corpus)
     assert (decoded(corpus, train), decoded(corpus, heldout)) == (["train"], ["held out"])
-    with pytest.raises(ValueError, match="both in `files` and in `heldout_files`"):
+    with refuses(ValueError, "heldout_files"):
         text_files(str(tmp_path / "run"), heldout_files=settings["files"], **settings)
 
 
@@ -425,7 +426,7 @@ def test_corpora_that_cannot_be(tmp_path):
     fewer = text_files(str(tmp_path / "other"), files=full, vocabulary=few)  # nothing was trained
     assert corpus.ids.size - fewer.ids.size == 123
     (tmp_path / "other" / "config.gin").write_text("")
-    with pytest.raises(ValueError, match="sentinels was 5, is 128"):
+    with refuses(ValueError, "5", "128"):
         text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
 
 
@@ -444,7 +445,7 @@ def test_python_library(tmp_path, monkeypatch):
     assert heldout and not any(document.tobytes() in train for document in heldout)
     assert sum(map(len, heldout)) > 10_000
     (tmp_path / "a/config.gin").write_text("")  # a run has begun with it
-    with pytest.raises(ValueError, match="size was 1000, is 2000"):
+    with refuses(ValueError, "1000", "2000"):
         python_library(str(tmp_path / "a"), vocabulary=of_size(2000), heldout_every=3)
 
 

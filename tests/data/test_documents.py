@@ -21,6 +21,7 @@ from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds
 from pretrax.objectives.contract import NO_LABEL
+from tests.refusals import refuses
 from tests.training.tiny import text_of
 
 IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298), modes=(("R", 270),))
@@ -85,9 +86,9 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_not_every_document_is_held_out(found, tmp_path):
-    with pytest.raises(ValueError, match="heldout_every must be at least 2, got 1"):
+    with refuses(ValueError, "heldout_every", "2", "1"):
         split_heldout(found, every=1)
-    with pytest.raises(ValueError, match="b/train: got 1 token, expected at least 2"):
+    with refuses(ValueError, "b/train", "1", "2"):
         split_heldout(written(tmp_path / "b", [[5]]))
 
 
@@ -98,9 +99,9 @@ def test_nothing_is_left_of_a_store_that_fails(tmp_path):
 
     with pytest.raises(RuntimeError):
         write_store(tmp_path / "a", broken(), IDS)
-    with pytest.raises(ValueError, match="Document 1 for train.* the first is 299 at 1"):
+    with refuses(ValueError, "1", "299"):
         write_store(tmp_path / "a", [np.array([5]), np.array([5, 299])], IDS)
-    with pytest.raises(ValueError, match="'train' has no tokens"):
+    with refuses(ValueError, "train"):
         write_store(tmp_path / "a", [[]], IDS)
     assert not list(tmp_path.iterdir())
 

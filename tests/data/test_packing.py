@@ -37,6 +37,7 @@ from pretrax.objectives import (
 from pretrax.objectives.contract import NO_LABEL
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, quick_jit
+from tests.refusals import refuses
 from tests.training import tiny
 
 POLICIES = ("concatenate", "isolate", "whole", "single")
@@ -315,7 +316,7 @@ def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lengths", [[300, 300, 1], [16_384], [2000, 3, 3]])
-def test_neighbouring_rows_come_from_different_documents(policy, lengths):
+def test_neighboring_rows_come_from_different_documents(policy, lengths):
     # Documents of up to 16 384 tokens, so the number of one is kept in all of its tokens.
     class Long(Documents):
         def next_document(self):
@@ -429,7 +430,7 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
 
 def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
     both = mixture(IDS, {"causal": (causal_lm, 1), "middle": (fill_in_the_middle, 1)})
-    with pytest.raises(ValueError, match="'causal' needs end-of-sequence.*mark_document_ends"):
+    with refuses(ValueError, "causal", "mark_document_ends"):
         packing.resolve(both)
     assert packing.resolve(both, mark_document_ends=True) == ("whole", True)
     open_ended = lambda ids: causal_lm(ids).with_facts(rows=Rows("documents"))  # noqa: E731
@@ -442,7 +443,7 @@ def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
 @pytest.mark.parametrize("policy", packing.POLICIES["parts"])
 def test_a_document_with_parts_is_never_cut(policy):
     reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, rows=Rows("parts")))
-    with pytest.raises(ValueError, match="with parts has 65 tokens, .* holds 64, which would cut"):
+    with refuses(ValueError, "65", "64"):
         [reader.row() for _ in range(2)]
     half = Document(np.arange(3), False, parts=np.arange(3))
     with pytest.raises(ValueError, match="whole documents, and this corpus cut one after 3 tokens"):
@@ -451,22 +452,22 @@ def test_a_document_with_parts_is_never_cut(policy):
 
 def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
     tokens = np.arange(5, 9)
-    labelled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
+    labeled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
     assert (
-        closed(labelled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:] == [NO_LABEL] * 2
+        closed(labeled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:] == [NO_LABEL] * 2
     )
-    with pytest.raises(ValueError, match="Got the label 3, expected a class of 0 … 2"):
-        closed(labelled, EOS, Rows("labels", num_classes=3))
+    with refuses(ValueError, "3", "0", "2"):
+        closed(labeled, EOS, Rows("labels", num_classes=3))
     four = in_parts([5, 6], [7], [8], [9])
     for most in (None, 4):
         assert closed(four, None, Rows("parts", num_parts=most)).parts.max() == 3
-    with pytest.raises(ValueError, match="a document of 4 parts, expected at most 2.*dialogue"):
+    with refuses(ValueError, "4", "2"):
         closed(four, None, text_to_text(IDS).facts.rows)
 
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():
     reader = ShardReader(Documents([3]), causal_packing("single", 64, rows=Rows("parts")))
-    with pytest.raises(ValueError, match="reads the parts of documents, .*seqio_pairs"):
+    with refuses(ValueError, "seqio_pairs"):
         reader.row()
 
 
@@ -498,7 +499,7 @@ def small(**settings):
 
 
 def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(ValueError, match="packing must be 'concatenate', .* got 'hole'"):
+    with refuses(ValueError, "packing", "concatenate", "hole"):
         small(packing="hole")
     for wrong in (0, -3, 2.5):
         with pytest.raises(

@@ -16,6 +16,7 @@ from pretrax.data.store_mixtures import (
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import write_store
 from tests.data.stores import IDS, Numbers, store_of
+from tests.refusals import refuses
 
 
 def text(first, n, tokens):
@@ -218,8 +219,8 @@ def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
 
 
 def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
-    labelled = [Document(np.array([5, 6]), labels=[1, 1])]
-    store_of(tmp_path / "labels", labelled, heldout=labelled, columns=["labels"])
+    labeled = [Document(np.array([5, 6]), labels=[1, 1])]
+    store_of(tmp_path / "labels", labeled, heldout=labeled, columns=["labels"])
     corpus = token_store("unused", stores=str(tmp_path / "labels"))
     assert corpus.columns == ("labels",) and corpus.longest == 2
     for given, said in [
@@ -236,9 +237,9 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
             opened(given)
     with pytest.raises(ValueError, match="rates and a temperature"):
         opened(dict(zip(stores, (1, 1))), temperature=2.0)
-    with pytest.raises(ValueError, match="temperature must be a number above 0, got 0"):
+    with refuses(ValueError, "temperature", "0"):
         opened(stores, temperature=0.0)
-    with pytest.raises(ValueError, match="seed of a corpus must be 0 or more, got -1"):
+    with refuses(ValueError, "corpus", "0", "-1"):
         opened(stores, seed=-1).train(0, 1)
 
 

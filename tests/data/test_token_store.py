@@ -13,6 +13,7 @@ from pretrax.data.documents import training_documents
 from pretrax.data.records import Shuffled
 from pretrax.data.token_store import open_store
 from tests.data.stores import IDS, documents, read, store_of
+from tests.refusals import refuses
 
 
 def assert_same(pieces, others):
@@ -115,12 +116,12 @@ def test_a_file_that_is_gone_is_named(place):
 
 
 def test_folders_that_are_no_store_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="no finished token store: it holds no store.json"):
+    with refuses(ValueError, "store.json"):
         open_store(tmp_path)
     store_of(tmp_path, documents(5))
     blocks = tmp_path / "train.blocks"
     blocks.write_bytes(blocks.read_bytes()[::-1])
-    with pytest.raises(ValueError, match="train.blocks is not as it was written"):
+    with refuses(ValueError, "train.blocks"):
         open_store(tmp_path).records("train")
     store = tmp_path / "store.json"
     whole = store.read_text()
@@ -138,5 +139,5 @@ def test_folders_that_are_no_store_are_refused(tmp_path):
             open_store(tmp_path)
     with pytest.raises(ValueError, match="no finished token store"):
         open_store(store)
-    with pytest.raises(ValueError, match="nowhere://a cannot be opened"):
+    with refuses(ValueError, "/a"):
         open_store("nowhere://a")

@@ -17,6 +17,7 @@ from pretrax.data.token_store_files import (
 )
 from pretrax.settings.folders import Folder
 from tests.data.stores import IDS, documents
+from tests.refusals import refuses
 
 
 def write(path, parts, split="train", **settings):
@@ -67,7 +68,7 @@ def test_the_bytes_do_not_depend_on_who_writes_or_how_often(tmp_path):
         raise RuntimeError("killed")
     names = [file.name for file in (tmp_path / "b" / "train").glob("*.json")]
     assert sorted(names) == ["00000.json", "00002.json"]
-    with pytest.raises(ValueError, match="Part 1 of 'train' .* is not complete"):
+    with refuses(ValueError, "1", "train"):
         seal(tmp_path / "b", {"train": 3})
     for i in (2, 1, 0, 1):
         with StoreWriter(tmp_path / "b", "train", i, IDS) as writer:
@@ -107,9 +108,9 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"Document 0 .*: got {}, expected tokens"):
         write(tmp_path, [[Document(None)]])
     for wrong in (Document(np.array([5])), Document(np.array([5]), parts=[0, 1])):
-        with pytest.raises(ValueError, match=r"expected tokens and \['parts'\] beside them"):
+        with refuses(ValueError, "parts"):
             write(tmp_path, [[wrong]], columns=["parts"])
-    with pytest.raises(ValueError, match="train/00000 has no end, .* with ends=True"):
+    with refuses(ValueError, "train/00000"):
         write(tmp_path, [[Document(np.array([5]), False)]])
     assert not list(tmp_path.rglob("*.json"))
     with pytest.raises(ValueError, match="got labels of float64, expected integers"):
@@ -120,10 +121,10 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     write(tmp_path, [[in_parts([5], [6])]], split="heldout", columns=["parts"])
     with pytest.raises(ValueError, match="have other token ids or columns"):
         seal(tmp_path, {"train": 1, "heldout": 1})
-    with pytest.raises(ValueError, match="has no vocabulary.json"):
+    with refuses(ValueError, "vocabulary.json"):
         seal(tmp_path, {"train": 1}, vocabulary=["vocabulary.json"])
     write(tmp_path, [[]], split="heldout")
-    with pytest.raises(ValueError, match="'heldout' has no tokens"):
+    with refuses(ValueError, "heldout"):
         seal(tmp_path, {"train": 1, "heldout": 1})
     blocks = tmp_path / "train" / "00000.blocks"
     blocks.write_bytes(blocks.read_bytes()[::-1])

@@ -12,6 +12,7 @@ from pretrax.inference import answer, unmask
 from pretrax.inference.answering.ancestral import became, earlier_weights, masks_alone
 from pretrax.inference.answering.masks import MaskSlots, Unmasking, written
 from tests.inference.runs import IDS, trained
+from tests.refusals import refuses
 
 TEXT, MASK, SIZE = (1, 5), 6, 7  # four ids of text among seven
 TINY = objectives.TokenIds(size=SIZE, text=TEXT, pad=0, eos=5, mask=MASK)
@@ -110,8 +111,8 @@ def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective,
 def test_a_model_of_random_tokens_fills_no_masks_and_one_of_masks_takes_no_random_tokens():
     uniform, masked = trained("encoder", "uniform_diffusion"), trained("encoder", "masked_lm")
     for mode in ("mask", "unmask"):
-        with pytest.raises(ValueError, match="never learned to predict masks.*'denoise': use that"):
+        with refuses(ValueError, "denoise"):
             answer(uniform, mode, [{"text": "a [MASK]"}])
-    with pytest.raises(ValueError, match="never learned from random tokens.*'mask': use that"):
+    with refuses(ValueError, "mask"):
         answer(masked, "denoise", [{"text": "a [MASK]"}])
     assert IDS.mask is not None

@@ -14,6 +14,7 @@ from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, arranged, trained
 from tests.models.small_models import top
+from tests.refusals import refuses
 
 TEXTS = ("Ada wrote it", "and Alan read it, twice at least, before tea")
 
@@ -68,7 +69,7 @@ def test_an_embedding_of_a_masked_autoencoder_is_the_state_that_its_decoder_was_
     encoder = plain._replace(params=one.params["encoder"])
     expected = embed(encoder, TEXTS, pooling="first")
     np.testing.assert_allclose(embed(one, TEXTS), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="expected 'first'"):
+    with refuses(ValueError, "first"):
         embed(one, TEXTS, pooling="mean")
 
 

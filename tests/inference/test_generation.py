@@ -19,6 +19,7 @@ from pretrax.inference.decoding.sampling import Sampling
 from pretrax.inference.decoding.speculation import model_drafter
 from pretrax.inference.prompting.prompts import Prompt, batch_prompts, text_prompt
 from tests.inference.runs import CODEC, IDS, trained
+from tests.refusals import refuses
 
 TEXTS = ["a", "some tea", "def f(x):", "Ada wrote it. Alan read it", "yes?", "and so on"]
 MAX_NEW = 20  # more than a part
@@ -206,7 +207,7 @@ def test_answers_beyond_the_positions_are_refused():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
     ask = functools.partial(text_prompt, short, "continue")
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
-    with pytest.raises(ValueError, match="expected at most 16"):
+    with refuses(ValueError, "16"):
         generate(short, [ask("a" * 12)], Decoding(4))
     with pytest.raises(ValueError, match="before it writes"):
         generate(model("encoder_decoder")[0], [Prompt([], [5])], Decoding(4))

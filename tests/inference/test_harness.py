@@ -12,6 +12,7 @@ from lm_eval.api.instance import Instance  # noqa: E402  # pyright: ignore[repor
 from pretrax import inference  # noqa: E402
 from pretrax.inference.harness import harness_model  # noqa: E402
 from tests.inference.runs import TEXT, trained  # noqa: E402
+from tests.refusals import refuses  # noqa: E402
 
 LETTERS = [{"text": f"Line {i} has", "good": f" {i}", "bad": f" {9 - i}"} for i in range(6)]
 
@@ -129,5 +130,5 @@ def test_what_has_no_probability_is_refused(decoder):
         harness_model(trained("encoder", "masked_lm"))
     with pytest.raises(ValueError, match="empty answer"):
         harness_model(decoder).loglikelihood(requests("loglikelihood", ("a", "")))
-    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1"):
+    with refuses(ValueError, "batch_size", "1"):
         harness_model(decoder, batch_size=0)

@@ -14,6 +14,7 @@ from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.decoding.sampling import Sampling, numbered_keys
 from pretrax.inference.trained import allowed_token_mask
 from tests.inference.runs import CODEC, IDS, trained
+from tests.refusals import refuses
 
 SHORT, LONG = "tea", "a cup of tea, and more of it"
 NEVER, MIDWAY, ALWAYS = -30.0, 1.08, 30.0
@@ -98,7 +99,7 @@ def test_slot_and_token_are_drawn_together():
     got, row = drawn(one, draws, 1, width), AB
 
     def kind(written) -> int:
-        """Where the row first differs, which a token like its neighbour shifts, and the parity."""
+        """Where the row first differs, which a token like its neighbor shifts, and the parity."""
         first = next((i for i in range(len(row)) if written[i] != row[i]), len(row))
         return 2 * first + int(written[first]) % 2
 
@@ -130,7 +131,7 @@ def test_answers_say_whether_nothing_is_missing():
     assert record == {"answer": SHORT, "ended": True}
     with pytest.raises(ValueError, match="draws one text, with a temperature alone"):
         answer(model(ALWAYS), "insert", [{"text": SHORT}], Options(Decoding(beams=2)))
-    with pytest.raises(ValueError, match="never learned to insert tokens, .* insertion_lm trained"):
+    with refuses(ValueError, "insertion_lm"):
         answer(trained("encoder", "masked_lm"), "insert", [{"text": SHORT}])
-    with pytest.raises(ValueError, match="model of layout 'decoder'"):
+    with refuses(ValueError, "decoder"):
         answer(trained("decoder", "causal_lm"), "insert", [{"text": SHORT}])

@@ -21,6 +21,7 @@ from pretrax.inference.answering.masks import (
 from pretrax.inference.trained import allowed_token_mask, prompt_form
 from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
+from tests.refusals import refuses
 
 DOCUMENT = tuple(CODEC.encode(TEXT))
 TEXTS = ["a [MASK]", "[MASK]bc[MASK]d, and more", "[MASK]" * 5 + " so", "x[MASK]y" * 4]
@@ -92,8 +93,8 @@ def test_a_text_with_masks_has_the_form_of_training(name):
         np.testing.assert_array_equal(got, of_training, stream)
     assert np.sum(expected[layout][f"{layout}_segment_ids"] > 0) == len(row.tokens)
     # Where a mask is told is where the objective has its label.
-    labelled = features["labels_slots"][features["labels_weights"] > 0]
-    assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labelled.tolist())
+    labeled = features["labels_slots"][features["labels_weights"] > 0]
+    assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labeled.tolist())
 
 
 @pytest.mark.slow
@@ -131,12 +132,12 @@ def test_ways_to_write_a_mask():
     for texts in (["no mask"], ["a [MASK]", "[mask]"]):
         with pytest.raises(ValueError, match=r"expected one or more \[MASK\]: '(no|\[mask)"):
             fill_masks(one, texts)
-    with pytest.raises(ValueError, match="special token 'mask'"):
+    with refuses(ValueError, "mask"):
         fill_masks(one._replace(ids=IDS._replace(mask=None)), ["[MASK]"])
     short = trained("encoder", "masked_lm", positions="learned", max_positions=8)
     assert fill_masks(short, ["[MASK]bcdef"])
     for what in (fill_masks, unmask):
-        with pytest.raises(ValueError, match="9 slots for the encoder .*expected at most 8"):
+        with refuses(ValueError, "9", "8"):
             what(short, ["[MASK]bcdefg"])
 
 
@@ -149,7 +150,7 @@ def test_a_model_from_elsewhere_reads_between_cls_and_sep():
 @pytest.mark.parametrize("mode", ["mask", "unmask"])
 def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
     items = [{"text": "a [MASK]"}]
-    with pytest.raises(ValueError, match="never learned to.*'middle': use that, 'next'"):
+    with refuses(ValueError, "middle", "next"):
         answer(trained("decoder", "fill_in_the_middle"), mode, items)
     for one in (trained("decoder"), model("gpt_bert"), model("masked_diffusion on a decoder")):
         assert answer(one, mode, items)

@@ -8,6 +8,7 @@ from pretrax.inference import Options, answer, next_tokens
 from pretrax.inference.decoding.decoding import decoder_prompts
 from tests.inference.runs import CODEC, IDS, trained
 from tests.models.families import logits_of
+from tests.refusals import refuses
 
 TEXTS = ["a", "Ada, ça va?", "tea"]
 
@@ -55,7 +56,7 @@ def test_answers_are_the_guesses():
     "name", ["permutation_lm", "block_diffusion", "masked_next_token", "shifted_diffusion"]
 )
 def test_a_model_that_never_read_from_left_to_right_has_no_next_token(name):
-    with pytest.raises(ValueError, match="Got mode 'next' for a model that never learned to pred"):
+    with refuses(ValueError, "next"):
         answer(trained("decoder", name), "next", [{"text": "a"}])
 
 
@@ -67,9 +68,9 @@ def test_a_model_that_learned_both_has_a_next_token():
 def test_texts_that_have_no_next_token():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=8)
     assert next_tokens(short, ["1234567"])
-    with pytest.raises(ValueError, match="9 slots for the decoder .*expected at most 8"):
+    with refuses(ValueError, "9", "8"):
         next_tokens(short, ["12345678"])
     with pytest.raises(ValueError, match="Got a text with blanks"):
         next_tokens(short, ["a <extra_id_0>"])
-    with pytest.raises(ValueError, match="mode 'next' for a model of layout 'encoder'"):
+    with refuses(ValueError, "next", "encoder"):
         answer(trained("encoder", "masked_lm"), "next", [{"text": "a"}])

@@ -14,6 +14,7 @@ from pretrax.inference.answering.scoring import Scored, score
 from pretrax.inference.prompting.prompts import infill_prompt
 from pretrax.objectives import text_to_text
 from tests.inference.runs import CODEC, IDS, trained
+from tests.refusals import refuses
 
 TEXTS = ["a", "Ada, ça va?", "tea"]
 BOTH = ("encoder_decoder", "prefix_lm")
@@ -235,7 +236,7 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
     ],
 )
 def test_a_denoiser_is_refused_where_no_mode_token_comes_before_the_text(builder, name, pair):
-    with pytest.raises(ValueError, match="Got denoiser 'R' for a text .* leave --denoiser out"):
+    with refuses(ValueError, "R", "--denoiser"):
         score(run(builder, name)[1], [pair], denoiser="R")
 
 

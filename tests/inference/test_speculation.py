@@ -40,6 +40,7 @@ from tests.inference.decoding import (
     whole_batch,
 )
 from tests.models.small_models import init
+from tests.refusals import refuses
 
 NEW = 8
 OWN = ("parallel heads", "sequential modules", "linear heads", "projections ahead")
@@ -125,7 +126,7 @@ def test_up_to_the_last_position():
     found, counts = speculate(*four, prompts, max_new=CAPACITY - 4)
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
     assert 0 < counts.accepted.sum() < counts.drafted.sum()  # else this would show less
-    with pytest.raises(ValueError, match="17 slots for the decoder.*at most 16"):
+    with refuses(ValueError, "17", "16"):
         speculate(*four, prompts, max_new=CAPACITY - 3)
 
 
@@ -358,19 +359,19 @@ def test_eight_devices_equal_one(name):
 def test_unsupported_drafts_are_refused():
     with pytest.raises(ValueError, match="without heads for tokens ahead"):
         own_drafts(*made("llama3"))
-    with pytest.raises(ValueError, match="positions='relative', expected another"):
+    with refuses(ValueError, "relative"):
         own_drafts(*made("sequential modules, relative"))
-    with pytest.raises(ValueError, match="number must be a whole number of at least 1, got 0"):
+    with refuses(ValueError, "number", "1", "0"):
         model_drafter(form("llama3")[0], 0)
     plain, four = speculator("llama3 with another")
-    with pytest.raises(ValueError, match="repetition_penalty=1.2, expected 1"):
+    with refuses(ValueError, "repetition_penalty", "1.2", "1"):
         speculate(
             *four,
             prompts_of(plain[0], PROMPTS),
             max_new=3,
             sampling=Sampling(repetition_penalty=1.2),
         )
-    with pytest.raises(ValueError, match=r"temperature=0\.5 and no keys"):
+    with refuses(ValueError, "0.5"):
         prompts = prompts_of(plain[0], PROMPTS)
         speculate(*four, prompts, max_new=3, sampling=Sampling(temperature=0.5))
 
@@ -380,5 +381,5 @@ def test_a_draft_model_with_too_few_positions_is_refused():
     config = dataclasses.replace(model.config, max_positions=8)
     small = (model_of(config), form("gpt2")[1])
     prompts = prompts_of(model, PROMPTS)
-    with pytest.raises(ValueError, match="Got 10 slots .*at most 8, the draft model's"):
+    with refuses(ValueError, "10", "8"):
         speculate(model, params, model_drafter(small[0], 2), small[1], prompts, max_new=6)

@@ -12,6 +12,7 @@ from pretrax.inference.answering.generation import Decoding
 from pretrax.inference.answering.scoring import score
 from pretrax.inference.answering.task_scores import EvaluationTask, longest_answer, score_task
 from tests.inference.runs import CLASSES, CODEC, trained
+from tests.refusals import refuses
 
 TARGETS = ["red", "green", "blue", "red", "red", "green"]
 TEXTS = [f"text {k}" for k in range(len(TARGETS))]
@@ -19,7 +20,7 @@ TEXTS = [f"text {k}" for k in range(len(TARGETS))]
 
 def task(**settings) -> EvaluationTask:
     values = dict(
-        name="colours",
+        name="colors",
         texts=TEXTS,
         targets=TARGETS,
         postprocess=lambda text, number, is_target: text.upper(),
@@ -111,7 +112,7 @@ def test_modes_without_an_answer():
     ):
         with pytest.raises(ValueError, match="no answer that a metric could read"):
             score_task(one, task(), mode)
-    with pytest.raises(ValueError, match="'tag' for a model of layout 'encoder_decoder'"):
+    with refuses(ValueError, "tag", "encoder_decoder"):
         score_task(trained("encoder_decoder", "text_to_text"), task(), "tag")
 
 

@@ -19,6 +19,7 @@ from pretrax.inference import (
 from pretrax.inference.prompting.prompts import text_prompt
 from pretrax.inference.prompting.windows import BeyondTraining
 from tests.inference.runs import CLASSES, trained
+from tests.refusals import refuses
 
 
 def generated(one, text, max_new=4):
@@ -79,7 +80,7 @@ def test_all_prompts_are_checked_before_one_is_answered():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
     asked = [text_prompt(short, "continue", "a" * n) for n in (1, 12)]
     answered = []
-    with pytest.raises(ValueError, match="Got 17 slots for the decoder .*expected at most 16"):
+    with refuses(ValueError, "17", "16"):
         generate(short, asked, Decoding(4, batch_size=1), on_batch=answered.append)
     assert not answered
 
@@ -87,8 +88,8 @@ def test_all_prompts_are_checked_before_one_is_answered():
 def test_a_text_that_is_too_long_is_shown():
     limited = dict(positions="learned", max_positions=16)
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3, **limited)
-    with pytest.raises(ValueError, match="give a shorter text than '.*Ada wrote .*'"):
+    with refuses(ValueError, "Ada wrote"):
         classify(one, ["tea", "Ada wrote it, all of it"])
     told = trained("decoder", "causal_lm", **limited)
-    with pytest.raises(ValueError, match="give a shorter text than 'Ada wrote .*' …, or generate"):
+    with refuses(ValueError, "Ada wrote"):
         generated(told, "Ada wrote it, all of it")

@@ -9,6 +9,7 @@ import pytest
 from pretrax.models.attention_mechanisms import MECHANISMS
 from tests.models import own_attention
 from tests.models.small_models import assert_close, batch_for, build, init, make_batch, top
+from tests.refusals import refuses
 
 OWN = "sigmoid"  # the name that `own_attention` registers
 
@@ -81,6 +82,6 @@ def test_windows_are_refused_with_a_mechanism_that_has_none(monkeypatch):
 
 
 def test_a_mechanism_that_no_file_registers_is_refused():
-    with pytest.raises(ValueError, match="attention='linear', expected one of 'plain', 'fused'"):
+    with refuses(ValueError, "linear", "plain", "fused"):
         build("decoder", attention="linear")
     assert MECHANISMS[OWN].attend is own_attention.attend

@@ -12,6 +12,7 @@ from pretrax import models, objectives
 from pretrax.models import heads as model_heads
 from pretrax.models import transformer
 from pretrax.training.step import Recipe, check_recipe
+from tests.refusals import refuses
 
 IDS = objectives.TokenIds(
     size=64,
@@ -99,7 +100,7 @@ def test_every_parameter_names_its_axes(builder, scan_layers):
 def test_an_objective_says_how_many_classes_there_are():
     assert models.encoder(64, {"classes": 3}, **SMALL).config.num_classes == 3
     assert models.encoder(64, {"vocabulary": None}, **SMALL).config.num_classes == 0
-    with pytest.raises(ValueError, match="3 and 4 classes, expected one number"):
+    with refuses(ValueError, "3", "4"):
         models.encoder(64, {"classes": 3}, num_classes=4, **SMALL)
 
 
@@ -150,12 +151,12 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
 def test_a_head_of_ones_own(monkeypatch):
     monkeypatch.setattr(model_heads, "HEADS", dict(model_heads.HEADS))
     asked = objectives.masked_lm(IDS).with_facts(heads={"vocabulary": None, "tone": 5})
-    with pytest.raises(ValueError, match="'tone'.*models.add_head"):
+    with refuses(ValueError, "tone", "models.add_head"):
         model_heads.check_heads(asked.facts.heads)
     models.add_head("tone", lambda config: nn.Dense(5), ["encoder"])
     assert model_heads.builders_with(asked.facts.heads) == ["encoder"]
     model_heads.check_heads(asked.facts.heads)
-    with pytest.raises(ValueError, match="'classes'"):
+    with refuses(ValueError, "classes"):
         models.add_head("classes", lambda config: nn.Dense(5))
     with pytest.raises(ValueError, match="electra"):
         models.add_head("tone", lambda config: nn.Dense(5), ["electra"])
@@ -282,7 +283,7 @@ def test_flops_of_a_row_by_hand():
 
 def test_an_unknown_head_is_refused():
     model = models.decoder(64, **SMALL)
-    with pytest.raises(ValueError, match="Got head 'pair', expected one of .'vocabulary'"):
+    with refuses(ValueError, "pair", "vocabulary"):
         jax.eval_shape(
             lambda params, batch: model.apply(params, batch).head("pair", jnp.zeros(16)),
             nn.unbox(init_shapes(model)),

@@ -16,7 +16,7 @@ from pretrax.models.config import Config
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.linear import project
 from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotation_of
-from pretrax.models.rematerialisation import POLICIES
+from pretrax.models.rematerialization import POLICIES
 from pretrax.objectives.laws import quick_jit
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.small_models import (
@@ -29,6 +29,7 @@ from tests.models.small_models import (
     make_batch,
     top,
 )
+from tests.refusals import refuses
 
 T = 300  # three tiles of a TPU's kernels, five of a GPU's, the last of them padded
 D = 16
@@ -256,7 +257,7 @@ def test_devices_of_a_row_attend_to_as_many_keys(slots, monkeypatch):
 
 def test_heads_that_a_mesh_does_not_divide_are_refused():
     given, d_out = arrays(4, 50, 50, 3, 3, False)
-    with pytest.raises(ValueError, match="3 heads and 3 key heads on a mesh .* over 2 devices"):
+    with refuses(ValueError, "3", "2"):
         on_the_mesh(given, patterns(50)[1][:4, :, :50], d_out)
 
 
@@ -589,7 +590,7 @@ def test_a_model_trained_with_kernels_decodes_without():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])  # which saves outputs with slots last
-def test_rematerialisation_runs_no_kernel_twice(kernels, platform, monkeypatch):
+def test_rematerialization_runs_no_kernel_twice(kernels, platform, monkeypatch):
     monkeypatch.setattr(fused_attention, "platform", lambda: platform)
 
     def kernels(policy):

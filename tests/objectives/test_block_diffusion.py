@@ -8,6 +8,7 @@ import pytest
 from pretrax.objectives import block_diffusion, causal_lm, layouts, mixture
 from tests.objectives.blocks import corrupted
 from tests.objectives.registry import IDS
+from tests.refusals import refuses
 
 LENGTH, VOCABULARY = 96, 11
 
@@ -99,10 +100,10 @@ def test_a_model_without_states_of_copies_is_refused():
     objective, _, batch = drawn(2)
     outputs = Outputs(jnp.zeros((2, LENGTH, VOCABULARY)))
     del outputs.hidden["noised"]
-    with pytest.raises(ValueError, match="no hidden states 'noised'"):
+    with refuses(ValueError, "noised"):
         objective.loss(batch).scored(outputs)
 
 
 def test_rates_out_of_order_are_refused():
-    with pytest.raises(ValueError, match="lowest_rate=0.8 above highest_rate=0.3"):
+    with refuses(ValueError, "lowest_rate", "0.8", "highest_rate", "0.3"):
         block_diffusion(IDS, lowest_rate=0.8, highest_rate=0.3)

@@ -13,6 +13,7 @@ from pretrax.objectives import Row, batched, contrastive, contrastive_pairs, inf
 from pretrax.objectives.contrastive_learning import View
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, quick_jit
+from tests.refusals import refuses
 
 DOCUMENT = list(range(100, 120))
 
@@ -251,5 +252,5 @@ def test_hard_negatives_lie_among_all_the_texts(symmetric):
 def test_what_cannot_work_is_an_error(settings, message):
     with pytest.raises(ValueError, match=message):
         contrastive(IDS, **settings)
-    with pytest.raises(ValueError, match="'cls'"):
+    with refuses(ValueError, "cls"):
         functools.partial(contrastive_pairs, IDS._replace(cls=None))()

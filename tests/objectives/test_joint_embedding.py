@@ -10,6 +10,7 @@ import pytest
 from pretrax import models
 from pretrax.objectives import Row, TokenIds, batched, layouts, llm_jepa, packed_lengths
 from tests.objectives.registry import quick_jit
+from tests.refusals import refuses
 
 IDS = TokenIds(size=40, text=(2, 30), sep=30, sentinels=(39, 38, 37))
 DOCUMENTS = [([5, 6], [7, 8, 9]), ([10], [11]), ([12, 13], []), ([], [14])]
@@ -123,5 +124,5 @@ def test_no_view_learns_of_the_other():
 
 
 def test_too_few_sentinels_are_refused():
-    with pytest.raises(ValueError, match="asks for 4 sentinels, the vocabulary has 3"):
+    with refuses(ValueError, "4", "3"):
         llm_jepa(IDS, predictors=4)

@@ -47,6 +47,7 @@ from tests.objectives.registry import (
     row_and_partner,
     text_row,
 )
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -120,7 +121,7 @@ def test_rates_below_zero_do_not_cancel_out():
         return mixture(ids, {"a": (causal_lm, lambda step: -1.0)})
 
     joint = mixture(IDS, {"inner": (negative, lambda step: 1.0)})
-    with pytest.raises(ValueError, match="-1.0"):
+    with refuses(ValueError, "-1.0"):
         joint.facts.members[0].rate(0)
 
 
@@ -128,7 +129,7 @@ def test_names_of_members_differ():
     def inner(ids):
         return mixture(ids, {"b": (causal_lm, 1)})
 
-    with pytest.raises(ValueError, match="'a.b'"):
+    with refuses(ValueError, "a.b"):
         mixture(IDS, {"a.b": (span_corruption, 1), "a": (inner, 1)})
 
 
@@ -232,7 +233,7 @@ def test_rows_of_other_members_are_no_negatives():
 
 def test_members_that_make_different_numbers_of_texts_are_refused():
     three = functools.partial(contrastive_pairs, hard_negatives=True)
-    with pytest.raises(ValueError, match="numbers of pools for a document, {'two': 2, 'three': 3}"):
+    with refuses(ValueError, "two", "2", "three", "3"):
         mixture(IDS, {"two": (contrastive, 1), "three": (three, 1)})
 
 
@@ -305,20 +306,20 @@ def test_the_tutorials_denoisers_have_one_span_length_a_document():
         assert all(low <= length <= high for length in found)
 
 
-def test_half_of_t5gemma2s_denoising_is_prefix_language_modelling():
+def test_half_of_t5gemma2s_denoising_is_prefix_language_modeling():
     rates = {member.name: member.rate for member in ul2(IDS, preset="t5gemma2").facts.members}
     assert rates == {"r_3_15": 1, "x_12_50": 1, "x_32_15": 1, "x_32_50": 1, "s_75": 4}
 
 
 def test_bad_presets_and_rates_are_refused():
-    with pytest.raises(ValueError, match="must be 'paper', .* or 'tutorial', got 'papers'"):
+    with refuses(ValueError, "paper", "tutorial", "papers"):
         ul2(IDS, preset="papers")
-    with pytest.raises(ValueError, match="rates needs 7 numbers.*got 3"):
+    with refuses(ValueError, "7", "3"):
         ul2(IDS, rates=(1, 2, 3))
 
 
 def test_a_missing_mode_token_is_refused():
-    with pytest.raises(ValueError, match=r"mode token 'S', the vocabulary has \['R', 'X'\]"):
+    with refuses(ValueError, "S", "R", "X"):
         ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
     with pytest.raises(ValueError, match="mode token 'R', the vocabulary has none"):
         span_corruption(IDS._replace(modes=()), mode="R")
@@ -363,7 +364,7 @@ def test_a_mixture_asks_for_the_rows_of_its_most_demanding_member():
 
 def test_members_that_no_corpus_suits_are_refused():
     members = {"answers": (text_to_text, 1), "numbers": (sequence_regression, 1)}
-    with pytest.raises(ValueError, match="'answers': 'parts', 'numbers': 'labels'.*two runs"):
+    with refuses(ValueError, "answers", "parts", "numbers", "labels"):
         mixture(IDS, members)
 
 

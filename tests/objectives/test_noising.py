@@ -49,6 +49,7 @@ from tests.objectives.undo_noising import (
     undo_pieces,
     undo_whole,
 )
+from tests.refusals import refuses
 
 EOS, MASK = IDS.eos, IDS.mask
 NO_SENTENCES = IDS._replace(sentence_ends=b"")
@@ -465,7 +466,7 @@ def test_empty_spans_insert_a_mask():
 
 @pytest.mark.parametrize("build", [sentence_permutation, bart])
 def test_sentence_ends_that_are_not_known_are_refused_where_others_silently_do_nothing(build):
-    with pytest.raises(ValueError, match="sentence_ends"):
+    with refuses(ValueError, "sentence_ends"):
         build(NO_SENTENCES)
 
 
@@ -562,5 +563,5 @@ def test_noises_in_turn_count_their_sentinels_and_have_room():
     longer = Noise(lambda n: n + 1, untouched().apply)
     shorter = Noise(lambda n: n - 1, untouched().apply)
     assert in_turn(longer, longer).longest(4) == 6
-    with pytest.raises(ValueError, match=r"make \[1, 2, 1\] tokens of a document"):
+    with refuses(ValueError, "1", "2"):
         in_turn(longer, shorter)

@@ -15,6 +15,7 @@ from pretrax.objectives import (
     ul2,
 )
 from tests.objectives.registry import IDS, quick_jit
+from tests.refusals import refuses
 
 V, E, B, T = 40, 6, 2, 30
 RANDOM = np.random.default_rng(0)
@@ -102,5 +103,5 @@ def test_an_objective_with_another_loss_is_refused(builder):
 
 @pytest.mark.parametrize("digit", [(IDS.mask, 3), (5, 10)])
 def test_digits_are_text(digit):
-    with pytest.raises(ValueError, match="expected digits 0 … 9 with ids of text"):
+    with refuses(ValueError, "0", "9"):
         check_token_ids(IDS._replace(digits=(digit,)))

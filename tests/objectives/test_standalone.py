@@ -24,6 +24,7 @@ from pretrax.objectives.arithmetic import MAX_LENGTH
 from pretrax.objectives.mixtures import mixture
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, features_of, text_row
+from tests.refusals import refuses
 
 L = 24
 
@@ -141,9 +142,9 @@ def test_rows_that_would_lose_text_are_refused():
     found = jax.jit(lambda keys: corrupt(keys, good))(keys)  # whose rows are not traced
     assert np.asarray(found["inputs_segments"]).max() == 3
     classes = sequence_classification(IDS, 3)
-    labelled = Row(tokens, np.minimum(segments, 1), np.zeros(2, int), labels=segments)
-    with pytest.raises(ValueError, match="Got the label 3, expected a class of 0 … 2"):
-        batched(classes, classes.lengths(L))(keys, labelled)
+    labeled = Row(tokens, np.minimum(segments, 1), np.zeros(2, int), labels=segments)
+    with refuses(ValueError, "3", "0", "2"):
+        batched(classes, classes.lengths(L))(keys, labeled)
 
 
 def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
@@ -161,10 +162,10 @@ def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
 
 def test_rows_that_are_too_long_or_have_too_many_documents_are_refused():
     objective = causal_lm(IDS)
-    with pytest.raises(ValueError, match="Got max_documents=65536, expected 1 … 65,535"):
+    with refuses(ValueError, "max_documents", "65536", "1", "65", "535"):
         batched(objective, objective.lengths(L), 2**16)
     tokens = jax.ShapeDtypeStruct((2, MAX_LENGTH), np.int32)
     rows = Row(tokens, tokens, jax.ShapeDtypeStruct((2,), np.int32))
     corrupt = batched(objective, objective.lengths(MAX_LENGTH))
-    with pytest.raises(ValueError, match="Got rows of 1,073,741 tokens, expected fewer"):
+    with refuses(ValueError, "1", "073", "741"):
         jax.eval_shape(corrupt, jax.eval_shape(lambda: jax.random.split(jax.random.key(0))), rows)

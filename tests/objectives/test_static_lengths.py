@@ -20,6 +20,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.streams import STREAMS
 from tests.objectives.registry import CASES, IDS
+from tests.refusals import refuses
 
 ENCODER_DECODER, DECODER = layouts.encoder_decoder, layouts.decoder
 RATES = (0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.2)
@@ -173,10 +174,10 @@ def test_useful_of_rows_of_several_documents_is_a_bound_for_every_member():
 
 def test_too_few_sentinels_says_needed_and_has():
     few = IDS._replace(sentinels=IDS.sentinels[:3])
-    with pytest.raises(ValueError, match="568 tokens need 28 sentinels, the vocabulary has 3"):
+    with refuses(ValueError, "568", "28", "3"):
         plan(span_corruption(few), ENCODER_DECODER, few, shapes(128))
     hundred = IDS._replace(sentinels=IDS.sentinels[:100])
-    with pytest.raises(ValueError, match="'x_3_50': rows of 765 tokens need 127 sentinels.*100"):
+    with refuses(ValueError, "x_3_50", "765", "127", "100"):
         plan(ul2(hundred), ENCODER_DECODER, hundred, shapes(512))
 
 
@@ -225,7 +226,7 @@ def test_max_documents_that_no_row_holds_is_refused(wrong):
 
 
 def test_unknown_or_missing_stacks_are_named():
-    with pytest.raises(ValueError, match=r"\['decoder', 'encoder'\], got \{'encodr': 512\}"):
+    with refuses(ValueError, "decoder", "encoder", "encodr", "512"):
         raw_length(span_corruption(IDS), ENCODER_DECODER, encodr=512)
     with pytest.raises(ValueError, match="got none"):
         raw_length(span_corruption(IDS), ENCODER_DECODER)
@@ -241,7 +242,7 @@ def test_row_groups_that_suit_no_member_are_left_out():
 def test_row_groups_come_smallest_first():
     with pytest.raises(ValueError, match="smallest first"):
         plan(ul2(IDS), ENCODER_DECODER, IDS, shapes(512, 128))
-    with pytest.raises(ValueError, match=r"shapes must be .*, not empty, got \[\]"):
+    with refuses(ValueError, "shapes"):
         plan(ul2(IDS), ENCODER_DECODER, IDS, [])
 
 
@@ -249,7 +250,7 @@ def test_an_objective_without_inputs_needs_a_decoder():
     with pytest.raises(ValueError, match="encoder-decoder needs inputs and targets"):
         plan(causal_lm(IDS), ENCODER_DECODER, IDS, shapes(128))
     built = mixture(IDS, {"span": (span_corruption, 1), "causal": (causal_lm, 1)})
-    with pytest.raises(ValueError, match="Member 'causal': An encoder-decoder needs inputs"):
+    with refuses(ValueError, "causal"):
         plan(built, ENCODER_DECODER, IDS, shapes(128))
 
 

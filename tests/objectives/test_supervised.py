@@ -9,6 +9,7 @@ from pretrax import objectives
 from pretrax.objectives import Row, batched
 from pretrax.objectives.contract import NO_LABEL, with_counted_classes
 from tests.objectives.registry import IDS, quick_jit
+from tests.refusals import refuses
 
 SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls
 
@@ -125,7 +126,7 @@ def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
         counted = with_counted_classes(build(IDS), 5)
         assert counted.facts.heads["classes"] == counted.facts.rows.num_classes == 5
         assert all(m.objective.facts.heads.get("classes", 5) == 5 for m in counted.members)
-        with pytest.raises(ValueError, match="names 1, expected 2 or more"):
+        with refuses(ValueError, "1", "2"):
             with_counted_classes(build(IDS), 1)
     given = objectives.token_classification(IDS, 4)
     assert with_counted_classes(given, 5) is given

@@ -26,11 +26,12 @@ from pretrax.corpora.vocabularies.special_tokens import encode_texts, token_ids,
 from pretrax.corpora.vocabularies.tokenizer_json import write_tokenizer
 from pretrax.data import collators
 from pretrax.data.collators import Collator
-from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.objectives.contract import build
 from pretrax.objectives.losses import token_loss
 from tests.objectives.registry import CASES, IDS
+from tests.refusals import refuses
 
 torch.set_num_threads(1)
 
@@ -126,7 +127,7 @@ def test_the_loss_is_that_of_the_objective(name, collator, examples, tmp_path):
         loss = float(theirs(**ours(examples)).loss)
     theirs.save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    found = recognise(source)
+    found = recognize(source)
     params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
     batch = ours._arranged(ours._rows(ours._texts(examples)))
     objective = build(MODELS[name][0], ours._ids)
@@ -165,7 +166,7 @@ def test_a_trainer_trains(name, collator, examples, tmp_path):
     assert trainer.evaluate()["eval_loss"] < before - 0.1 and before == again
 
 
-def test_masks_are_labelled_with_what_they_hide(collator, examples, tokenizer):
+def test_masks_are_labeled_with_what_they_hide(collator, examples, tokenizer):
     batch = collator("masked_lm")(examples)
     counts = batch["labels"] != -100
     restored = torch.where(counts, batch["labels"], batch["input_ids"])
@@ -285,9 +286,9 @@ def test_objectives_that_transformers_cannot_train_are_refused():
     ):
         with pytest.raises(ValueError, match=why):
             Collator(builder, IDS, {"encoder": 64})
-    with pytest.raises(ValueError, match="got 'whole'"):
+    with refuses(ValueError, "whole"):
         Collator(objectives.masked_lm, IDS, {"encoder": 64}, packing="whole")
-    with pytest.raises(ValueError, match="packing='concatenate'"):
+    with refuses(ValueError, "concatenate"):
         Collator(objectives.fill_in_the_middle, IDS, {"decoder": 64}, packing="concatenate")
     rates = {"a": (objectives.causal_lm, lambda step: 1.0)}
     with pytest.raises(ValueError, match="follow a schedule"):
@@ -296,7 +297,7 @@ def test_objectives_that_transformers_cannot_train_are_refused():
 
 def test_a_row_without_another_to_pair_it_with_is_refused():
     pairs = Collator(objectives.next_sentence_prediction, IDS, {"encoder": 64})
-    with pytest.raises(ValueError, match="a batch of one row.*drop_last"):
+    with refuses(ValueError, "drop_last"):
         pairs([[5, 6, 7, 8]])
     assert (pairs([[5, 6, 7, 8], [9, 10, 11, 12]])["labels"] != -100).any()
 
@@ -320,7 +321,7 @@ def test_texts_that_do_not_fit_or_are_none_are_refused(collator, examples):
     ours = collator("causal_lm")
     assert ours.max_tokens == 46
     ours([[5] * 46])
-    with pytest.raises(ValueError, match="47 tokens, expected at most 46.*max_length=46"):
+    with refuses(ValueError, "47", "46", "max_length"):
         ours([[5] * 47])
     with pytest.raises(ValueError, match="without any token"):
         ours([[], [1]])
@@ -336,7 +337,7 @@ def test_a_special_id_within_a_text_is_named_with_its_place(collator, tokenizer)
             ours([tokenizer("a text"), given])
         for said in ("Row 1", "id 1 (eos)", f"position {place},", "split_special_tokens=True"):
             assert said in str(error.value)
-    with pytest.raises(ValueError, match=r"mode token X.*encode_texts"):
+    with refuses(ValueError, "encode_texts"):
         ours([tokenizer("a [X] b")])
     ours([tokenizer(hostile, split_special_tokens=True)])
 
@@ -381,7 +382,7 @@ def test_ids_of_a_tokenizer(tokenizer):
     assert ids.mask == tokenizer.mask_token_id and ids.cls == tokenizer.cls_token_id
     assert ids.sentinels[0] == tokenizer.convert_tokens_to_ids("<extra_id_0>")
     assert dict(ids.modes)["X"] == tokenizer.convert_tokens_to_ids("[X]")
-    with pytest.raises(ValueError, match="resize_token_embeddings"):
+    with refuses(ValueError, "resize_token_embeddings"):
         transformers_ids(tokenizer, transformers.T5Config(vocab_size=300))
     with pytest.raises(ValueError, match="PreTrainedTokenizerFast"):
         transformers_ids(inspect, T5)

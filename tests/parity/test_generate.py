@@ -32,7 +32,7 @@ from pretrax.inference.decoding.generation_rules import NO_RULES, GenerationRule
 from pretrax.inference.decoding.sampling import Sampling, adjusted
 from pretrax.inference.prompting.prompts import infill_prompt, text_prompt
 from pretrax.inference.trained import allowed_token_mask
-from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.training.conversion.generation_files import generation_rules, search_options
 from pretrax.training.conversion.imported_models import from_hugging_face
@@ -40,6 +40,7 @@ from pretrax.training.trained_models import open_trained
 from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
 from tests.parity.saved_models import saved
+from tests.refusals import refuses
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]
 WINDOWED = ["mistral", "gemma2", "gemma3", "t5gemma", "t5gemma2"]  # the cache of local layers
@@ -65,7 +66,7 @@ def converted(tmp_path_factory):
     def read(name):
         reference(name).save_pretrained(root / name)
         source = open_source(str(root / name))
-        found = recognise(source)
+        found = recognize(source)
         return decoding_form(
             found.model, jax.tree.map(jnp.asarray, nested(read_params(source, found)))
         )
@@ -359,7 +360,7 @@ def test_only_options_that_predict_accepts_are_recommended(values, options, tmp_
 def test_drafts_are_refused_for_a_model_whose_files_have_rules(tmp_path, capsys):
     _, _, trained = written(tmp_path, "bart", RULES["forced ids"])
     draft = draft_model(trained, trained, 2)
-    with pytest.raises(ValueError, match="forced_first=2"):
+    with refuses(ValueError, "forced_first", "2"):
         generate(trained, [text_prompt(trained, "respond", "the")], Decoding(), draft=draft)
 
 

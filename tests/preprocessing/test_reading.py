@@ -18,6 +18,7 @@ from pretrax.corpora.text_readers import LeftOut, read_documents
 from pretrax.data.finding import find_files
 from pretrax.data.reading import Bad, MalformedLine, RawDocument, raw_documents
 from pretrax.preprocessing.sources import FileRange, documents_of_file, files, shares_of
+from tests.refusals import refuses
 
 TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]
 LINES = "".join(json.dumps({"id": i, "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS))
@@ -83,12 +84,12 @@ def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(ValueError, match="holds the splits train, test: give the one .*/train\\."):
+    with refuses(ValueError, "/train"):
         find_files(str(tmp_path))
     assert find_files(str(tmp_path / "train")) == [str(tmp_path / "train" / "data-0.arrow")]
     (tmp_path / "dataset_dict.json").unlink()
     (tmp_path / "dataset_info.json").write_text('{"splits": {"train": {}, "test": {}}}')
-    with pytest.raises(ValueError, match=r"give the one to read, such as .*/\*-train\*\.arrow"):
+    with refuses(ValueError, ".arrow"):
         find_files(str(tmp_path))
 
 
@@ -215,7 +216,7 @@ def test_bad_lines_are_named(tmp_path):
         assert words in reason
     assert found["7"].reason.startswith("not UTF-8") and "half a surrogate" in found["9"].reason
     assert found["11"].reason.startswith("got an array, expected a JSON object a line")
-    with pytest.raises(MalformedLine, match=r"a\.jsonl:2: not JSON.*Mend it, or skip such records"):
+    with refuses(MalformedLine, "a.jsonl", "2"):
         read(tmp_path / "a.jsonl", "error")
 
 
@@ -255,7 +256,7 @@ def test_names_in_capitals_archives_and_pipes(tmp_path):
     (bad,) = read(tmp_path / "a.tar.gz")
     assert bad.rule == "malformed" and "an archive, expected text: unpack it" in bad.reason
     os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(ValueError, match="pipe.txt is a pipe, socket or device, expected a file"):
+    with refuses(ValueError, "pipe.txt"):
         files(files=str(tmp_path / "pipe.txt"))
 
 
@@ -312,7 +313,7 @@ def test_files_of_a_bucket():
     assert texts(path) == TEXTS
     source = files(files="memory://bucket/raw/*.jsonl")
     assert source.tasks == 1 and "1 file" in source.about
-    with pytest.raises(FileNotFoundError, match=r"No file matches 'memory://bucket/none\*'"):
+    with refuses(FileNotFoundError, "/bucket/none"):
         find_files("memory://bucket/none*")
-    with pytest.raises(ValueError, match="nowhere://bucket/a cannot be read: Protocol not known"):
+    with refuses(ValueError, "/bucket/a"):
         find_files("nowhere://bucket/a")

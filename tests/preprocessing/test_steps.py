@@ -13,6 +13,7 @@ from pretrax.preprocessing import duplicates, filters
 from pretrax.preprocessing.blocks import Dropped, WriteDocuments, documents_of, examples_in
 from pretrax.preprocessing.words import Words
 from tests.preprocessing import planted
+from tests.refusals import refuses
 
 PROSE = (
     "The committee met on Tuesday to discuss the budget, and it heard that the roof of the old "
@@ -71,7 +72,7 @@ def test_metadata_before_the_text():
 
 
 def test_templates_that_do_not_fit_a_value():
-    with pytest.raises(ValueError, match=r"template is '{n:d}', which cannot take {'n': 'a'}: Unk"):
+    with refuses(ValueError, "n", "a"):
         outcome(filters.with_metadata(template="{n:d}"), "Text.", {"n": "a"})
 
 
@@ -154,7 +155,7 @@ def test_languages_without_a_download():
     assert outcome(filters.language(keep=["en"]), german) == "dropped: language_de"
     assert outcome(filters.language(keep=["en", "de"]), german) == german
     assert outcome(filters.language(keep=["en"]), "123 456") == "dropped: language_unsure"
-    with pytest.raises(ValueError, match="list of ISO 639-1 codes such as .*got 'english'"):
+    with refuses(ValueError, "639", "1", "english"):
         filters.language(keep="english")
 
 
@@ -179,13 +180,11 @@ def test_a_rule_of_ones_own():
     assert step.name == "no_shouting"
     assert outcome(step, "quiet", {"source": "a"}) == "quiet"
     assert outcome(step, "LOUD", {"source": "a"}) == "dropped: shouting_a"
-    with pytest.raises(
-        ValueError, match="rule .*returns_nothing returned None for id: expected True"
-    ):
+    with refuses(ValueError, "returns_nothing"):
         outcome(filters.rule(function=returns_nothing), "text")
-    with pytest.raises(ValueError, match=r"returned \(False, 'reason', 'text'\) for id: expected"):
+    with refuses(ValueError, "reason", "text"):
         outcome(filters.rule(function=returns_three), "text")
-    with pytest.raises(ValueError, match="rule .*needs_a_url raised KeyError for id: 'url'"):
+    with refuses(ValueError, "needs_a_url", "url"):
         outcome(filters.rule(function=needs_a_url), "text")
 
 

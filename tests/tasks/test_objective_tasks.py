@@ -16,6 +16,7 @@ from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
 from tests.objectives.registry import quick_jit
+from tests.refusals import refuses
 from tests.tasks.memory_tasks import memory_source, renew, renew_pairs
 from tests.tasks.seqio_cache import write_cache
 
@@ -235,7 +236,7 @@ def _rename(dataset):
     ],
 )
 @pytest.mark.parametrize("build", [objectives.causal_lm, objectives.masked_next_token])
-def test_text_may_be_tokenised_or_not(steps, build):
+def test_text_may_be_tokenized_or_not(steps, build):
     source = memory_source({"text": ["some text", "héllo"]}, ["train"])
     features = {"targets": seqio.Feature(VOCABULARY)}
     task = seqio.Task("raw", source=source, preprocessors=steps, output_features=features)
@@ -282,7 +283,7 @@ def test_what_cannot_be_a_task(hugging_face):
         add_objective_task("refused", "text", functools.partial(objectives.masked_lm, rate=2))
     assert "refused" not in seqio.TaskRegistry.names()
     nothing = seqio.Task("nothing", seqio.TaskRegistry.get("text").source, {"inputs": TOKENS})
-    with pytest.raises(ValueError, match=r"\['inputs'\], expected `targets`"):
+    with refuses(ValueError, "inputs"):
         add_objective_task("refused", nothing, objectives.masked_lm)
     fresh(add_objective_task, "masks", "text", objectives.masked_lm)
     for lengths, said in (

@@ -21,6 +21,7 @@ from pretrax.tasks.seqio.tfds_tasks import register_text
 from pretrax.training.conversion.converted_vocabularies import export_vocabulary
 from pretrax.training.planning import open_corpus, plan
 from pretrax.training.run_configuration import read_fields, read_run
+from tests.refusals import refuses
 from tests.tasks.memory_tasks import memory_source
 from tests.training.tiny import mesh_of
 
@@ -152,7 +153,7 @@ def test_the_lengths_of_t5x_are_said_as_those_of_the_model(tmp_path, tiny):
         f"RUN_DIR = {str(tmp_path)!r}",
     ]
     run = read_run(["runs/encoder.gin", "corpora/seqio_task.gin"], lines)
-    with pytest.raises(ValueError, match="'targets': 64}: give {'encoder': 64}"):
+    with refuses(ValueError, "targets", "64", "encoder"):
         plan(run, open_corpus(run), mesh_of(1))
 
 
@@ -230,7 +231,7 @@ def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tm
         output_features=features,
     )
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_special")
-    with pytest.raises(ValueError, match="numbers_special.*special ids, the first is 1 at 0"):
+    with refuses(ValueError, "numbers_special", "1", "0"):
         corpus.train(0, 1).next_document()
 
 
@@ -284,7 +285,7 @@ def test_another_vocabulary(tmp_path, tiny):
     assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
     assert corpus.ids.text == (3, 259)
     (tmp_path / "config.gin").write_text("")  # something was trained there
-    with pytest.raises(ValueError, match="factory was 'utf8_bytes', is 'from_task'"):
+    with refuses(ValueError, "utf8_bytes", "from_task"):
         seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
 
 
@@ -330,7 +331,7 @@ seqio.TaskRegistry.add(
     finally:
         seqio.set_tfds_data_dir_override(None)
     (tmp_path / "broken.py").write_text("import no_such_module")
-    with pytest.raises(ValueError, match="broken.py imports what is not there: No module named"):
+    with refuses(ValueError, "broken.py"):
         seqio_mixture(tmp_path, **(settings | {"module": str(tmp_path / "broken.py")}))
 
 
@@ -355,15 +356,11 @@ def test_a_mixture_whose_tasks_are_registered_in_several_files(tmp_path):
         pathlib.Path(files[name]).write_text(TASK.format(name=f"of_{name}_file"))
     pathlib.Path(files["mixture"]).write_text(MIXTURE)
     read = functools.partial(seqio_mixture, tmp_path / "run", mixture_or_task_name="of_two_files")
-    with pytest.raises(
-        ValueError, match="mixture.py names the SeqIO task 'of_another_file', which"
-    ):
+    with refuses(ValueError, "mixture.py", "of_another_file"):
         read(module=[files["one"], files["mixture"]])
-    with pytest.raises(
-        ValueError, match="no SeqIO task or mixture 'of_two_files'.*imported: .*one"
-    ):
+    with refuses(ValueError, "of_two_files"):
         read(module=files["one"])
-    with pytest.raises(FileNotFoundError, match="no file .*no.py"):
+    with refuses(FileNotFoundError, "no.py"):
         read(module=[files["one"], str(tmp_path / "no.py")])
     corpus = read(module=[files["one"], files["another"], files["mixture"]])
     assert corpus.summary.endswith("2 tasks")
@@ -547,7 +544,7 @@ def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, m
     assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
     assert (run_dir / "vocabulary.model").read_bytes() == open(model, "rb").read()
     assert vocabularies.load_vocabulary(str(run_dir)).ids == corpus.ids
-    with pytest.raises(FileNotFoundError, match="no.model cannot be read .*to a local copy"):
+    with refuses(FileNotFoundError, "no.model"):
         absent = functools.partial(vocabularies.from_file, path="bucket://no.model")
         seqio_mixture(tmp_path / "other", vocabulary=absent, **settings)
 

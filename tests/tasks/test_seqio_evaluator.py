@@ -14,6 +14,7 @@ from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio_evaluator import evaluator_functions
 from pretrax.training.trained_models import open_trained
 from tests.inference.runs import CLASSES, trained, write_run
+from tests.refusals import refuses
 from tests.tasks.memory_tasks import renew_pairs
 
 PAIRS = [("a text <extra_id_0>", "red"), ("é 🤖", "dark green"), ("more of it", "blue")]
@@ -87,7 +88,7 @@ def test_a_class_is_an_answer_without_a_likelihood():
     functions = evaluator_functions(one, "evaluated")
     assert evaluated("evaluated", functions, pack=False).keys() == {"accuracy"}
     register("evaluated", seqio.ByteVocabulary(), [log_likelihood])
-    with pytest.raises(ValueError, match="whose mode is 'classify'"):
+    with refuses(ValueError, "classify"):
         evaluated("evaluated", functions, pack=False)
 
 
@@ -95,17 +96,17 @@ def test_what_cannot_be_evaluated(hugging_face):
     register("evaluated", seqio.ByteVocabulary())
     one = trained("encoder_decoder", "text_to_text")
     functions = evaluator_functions(one, "evaluated")
-    with pytest.raises(ValueError, match="gives decoder_.*expected encoder_input_tokens"):
+    with refuses(ValueError, "encoder_input_tokens"):
         evaluated("evaluated", functions, seqio.PrefixLMFeatureConverter, pack=False)
     nothing = tf.data.Dataset.from_tensor_slices([]).enumerate()
     with pytest.raises(ValueError, match="has no examples"):
         functions["predict_fn"](nothing)
     register("evaluated", HuggingFaceVocabulary(hugging_face["wordpiece"]), add_eos=False)
-    with pytest.raises(ValueError, match="'evaluated' has the vocabulary .* no end-of-sequence"):
+    with refuses(ValueError, "evaluated"):
         evaluator_functions(one, "evaluated")
     source = seqio.TaskRegistry.get("evaluated").source
     feature = {"targets": seqio.Feature(seqio.ByteVocabulary())}
     seqio.TaskRegistry.remove("evaluated")
     seqio.TaskRegistry.add("evaluated", source=source, preprocessors=[], output_features=feature)
-    with pytest.raises(ValueError, match="'evaluated' has no feature inputs"):
+    with refuses(ValueError, "evaluated"):
         evaluator_functions(one, "evaluated")

@@ -18,6 +18,7 @@ from pretrax.tasks.seqio.seqio_tasks import found_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import from_task, tokenizer_of
 from pretrax.training.planning import open_batches, open_corpus, plan
 from pretrax.training.run_configuration import read_run
+from tests.refusals import refuses
 from tests.tasks.memory_tasks import memory_source
 from tests.training.tiny import mesh_of
 
@@ -150,34 +151,34 @@ def test_tasks_of_different_objectives_mix_in_seqio_itself():
 def test_a_corpus_of_another_objective_is_refused(tmp_path):
     lines = ["training.Run.objective = @objectives.span_corruption"]
     run = read("spans_and_ul2", tmp_path, "from pretrax import objectives", *lines)
-    with pytest.raises(ValueError, match="8 members .* objective has 1 .*seqio_objectives.gin"):
+    with refuses(ValueError, "8", "1", "seqio_objectives.gin"):
         plan(run, open_corpus(run), mesh_of(1))
 
 
 def test_what_is_no_mixture_of_objectives(tmp_path):
-    with pytest.raises(ValueError, match="'letter_a' applies no objective"):
+    with refuses(ValueError, "letter_a"):
         corpus_of(tmp_path, "letter_a")
-    with pytest.raises(ValueError, match="'letter_a' applies no objective"):
+    with refuses(ValueError, "letter_a"):
         mixture_objective(IDS, mixture_or_task_name="letter_a")
-    with pytest.raises(ValueError, match="'spans_a' applies an objective.*seqio_objectives.gin"):
+    with refuses(ValueError, "spans_a", "seqio_objectives.gin"):
         corpus_of(tmp_path, "spans_and_ul2", seqio_corpora.seqio_mixture)
     spans = seqio.TaskRegistry.get("spans_a")
     later = spans.replace(preprocessors=[*spans.preprocessors, lambda dataset: dataset.take(3)])
-    with pytest.raises(ValueError, match="'spans_a' has 1 step"):
+    with refuses(ValueError, "spans_a", "1"):
         builder_of(later)
     *text, cut, apply = spans.preprocessors
     between = spans.replace(preprocessors=[*text, cut, lambda dataset: dataset.take(3), apply])
-    with pytest.raises(ValueError, match="'spans_a' has 1 step"):
+    with refuses(ValueError, "spans_a", "1"):
         builder_of(between)
     twice = spans.replace(preprocessors=[*spans.preprocessors, ApplyObjective(SPANS, name="x")])
-    with pytest.raises(ValueError, match="'spans_a' has 1 step"):
+    with refuses(ValueError, "spans_a", "1"):
         text_of(twice)
 
 
 def test_a_mistyped_task_of_a_mixture_names_similar_ones(tmp_path):
     path = tmp_path / "mixes_a_mistyped_task.py"
     path.write_text("import seqio\nseqio.MixtureRegistry.add('typo', [('spans_aa', 1)])\n")
-    with pytest.raises(ValueError, match="'spans_aa', which nothing .*: spans_a"):
+    with refuses(ValueError, "spans_aa", "spans_a"):
         found_tasks("typo", str(path), None)
 
 

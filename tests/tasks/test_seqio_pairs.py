@@ -20,6 +20,7 @@ from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_pairs
 from pretrax.tasks.seqio.seqio_examples import pair_reader
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, from_task, tokenizer_of
 from tests.objectives.registry import quick_jit
+from tests.refusals import refuses
 from tests.tasks.memory_tasks import renew, renew_pairs
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
@@ -77,7 +78,7 @@ def test_classes(tmp_path):
     with pytest.raises(ValueError, match="one comes twice"):
         corpus_of(tmp_path / "2", "pairs_class", answers="class", classes=["a", "a"])
     corpus = corpus_of(tmp_path / "3", "pairs_class", answers="class", classes=["red", "blue"])
-    with pytest.raises(ValueError, match="'pairs_class': got the target 'dark green', .*red, blue"):
+    with refuses(ValueError, "pairs_class", "dark green"):
         documents(corpus, 2)
 
 
@@ -90,11 +91,11 @@ def test_numbers(tmp_path):
     register("pairs_no_number", [("x", "nan"), ("x", "many")])
     corpus = corpus_of(tmp_path, "pairs_no_number", answers="number")
     stream = corpus.train(0, 1)
-    with pytest.raises(ValueError, match="'pairs_no_number': got the number nan"):
+    with refuses(ValueError, "pairs_no_number"):
         stream.next_document()
     register("pairs_no_number", [("x", "many")])
     corpus = corpus_of(tmp_path, "pairs_no_number", answers="number")
-    with pytest.raises(ValueError, match="'pairs_no_number': could not convert.*'many'"):
+    with refuses(ValueError, "pairs_no_number", "many"):
         documents(corpus, 1)
 
 
@@ -107,7 +108,7 @@ def test_tags(tmp_path):
     assert corpus.codec.decode(document.tokens) == " Ada met é"
     no = NO_LABEL
     assert document.labels.tolist() == [0, no, no, no, 1, no, no, no, 0, no, no]
-    with pytest.raises(ValueError, match="'pairs_tags': got 1 tags for 2 words: 'one two'"):
+    with refuses(ValueError, "pairs_tags", "1", "2", "one two"):
         documents(corpus, 2)
 
 
@@ -147,9 +148,7 @@ def test_long_ones_are_cut_and_that_is_told_once(tmp_path):
         warnings.simplefilter("error")
         documents(corpus_of(tmp_path, "pairs_long", given_tokens=50, answer_tokens=50), 3)
     assert corpus.longest == 4 + 3
-    with pytest.raises(
-        ValueError, match="given_tokens must be a whole number of at least 1, got 0"
-    ):
+    with refuses(ValueError, "given_tokens", "1", "0"):
         corpus_of(tmp_path, "pairs_long", given_tokens=0)
 
 
@@ -168,7 +167,7 @@ def test_a_text_without_its_file_is_said(tmp_path):
         output_features={n: seqio.Feature(seqio.ByteVocabulary()) for n in ("inputs", "targets")},
     )
     corpus = corpus_of(tmp_path, "pairs_of_no_file")
-    with pytest.raises(FileNotFoundError, match="'pairs_of_no_file': its data is not there"):
+    with refuses(FileNotFoundError, "pairs_of_no_file"):
         documents(corpus, 1)
 
 
@@ -247,7 +246,7 @@ def test_what_is_refused(tmp_path):
     source = seqio.TaskRegistry.get("pairs_text").source
     features = {"targets": seqio.Feature(VOCABULARY)}
     renew("pairs_only", source=source, preprocessors=[], output_features=features)
-    with pytest.raises(ValueError, match="'pairs_only' has no feature 'inputs'"):
+    with refuses(ValueError, "pairs_only", "inputs"):
         corpus_of(tmp_path / "2", "pairs_only")
 
 

@@ -8,6 +8,7 @@ from pretrax.preprocessing.blocks import Dropped
 from pretrax.preprocessing.sources import seqio_task, tensorflow_dataset
 from pretrax.tasks.seqio.quiet_tensorflow import seqio
 from pretrax.tasks.seqio.seqio_texts import DatasetTexts, TaskTexts
+from tests.refusals import refuses
 from tests.tasks.memory_tasks import memory_source
 
 TEXTS = ["One text.", "Zwei Wörter.", " ", "three"]
@@ -61,9 +62,9 @@ def test_a_changed_module_is_another_source(tmp_path):
 def test_what_a_task_does_not_have():
     without = functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False)
     register("texts_without_tokens", without)
-    with pytest.raises(ValueError, match="expected 'targets_pretokenized', the text"):
+    with refuses(ValueError, "targets_pretokenized"):
         list(TaskTexts("texts_without_tokens").read(0, 1))
-    with pytest.raises(ValueError, match="no split 'test'"):
+    with refuses(ValueError, "test"):
         TaskTexts("texts_without_tokens", "test").shards()
     with pytest.raises(ValueError, match="is a mixture: prepare its tasks one by one"):
         TaskTexts("c4_wikipedia_text").shards()
@@ -74,9 +75,9 @@ def test_a_data_set_in_shares(tfds_dir):
     assert texts.shards() == 4 and tensorflow_dataset(name=texts.name, data_dir=tfds_dir).tasks == 4
     shares = [list(texts.read(shard, 4)) for shard in range(4)]
     assert sorted(sum(shares, [])) == sorted(texts.read(0, 1)) and all(shares)
-    with pytest.raises(ValueError, match="has text, expected 'words'"):
+    with refuses(ValueError, "words"):
         list(texts._replace(feature="words").read(0, 1))
-    with pytest.raises(ValueError, match="no split 'test'"):
+    with refuses(ValueError, "test"):
         texts._replace(split="test").shards()
     with pytest.raises(FileNotFoundError, match="is not there .*prepare it with `tfds build`"):
         DatasetTexts("tiny_texts:2.0.0", data_dir=tfds_dir).shards()

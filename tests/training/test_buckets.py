@@ -19,6 +19,7 @@ from pretrax.training.planning import open_corpus
 from pretrax.training.run_file import write_run
 from pretrax.training.saved.runs import saved_steps
 from pretrax.training.trainer import train
+from tests.refusals import refuses
 from tests.training import object_store, tiny
 
 ADDRESS = "gs://bucket/runs/mine"
@@ -67,7 +68,7 @@ def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypa
     assert os.listdir(folder) == ["config.gin"]
     assert not list(Path(buckets.fetch(ADDRESS)).glob("*checkpoints"))
     bucket.rm("/bucket", recursive=True)  # to start anew
-    with pytest.raises(ValueError, match="gs://bucket/runs/mine is no run directory: it holds"):
+    with refuses(ValueError, "/bucket/runs/mine"):
         buckets.on_this_disk(ADDRESS)
 
 
@@ -113,7 +114,7 @@ def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
 
 
 def test_a_training_whose_record_is_gone_says_so(bucket, run):
-    with pytest.raises(FileNotFoundError, match="bucket.json"):
+    with refuses(FileNotFoundError, "bucket.json"):
         with buckets.on_disk(run) as here:
             os.unlink(os.path.join(here.run_dir, ".bucket.json"))
 
@@ -222,7 +223,7 @@ def test_checkpoints_elsewhere_within_the_run_are_not_copied(bucket, run):
     for folder in (buckets.fetch(ADDRESS, run.checkpoint_dir), buckets.on_this_disk(ADDRESS)):
         assert os.listdir(f"{folder}/kept") == ["states_of_mine"]
     bucket.pipe_file("/bucket/runs/mine/config.gin", b"NEW = [1")
-    with pytest.raises(ValueError, match="mine/config.gin cannot be read: EOF in multi-line"):
+    with refuses(ValueError, "mine/config.gin"):
         buckets.on_this_disk(ADDRESS)
 
 
@@ -232,7 +233,7 @@ def save(bucket, step):
 
 
 def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
-    with pytest.raises(ValueError, match="several processes cannot have its run_dir in a bucket"):
+    with refuses(ValueError, "run_dir"):
         with buckets.on_disk(dataclasses.replace(run, distributed=True)):
             pass
     for where in ("s3://bucket/mine", "gcs://bucket/mine"):
@@ -240,17 +241,17 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
         with pytest.raises(ValueError, match=kept):
             with buckets.on_disk(dataclasses.replace(run, run_dir=where, checkpoint_dir=None)):
                 pass
-    with pytest.raises(ValueError, match="mine/ as the checkpoint_dir .* and as its run_dir"):
+    with refuses(ValueError, "checkpoint_dir", "run_dir"):
         with buckets.on_disk(dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/")):
             pass
     elsewhere = dataclasses.replace(run, run_dir=str(tmp_path), checkpoint_dir="s3://bucket/mine")
-    with pytest.raises(ValueError, match="Got checkpoints in s3://bucket/mine, "):
+    with refuses(ValueError, "/bucket/mine"):
         open_corpus(elsewhere)
     with buckets.on_disk(run):
         with pytest.raises(ValueError, match="gs://.* is trained on this machine"):
             with buckets.on_disk(run):
                 pass
-    with pytest.raises(ValueError, match="run_dir is a directory on disk, got gs://"):
+    with refuses(ValueError, "run_dir"):
         tiny.planned(run)
 
 

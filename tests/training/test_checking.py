@@ -6,6 +6,7 @@ import pytest
 
 from pretrax.models import Model, Outputs
 from pretrax.objectives import BatchLoss, Term, causal_lm, span_corruption
+from tests.refusals import refuses
 from tests.training import tiny
 
 
@@ -83,7 +84,7 @@ def test_a_loss_of_another_shape_is_refused():
         )
 
     objective = causal_lm(tiny.IDS)._replace(loss=loss)
-    with pytest.raises(ValueError, match=r"'mine' has sums of shape \[\], expected \[2\]"):
+    with refuses(ValueError, "mine", "2"):
         setup(tiny.decoder(), objective)
 
 
@@ -94,7 +95,7 @@ def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
 
     objective = causal_lm(tiny.IDS)._replace(loss=loss)
     setup(tiny.decoder(), objective)
-    with pytest.raises(ValueError, match="a term 'load_balance', and so have the routers"):
+    with refuses(ValueError, "load_balance"):
         setup(tiny.decoder(num_experts=2), objective)
 
 
@@ -102,7 +103,7 @@ def test_an_objective_of_ones_own_is_checked():
     def corrupt(*row):
         return causal_lm(tiny.IDS).corrupt(*row) | {"target": row[1].tokens}
 
-    with pytest.raises(ValueError, match="did you mean 'targets'"):
+    with refuses(ValueError, "targets"):
         setup(tiny.decoder(), causal_lm(tiny.IDS)._replace(corrupt=corrupt))
 
 

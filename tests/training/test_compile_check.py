@@ -26,6 +26,7 @@ from pretrax.training.planning import compiled, plan_evaluation
 from pretrax.training.reporting import console
 from pretrax.training.run_configuration import read_run
 from pretrax.training.throughput import causal_flops, step_flops
+from tests.refusals import refuses
 from tests.training import tiny
 
 
@@ -108,9 +109,9 @@ def test_a_slice_that_there_is_not_is_refused_with_the_nearest(text, near):
 
 def test_a_host_has_no_more_gpus_than_there_are():
     assert read_topology("2*a100:16").chips == 32
-    with pytest.raises(ValueError, match="hosts of 64 GPUs, .* 128 on hosts of eight: 16[*]H100:8"):
+    with refuses(ValueError, "64", "128", "16", "8"):
         read_topology("2*h100:64")
-    with pytest.raises(ValueError, match="hosts of 20 GPUs, .* 24 on hosts of eight: 3[*]H100:8"):
+    with refuses(ValueError, "20", "24", "3", "8"):
         read_topology("h100:20")
 
 
@@ -214,16 +215,14 @@ def test_the_settings_of_the_run_are_checked_first(monkeypatch):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, mesh=make_mesh, vocabulary_rows="all")
-    with pytest.raises(
-        ValueError, match="vocabulary_rows must be a whole number of at least 1 or None, got 'all'"
-    ):
+    with refuses(ValueError, "vocabulary_rows", "1", "all"):
         compile_check.check(run, Topology("TPU v5e", (2, 4)))
 
 
 def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
     mesh = make_mesh(data=1, fsdp=64, tensor=2, devices=chips(4, 4, 8))
     assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "expert": 1, "context": 1, "tensor": 2}
-    for one, other in mesh.devices.reshape(-1, 2):  # what tensor joins are neighbours
+    for one, other in mesh.devices.reshape(-1, 2):  # what tensor joins are neighbors
         apart = [abs(a - b) for a, b in zip(one.coords, other.coords)]
         assert sorted(apart) in ([0, 0, 1], [0, 0, 3], [0, 0, 7])
 
@@ -312,9 +311,9 @@ def test_a_run_of_fused_attention_is_evaluated_anywhere_and_trained_by_kernels()
     model = tiny.decoder(attention="fused", head_dim=512)
     run = tiny.run_of(model, prefix_lm(tiny.IDS), {"decoder": 32})
     assert plan_evaluation(run).recipe.model is model
-    with pytest.raises(ValueError, match="'fused' on cpu"):
+    with refuses(ValueError, "fused"):
         tiny.planned(run)
-    with pytest.raises(ValueError, match="512 numbers, 2048 bytes .* at most 1024 bytes"):
+    with refuses(ValueError, "512", "2048", "1024"):
         tiny.planned(dataclasses.replace(run, mesh=lambda: make_mesh(devices=chips(2, 1, 1))))
 
 
@@ -458,7 +457,7 @@ def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
     bare = dataclasses.replace(run, tpu_compiler_options=None)
     assert compiled(on_tpus._replace(run=bare), lowered).options is None
     other = dataclasses.replace(run, tpu_compiler_options={"xla_unknown": True})
-    with pytest.raises(ValueError, match="tpu_compiler_options=.*No such compile option"):
+    with refuses(ValueError, "tpu_compiler_options"):
         compiled(on_tpus._replace(run=other), lowered)
 
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from pretrax import models, objectives
 from pretrax.settings import bound, t5x_names
-from pretrax.settings.bound import flattened
+from pretrax.settings.atomic_writes import write_text
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.gin_reader import GinReader, plain_field
-from pretrax.settings.whole_files import write_text
-from pretrax.training import Bound, Call, Run, differences
+from pretrax.settings.partial import flattened
+from pretrax.training import Call, Partial, Run, differences
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
 from pretrax.training.run import FIELDS, fields_of, is_required
@@ -36,6 +36,7 @@ from pretrax.training.run_configuration import (
 )
 from pretrax.training.run_file import run_text
 from pretrax.training.saved.imported_runs import config_text
+from tests.refusals import refuses
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs"
@@ -52,13 +53,13 @@ def mine(tmp_path: Path, *lines: str) -> str:
 
 
 def test_functions_with_settings_are_values():
-    one = Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))
-    assert one == Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))
-    assert one != Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.2))
-    assert Call(warmup_cosine) != Bound(warmup_cosine)
-    assert len({one, Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))}) == 1
+    one = Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))
+    assert one == Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))
+    assert one != Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.2))
+    assert Call(warmup_cosine) != Partial(warmup_cosine)
+    assert len({one, Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))}) == 1
     assert pickle.loads(pickle.dumps(one)) == one
-    listed = Bound(warmup_cosine, peak=[0.1])
+    listed = Partial(warmup_cosine, peak=[0.1])
     assert copy.deepcopy(listed).settings["peak"] is not listed.settings["peak"]
     with pytest.raises(AttributeError, match="cannot be changed"):
         one.function = warmup_cosine
@@ -69,24 +70,22 @@ def test_functions_with_settings_are_values():
 def test_a_call_is_computed_where_it_is_needed():
     turn = Call(objectives.turns, every=10, turn=1)
     members = {"a": (objectives.causal_lm, turn), "b": (objectives.causal_lm, 2)}
-    mixture = Bound(objectives.mixture, members=members)(tiny.IDS)
+    mixture = Partial(objectives.mixture, members=members)(tiny.IDS)
     assert [mixture.facts.members[0].rate(step) for step in (0, 10)] == [0.0, 1.0]
 
 
 def test_a_parameter_without_a_value_or_with_two_is_told_by_its_flag():
-    with pytest.raises(
-        ValueError, match=r"peak and warmup_steps: give --gin.optimizers.warmup_cos"
-    ):
-        Bound(warmup_cosine)(100)
-    with pytest.raises(ValueError, match="warmup_cosine is given its total_steps by the run"):
-        Bound(warmup_cosine, total_steps=5, peak=1.0, warmup_steps=1)(100)
-    assert Bound(warmup_cosine, peak=1.0, warmup_steps=1)(100, peak=2.0)(1) == 2.0
+    with refuses(ValueError, "warmup_steps", "--gin.optimizers.warmup_cos"):
+        Partial(warmup_cosine)(100)
+    with refuses(ValueError, "warmup_cosine", "total_steps"):
+        Partial(warmup_cosine, total_steps=5, peak=1.0, warmup_steps=1)(100)
+    assert Partial(warmup_cosine, peak=1.0, warmup_steps=1)(100, peak=2.0)(1) == 2.0
 
 
 def test_a_default_is_the_value_that_it_stands_for():
-    spelt = {"optimizer": Bound(adafactor, decay_rate=0.8, clip_norm=None), "seed": 0}
-    assert differences({"optimizer": adafactor}, spelt) == []
-    other = {"optimizer": Bound(adafactor, decay_rate=0.7)}
+    spelled = {"optimizer": Partial(adafactor, decay_rate=0.8, clip_norm=None), "seed": 0}
+    assert differences({"optimizer": adafactor}, spelled) == []
+    other = {"optimizer": Partial(adafactor, decay_rate=0.7)}
     assert differences({"optimizer": adafactor}, other) == ["optimizer.decay_rate: was 0.8, is 0.7"]
 
 
@@ -147,7 +146,7 @@ def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
 @given(ANY_TEXT)
 @settings(max_examples=50, deadline=None)
 def test_settings_below_any_key_and_comments_of_any_text(text):
-    two = [Bound(models.decoder, emb_dim=64), Bound(models.decoder, emb_dim=128)]
+    two = [Partial(models.decoder, emb_dim=64), Partial(models.decoder, emb_dim=128)]
     fields = {"assignment_map": {text: two[0], "b": two[1]}}
     nameless = type("Nameless", (), {"__repr__": lambda _: text})()
     commented = fields | {"optimizer": nameless, "model": two[0]}
@@ -168,38 +167,42 @@ def test_one_function_with_other_settings_in_other_places(tmp_path):
     """As two denoisers of a mixture; a scope's function must not get another scope's settings."""
     span = objectives.span_corruption
     members = {
-        "a": (Bound(span, noise_density=0.15), 1.0),
-        "b": (Bound(span, mean_span_length=8.0), 2.0),
+        "a": (Partial(span, noise_density=0.15), 1.0),
+        "b": (Partial(span, mean_span_length=8.0), 2.0),
         "c": (span, Call(objectives.turns, every=3, turn=0)),
-        "d": (Bound(span, noise_density=0.15), Call(objectives.turns, every=3, turn=1)),
+        "d": (Partial(span, noise_density=0.15), Call(objectives.turns, every=3, turn=1)),
     }
-    fields = {"objective": Bound(objectives.mixture, members=members)}
+    fields = {"objective": Partial(objectives.mixture, members=members)}
     path = tmp_path / "config.gin"
     path.write_text(run_text(fields).text)
     read = read_fields([str(path)])
-    expected = {**members, "c": (Bound(span), members["c"][1])}
+    expected = {**members, "c": (Partial(span), members["c"][1])}
     assert read["objective"].settings["members"] == expected
 
 
 def test_numbers_of_numpy_and_names_that_differ_in_a_sign(tmp_path):
     span = objectives.span_corruption
     members = {
-        "a-1": (Bound(span, noise_density=np.float64(0.1)), np.int64(1)),
-        "a_1": (Bound(span, noise_density=0.5), 2),
+        "a-1": (Partial(span, noise_density=np.float64(0.1)), np.int64(1)),
+        "a_1": (Partial(span, noise_density=0.5), 2),
     }
     path = tmp_path / "config.gin"
-    path.write_text(run_text({"objective": Bound(objectives.mixture, members=members)}).text)
+    path.write_text(run_text({"objective": Partial(objectives.mixture, members=members)}).text)
     assert read_fields([str(path)])["objective"].settings["members"] == members
     assert run_text({"z_loss": float("inf")}).unnamed == ("z_loss",)
 
 
 def test_settings_of_a_function_that_stands_by_default():
     run = read_run(["runs/decoder.gin"], ["mesh.make_mesh.fsdp = 4"])
-    assert run.mesh == Bound(make_mesh, fsdp=4)
+    assert run.mesh == Partial(make_mesh, fsdp=4)
 
 
 def test_what_has_no_name_is_left_out_and_said(tmp_path):
-    fields = {"objective": lambda ids: None, "model": Bound(models.decoder, emb_dim=8), "steps": 3}
+    fields = {
+        "objective": lambda ids: None,
+        "model": Partial(models.decoder, emb_dim=8),
+        "steps": 3,
+    }
     written = run_text(fields)
     assert written.unnamed == ("objective",) and "# training.Run.objective has no" in written.text
     path = tmp_path / "config.gin"
@@ -337,7 +340,7 @@ def test_an_objective_may_change_the_model_that_an_earlier_file_chose():
     assert (settings["merged_attention"], settings["emb_dim"]) == (True, 128)
     later = read_run(["runs/quickstart.gin", blocks, "models/t5_1_1_tiny.gin"])
     assert later.model == read_run(["runs/quickstart.gin", "models/t5_1_1_tiny.gin"]).model
-    with pytest.raises(ValueError, match=r"encoder_decoder\.merged_attention.*models.*decoder"):
+    with refuses(ValueError, "encoder_decoder.merged_attention"):
         read_run(["runs/decoder.gin", blocks])
 
 
@@ -533,20 +536,20 @@ JOINED = (
 def test_values_that_double_each_other_are_refused_at_once(tmp_path, first, each, last):
     lines = [*IMPORT, first, *(each.format(i, i + 1) for i in range(60)), last]
     (tmp_path / "config.gin").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="100,000 values"):
+    with refuses(ValueError, "100", "000"):
         read_fields([str(tmp_path / "config.gin")])
 
 
 def test_a_misspelt_file_of_ones_own_is_found_first(tmp_path):
     (tmp_path / "my_run.gin").write_text("")
-    with pytest.raises(ValueError, match=r"Close to it: .*/my_run.gin") as error:
+    with refuses(ValueError, "/my_run.gin") as error:
         read_run([str(tmp_path / "my_rnu.gin")])
     assert str(error.value).count(".gin") <= 6
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path):
     (tmp_path / "a.gin").write_bytes(b"# caf\xe9\n")
-    with pytest.raises(ValueError, match=r"a.gin cannot be read: it is not UTF-8"):
+    with refuses(ValueError, "a.gin", "8"):
         read_run([str(tmp_path / "a.gin")])
 
 
@@ -626,7 +629,7 @@ def test_settings_of_what_a_later_file_replaced_are_no_mistake(tmp_path):
 def test_a_file_that_sets_what_it_has_replaced_is_refused_whatever_follows(tmp_path):
     lines = ["from pretrax import models", 'include "runs/decoder.gin"']
     lines += ['include "models/encoder_tiny.gin"', "models.decoder.emb_dim = 8"]
-    with pytest.raises(ValueError, match=r"decoder.emb_dim, .*mine.gin.* by .*encoder_tiny.gin"):
+    with refuses(ValueError, "decoder.emb_dim", "mine.gin", "encoder_tiny.gin"):
         read_fields([mine(tmp_path, *lines)], ["training.Run.model = @models.encoder"])
 
 
@@ -639,7 +642,7 @@ def test_an_imported_model_sets_the_vocabulary_of_any_corpus(tmp_path):
 
 
 def test_a_class_as_a_setting_is_itself(tmp_path):
-    fields = {"model": Bound(models.decoder, dtype=jnp.bfloat16)}
+    fields = {"model": Partial(models.decoder, dtype=jnp.bfloat16)}
     path = tmp_path / "config.gin"
     path.write_text(run_text(fields).text)
     assert read_fields([str(path)]) == fields
@@ -666,14 +669,14 @@ def test_files_in_other_folders(tmp_path):
 def test_a_directory_of_another_version_is_refused(tmp_path):
     path = tmp_path / "config.gin"
     path.write_text("from __gin__ import dynamic_registration\nfrom pretrax.verbs import gone\n")
-    with pytest.raises(ValueError, match="pretrax.verbs.gone.*the version that wrote it"):
+    with refuses(ValueError, "pretrax.verbs.gone"):
         read_directory(str(tmp_path))
 
 
 def test_a_run_that_lacks_a_field():
     with pytest.raises(TypeError, match="objective"):
         Run(run_dir="a", corpus=len)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="no batch_size"):
+    with refuses(ValueError, "batch_size"):
         as_run({name: 1 for name in FIELDS if name != "batch_size"})
 
 

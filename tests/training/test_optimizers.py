@@ -16,6 +16,7 @@ from pretrax.training.optimizers import (
     warmup_rsqrt,
     warmup_stable_decay,
 )
+from tests.refusals import refuses
 
 
 def constant(total_steps):
@@ -213,7 +214,7 @@ def test_first_moments_in_bfloat16(optimizer):
     state = optimizer(10, learning_rate=1.0, momentum_dtype="bfloat16").init(params)
     dtypes = [x.dtype for x in jax.tree.leaves(state) if x.ndim and x.size > 3]
     assert dtypes.count(jnp.bfloat16) == 2
-    with pytest.raises(ValueError, match="'float32' or 'bfloat16', got 'int8'"):
+    with refuses(ValueError, "float32", "bfloat16", "int8"):
         optimizer(10, learning_rate=1.0, momentum_dtype="int8")
 
 
@@ -230,7 +231,7 @@ def test_schedules_reach_their_peaks_and_ends():
 
 @pytest.mark.parametrize("warmup_steps", [-1, 100, 200])
 def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
-    with pytest.raises(ValueError, match="warmup_steps"):
+    with refuses(ValueError, "warmup_steps"):
         warmup_cosine(100, peak=1.0, warmup_steps=warmup_steps)
 
 
@@ -276,13 +277,10 @@ def test_a_learning_rate_is_a_schedule_or_a_number():
         updates, _ = optimizer.update(params, optimizer.init(params), params)
         np.testing.assert_allclose(updates["bias"], -1.0, rtol=1e-5)
     for rate in ("0.1", -0.1, None, True, float("nan")):
-        with pytest.raises(
-            ValueError,
-            match="adamw.learning_rate must be a function .* or a number of at least 0, got",
-        ):
+        with refuses(ValueError, "learning_rate", "0"):
             adamw(10, learning_rate=rate)
 
 
 def test_a_clip_norm_of_zero_is_an_error():
-    with pytest.raises(ValueError, match="clip_norm"):
+    with refuses(ValueError, "clip_norm"):
         adamw(10, learning_rate=constant, clip_norm=0.0)

@@ -9,6 +9,7 @@ import pytest
 
 from pretrax.training.reporting.profiling import Profiler, Steps, check_steps, read_steps
 from pretrax.training.reporting.wall_time import WallTime
+from tests.refusals import refuses
 from tests.training import tiny
 
 
@@ -94,7 +95,7 @@ def test_ranges_that_are_none(text):
 def test_steps_that_are_not_taken():
     check_steps(Steps(3, 4), 2, 4)
     for steps in (Steps(2, 3), Steps(3, 5)):
-        with pytest.raises(ValueError, match=r"does not take, expected a range in 3:4"):
+        with refuses(ValueError, "3", "4"):
             check_steps(steps, 2, 4)
     with pytest.raises(ValueError, match="expected no trace: all are taken"):
         check_steps(Steps(1, 2), 4, 4)

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pretrax import models, objectives
-from pretrax.models import rematerialisation
+from pretrax.models import rematerialization
 from pretrax.models.builders import abstract_params
 from pretrax.models.experts import Routing
 from pretrax.objectives import causal_lm
@@ -20,6 +20,7 @@ from pretrax.training.router_terms import router_terms
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights
 from tests.models.small_models import batch_for, init
+from tests.refusals import refuses
 from tests.training import tiny
 
 SPARSE = dict(num_experts=4, emb_dim=16, num_layers=1, mlp_dim=32)
@@ -93,17 +94,17 @@ def test_products_into_experts_are_saved_for_the_gradient(mesh):
     params = init(model, batch)
     with placed_on(make_mesh(**mesh)):
         program = jax.make_jaxpr(lambda p: model.apply(p, batch).hidden["top"])(params)
-    assert str(program).count(f"name[name={rematerialisation.GROUPED_PRODUCT}]") == 2
+    assert str(program).count(f"name[name={rematerialization.GROUPED_PRODUCT}]") == 2
 
 
 def test_experts_that_a_mesh_does_not_divide_are_refused():
-    with pytest.raises(ValueError, match="4 experts on a mesh that spreads them over 8 devices"):
+    with refuses(ValueError, "4", "8"):
         plan_of(make_mesh(data=1, expert=8))
 
 
 def test_one_expert_a_token_needs_weights_that_train_its_router():
     one_each = SPARSE | dict(experts_per_token=1)
-    with pytest.raises(ValueError, match="no gradient of the loss.*normalize_expert_weights=False"):
+    with refuses(ValueError, "normalize_expert_weights"):
         plan_of(model=tiny.decoder(**one_each))
     plan_of(model=tiny.decoder(**one_each, normalize_expert_weights=False))
 

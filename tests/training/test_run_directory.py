@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from pretrax.settings.run_directory import check_place, load_classes
-from pretrax.settings.whole_files import (
+from pretrax.settings.atomic_writes import (
     locked,
     read_json,
     whole_folder,
@@ -18,7 +17,9 @@ from pretrax.settings.whole_files import (
     write_record,
     write_text,
 )
+from pretrax.settings.run_directory import check_place, load_classes
 from pretrax.training.saved.result import Result, read_result, write_result
+from tests.refusals import refuses
 
 
 def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
@@ -91,12 +92,10 @@ def test_a_file_is_held_by_one_process(tmp_path):
 )
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / "classes.json").write_bytes(content)
-    with pytest.raises(ValueError, match="classes.json is damaged .*bring it back from a copy"):
+    with refuses(ValueError, "classes.json"):
         load_classes(tmp_path)
     (tmp_path / "classes.json").write_text("5")
-    with pytest.raises(
-        ValueError, match="classes.json is damaged .got 5, expected a list of names"
-    ):
+    with refuses(ValueError, "classes.json", ".got", "5"):
         load_classes(tmp_path)
 
 
@@ -106,7 +105,7 @@ def test_a_result_of_another_kind_names_its_file(tmp_path):
     record = read_json(file)
     record["rcores"] = record.pop("scores")
     write_record(file, record)
-    with pytest.raises(ValueError, match="result.json is damaged .*KeyError: 'scores'"):
+    with refuses(ValueError, "result.json", "scores"):
         read_result(str(tmp_path))
 
 

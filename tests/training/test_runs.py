@@ -14,6 +14,7 @@ from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.runs import open_run, saved_steps
 from pretrax.training.state import State
 from tests.inference.runs import small, write_run
+from tests.refusals import refuses
 from tests.training import tiny
 
 
@@ -29,7 +30,7 @@ def test_parameters_of_each_step(tmp_path):
             value = np.asarray(expected[name]) * np.float32(1 + step / 100)
             np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
     assert saved_steps(directory) == [0, 5, 20]
-    with pytest.raises(ValueError, match=r"no checkpoint of step 7, but of \[0, 5, 20\]"):
+    with refuses(ValueError, "7", "0", "5", "20"):
         open_run(directory, 7)
 
 
@@ -124,13 +125,13 @@ def test_a_model_from_elsewhere(tmp_path):
     params = {"embed": {"embedding": jnp.ones((8, 2))}}
     checkpoints.save(State(jnp.int32(0), params, {}), {})
     checkpoints.close()
-    with pytest.raises(ValueError, match="no token_embedding, so its model is none of `models`"):
+    with refuses(ValueError, "token_embedding"):
         open_run(directory)
 
 
 def test_what_is_no_run(tmp_path):
     for directory in (tmp_path, tmp_path / "none"):
-        with pytest.raises(ValueError, match="no run directory: it holds no config.gin"):
+        with refuses(ValueError, "config.gin"):
             open_run(str(directory))
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
@@ -139,5 +140,5 @@ def test_what_is_no_run(tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()  # to look makes none
     config = tmp_path / "run" / "config.gin"
     config.write_text("from __gin__ import dynamic_registration\nfrom pretrax import models\n")
-    with pytest.raises(ValueError, match="config.gin names no model"):
+    with refuses(ValueError, "config.gin"):
         open_run(directory)

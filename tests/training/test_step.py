@@ -18,6 +18,7 @@ from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights, train_step
 from tests.models.small_models import init
+from tests.refusals import refuses
 from tests.training import tiny
 
 IDS = tiny.IDS._replace(
@@ -354,7 +355,7 @@ def test_terms_of_a_mixture_that_do_not_add_up_are_refused_by_the_plan():
         members[f"scale_{scale}"] = (ahead, 1)
     objective = objectives.mixture(IDS, members)
     model = tiny.decoder(num_layers=2, heads=tuple(objective.facts.heads))
-    with pytest.raises(ValueError, match="a term 'ahead_2' in their losses, with the scales"):
+    with refuses(ValueError, "ahead_2"):
         tiny.plan(model, objective, {"decoder": 32})
 
 
@@ -605,7 +606,7 @@ def test_a_missing_head_is_an_error_when_the_run_is_configured():
     objective = objectives.span_corruption(tiny.IDS).with_facts(
         heads={"vocabulary": None, "pooled": 3}
     )
-    with pytest.raises(ValueError, match="pooled.*models.add_head.*offers .'vocabulary'"):
+    with refuses(ValueError, "models.add_head", "vocabulary"):
         tiny.plan(tiny.decoder(), objective, {"decoder": 32})
 
 
@@ -626,7 +627,7 @@ def test_documents_that_rows_would_cut_are_an_error():
 
 
 def test_microbatches_that_do_not_divide_the_rows_are_an_error():
-    with pytest.raises(ValueError, match="has 16 rows, which 3 microbatches over 2 devices"):
+    with refuses(ValueError, "16", "3", "2"):
         tiny.plan(
             tiny.decoder(),
             tiny.span_and_prefix(),
@@ -649,7 +650,7 @@ def test_more_tokens_ahead_than_a_row_has_are_refused(tokens, refused):
 @pytest.mark.parametrize("build", [objectives.permutation_lm, objectives.block_diffusion])
 def test_noised_copies_need_a_model_without_tokens_ahead(build):
     model = tiny.decoder(heads=("vocabulary", "ahead_2"), num_layers=2)
-    with pytest.raises(ValueError, match="noised copies of a text.*num_ahead=1"):
+    with refuses(ValueError, "num_ahead", "1"):
         tiny.plan(model, build(IDS), {"decoder": 64})
 
 
@@ -682,8 +683,8 @@ def test_towers_of_another_number_of_texts_are_an_error():
         )
         tiny.plan(model, objective, {"encoder": 32})
 
-    with pytest.raises(ValueError, match="documents have 3 texts, the model is one of 2.*texts=3"):
+    with refuses(ValueError, "3", "2"):
         plan_with(texts=2)
     plan_with(texts=3)
-    with pytest.raises(ValueError, match="texts must be 2 or 3, got 1"):
+    with refuses(ValueError, "texts", "2", "3", "1"):
         plan_with(texts=1)

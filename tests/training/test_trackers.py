@@ -5,12 +5,13 @@ import dataclasses
 import pytest
 
 from pretrax import objectives
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from pretrax.training.reporting.metrics import MetricsWriter
 from pretrax.training.reporting.trackers import make_trackers, weights_and_biases
 from pretrax.training.run_configuration import read_directory, read_run
 from pretrax.training.run_file import write_run
 from pretrax.training.trainer import train
+from tests.refusals import refuses
 from tests.training import tiny
 
 
@@ -23,9 +24,9 @@ def run(tmp_path):
 @pytest.mark.parametrize(
     "trackers, names",
     [
-        ([Bound(weights_and_biases, project="")], ("project", "''")),
-        ([Bound(weights_and_biases, project=3)], ("project", "3")),
-        ([Bound(weights_and_biases)], ("project",)),
+        ([Partial(weights_and_biases, project="")], ("project", "''")),
+        ([Partial(weights_and_biases, project=3)], ("project", "3")),
+        ([Partial(weights_and_biases)], ("project",)),
         ([lambda run: len], ("Tracker", "len")),
         (3, ("training.Run.trackers", "3")),
     ],
@@ -78,6 +79,6 @@ def test_a_tracker_lives_in_a_file_of_the_user(run, tmp_path, monkeypatch):
         writer.write(3, {"loss": 1.0})
     assert (tmp_path / "run" / "said").read_text() == "start 2\nwrite 3 1.0\nclose False\n"
     write_run(run)
-    with pytest.raises(ValueError, match="--trust=trackers_of_mine"):
+    with refuses(ValueError, "--trust=trackers_of_mine"):
         read_directory(run.run_dir)
     assert read_directory(run.run_dir, ["trackers_of_mine"])["trackers"] == named

@@ -10,6 +10,7 @@ from pretrax.tasks import sample_text
 from pretrax.visualization.examples import Reader
 from pretrax.visualization.pieces import marked
 from tests.inference.runs import IDS, TOKENIZER
+from tests.refusals import refuses
 
 
 def reader_of(tokenizer, ids: TokenIds) -> Reader:
@@ -57,5 +58,5 @@ def test_no_piece_crosses_two_documents():
     documents = TOKENIZER.encode_batch(["the cat", "sat on", "a catsa"])
     found = marked(documents, ["catsa"], reader)
     assert np.flatnonzero(found).tolist() == [15, 16, 17, 18, 19]
-    with pytest.raises(ValueError, match="'catsat' to hide, which the text has not"):
+    with refuses(ValueError, "catsat"):
         marked(documents[:2], ["catsat"], reader)
