@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...constraints import AtLeastTwo, Count, checked
-from .synthetic_task import SyntheticQuestion, SyntheticTask, train_and_heldout
+from .task import SyntheticQuestion, SyntheticTask, train_and_heldout
 
 TASKS: dict[str, Callable[[Sequence[int]], list[int]]] = {
     "sort": sorted,
