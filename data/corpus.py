@@ -40,7 +40,7 @@ class Document(NamedTuple):
         """
         first = {name: x[:at] for name, x in self.columns.items()}
         rest = {name: x[at:] for name, x in self.columns.items()}
-        return Document(ends=False, **first), self._replace(**rest)
+        return Document(ends=False, **first), Document(ends=self.ends, **rest)
 
 
 def in_parts(*parts: Sequence[int] | np.ndarray) -> Document:
