@@ -287,13 +287,15 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
         files = [os.path.join(options.run, run_directory.CONFIG)]
     elif name is None and not files:
         name = DEFAULT
+    describes_run = bool(files)
     if name and "." in name:  # MODULE.BUILDER, of the user's own
         module = name.rpartition(".")[0]
         lines = [f"import {module}", f"training.Run.objective = @{name}", *lines]
         name = None
     elif name:
         name = find(name)
-        files.append(f"objectives/{name}.gin")
+        # The objective's file may set what only a model like that of its small run has.
+        files = [*(files or [f"runs/{run_of(name)}.gin"]), f"objectives/{name}.gin"]
     fields = read_fields(files, lines, gin_arguments.search_paths, gin_arguments.trusted)
     if "objective" not in fields:
         raise ValueError(
@@ -306,7 +308,7 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     name = name or seqio_name or name_of(build.function).rpartition(".")[2]
     mean = settings.get(".mean_span_length")
     used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
-    more = {key: fields.get(key) for key in used}
+    more = {key: fields.get(key) for key in used if describes_run}
     return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
 
 
